@@ -1,0 +1,133 @@
+//! What a request asks of the store, and what it gets back: charges, decisions and the one that binds.
+
+use std::cmp::Ordering;
+
+use super::numbers::{Micros, Numbers};
+
+/// The identity of a bucket, as both stores know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// `<short>:<id>`, percent-encoded and bounded in length: the end of the Redis key.
+    pub key: String,
+    /// A keyed 128-bit hash of `key`: the memory store keeps this instead of the text.
+    pub fingerprint: u128,
+}
+
+/// What a charge does to its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Takes the cost if it is there, and denies the request otherwise.
+    Spend,
+    /// Answers as `Spend` would, and takes nothing.
+    Check,
+    /// Takes the cost if it is there, and never denies.
+    SpendOnly,
+    /// Gives the cost back, up to a full bucket.
+    Refund,
+    /// Makes the bucket full.
+    Reset,
+}
+
+impl Mode {
+    /// Whether a charge of this mode can refuse the request.
+    pub const fn can_deny(self) -> bool {
+        matches!(self, Self::Spend | Self::Check)
+    }
+}
+
+/// One bucket, the numbers that hold for it, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Whose bucket.
+    pub bucket: Bucket,
+    /// How much it holds and how fast it refills.
+    pub numbers: Numbers,
+    /// Tokens. 0 asks without taking. A cost above the burst can never pass.
+    pub cost: u64,
+    /// What to do with them.
+    pub mode: Mode,
+}
+
+/// How a charge came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The cost was there; a refund gave something back.
+    Allowed,
+    /// The cost was not there.
+    Denied,
+    /// Nothing happened, and nothing is refused: a spend-only charge that did not fit, a refund of a full bucket.
+    Unchanged,
+}
+
+/// The answer for one charge. Times are spans from now; `None` means never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// How it came out.
+    pub outcome: Outcome,
+    /// The burst of the numbers that held.
+    pub limit: u64,
+    /// Whole tokens left.
+    pub remaining: u64,
+    /// Until the same charge would fit: zero if it would fit at once, `None` if the cost is above the burst or the
+    /// bucket does not refill.
+    pub retry_after: Option<Micros>,
+    /// Until the bucket is full; `None` if it does not refill.
+    pub reset_after: Option<Micros>,
+}
+
+impl Decision {
+    /// A refusal that no waiting mends: a limit with `deny: true`, or one whose id the request lacks.
+    pub const fn never() -> Self {
+        Self { outcome: Outcome::Denied, limit: 0, remaining: 0, retry_after: None, reset_after: None }
+    }
+
+    /// Whether this decision refuses the request.
+    pub const fn is_denied(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied)
+    }
+
+    /// Orders decisions by strictness; the greatest binds.
+    ///
+    /// Denied beats allowed. Among denials the longest wait binds, never being the longest; among the others the one
+    /// with the least left, then the one with the longer wait (Boulder's `stricter`).
+    pub fn strictness(&self, other: &Self) -> Ordering {
+        // `None` is never, which is longer than any wait; `Option` would sort it first.
+        let wait = |decision: &Self| decision.retry_after.map_or((true, Micros(0)), |wait| (false, wait));
+        let fewest = other.remaining.cmp(&self.remaining);
+        let longest = wait(self).cmp(&wait(other));
+        self.is_denied()
+            .cmp(&other.is_denied())
+            .then_with(|| if self.is_denied() { longest.then(fewest) } else { fewest.then(longest) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(outcome: Outcome, remaining: u64, retry_after: Option<u64>) -> Decision {
+        Decision { outcome, limit: 10, remaining, retry_after: retry_after.map(Micros), reset_after: Some(Micros(1)) }
+    }
+
+    #[track_caller]
+    fn stricter(a: Decision, b: Decision) {
+        assert_eq!((a.strictness(&b), b.strictness(&a)), (Ordering::Greater, Ordering::Less));
+    }
+
+    #[test]
+    fn denied_beats_allowed() {
+        stricter(decision(Outcome::Denied, 9, Some(1)), decision(Outcome::Allowed, 0, Some(99)));
+    }
+
+    #[test]
+    fn the_longest_wait_binds_and_never_is_the_longest() {
+        stricter(decision(Outcome::Denied, 0, Some(2)), decision(Outcome::Denied, 0, Some(1)));
+        stricter(decision(Outcome::Denied, 5, None), decision(Outcome::Denied, 0, Some(u64::MAX)));
+    }
+
+    #[test]
+    fn among_allowances_the_least_left_binds() {
+        stricter(decision(Outcome::Allowed, 3, Some(0)), decision(Outcome::Allowed, 4, Some(7)));
+        stricter(decision(Outcome::Allowed, 0, Some(7)), decision(Outcome::Allowed, 0, Some(1)));
+    }
+}

@@ -1,0 +1,124 @@
+//! A limit, compiled: everything that `limits.yaml` says about one name, checked.
+
+use std::sync::Arc;
+
+use http::header::HeaderName;
+
+use super::identity::{Component, Form, Source};
+use super::matching::Match;
+use super::numbers::Numbers;
+use super::overrides::Overrides;
+
+/// A named rule: which requests it covers, whose bucket it charges, how much.
+#[derive(Debug)]
+pub struct Limit {
+    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escaping in a header, a label or a key.
+    pub name: String,
+    /// The name in store keys: `short:`, or the name.
+    pub short: String,
+    /// Which requests it covers.
+    pub conditions: Match,
+    /// The components of its ids. Empty: one bucket for all (`global`).
+    pub by: Vec<Component>,
+    /// What it allows where no override says otherwise.
+    pub allowance: Allowance,
+    /// What a request costs.
+    pub cost: Cost,
+    /// Whether it refuses.
+    pub mode: LimitMode,
+    /// The share of ids for which it refuses, in parts per [`WHOLE_SHARE`]; the others are counted as in shadow.
+    pub enforce_for: u32,
+    /// What happens to a request that lacks a component of the id.
+    pub missing: Missing,
+    /// What happens when the store does not answer.
+    pub on_store_error: StoreErrorPolicy,
+    /// Other numbers for some ids.
+    pub overrides: Overrides,
+}
+
+/// `enforce_for: 100%`.
+pub const WHOLE_SHARE: u32 = 1_000_000;
+
+/// What a limit or an override allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    /// No numbers: the limit applies only where an override gives some.
+    Disabled,
+    /// Everything passes, and no store is asked.
+    Unlimited,
+    /// Nothing passes, and no store is asked.
+    Deny,
+    /// One window, or several at once (`rates:`), all or nothing. Shared, because overrides repeat the same numbers.
+    Windows(Arc<[Numbers]>),
+}
+
+/// What a request costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// This many tokens.
+    Fixed(u64),
+    /// What a field says; 1 if the request has none.
+    Header(HeaderName),
+    /// What a query parameter says; 1 if the request has none.
+    Query(String),
+}
+
+/// `mode:`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LimitMode {
+    /// Counts and refuses.
+    #[default]
+    Enforce,
+    /// Counts and reports, never refuses.
+    Shadow,
+    /// Does nothing.
+    Off,
+}
+
+/// `missing:`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// The request is not charged.
+    #[default]
+    Skip,
+    /// The request is refused.
+    Deny,
+    /// All such requests share a bucket.
+    Shared,
+}
+
+/// `on_store_error:`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreErrorPolicy {
+    /// The request passes.
+    #[default]
+    Allow,
+    /// The request is refused with 503.
+    Deny,
+    /// The limit is enforced from this process' memory until the store answers again.
+    Local,
+}
+
+impl Limit {
+    /// A limit by client address that covers everything, allows nothing in particular and is enforced.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            short: name.to_owned(),
+            conditions: Match::default(),
+            by: vec![Component { source: Source::Ip { ipv6_prefix: 128 }, form: Form::Text }],
+            allowance: Allowance::Disabled,
+            cost: Cost::Fixed(1),
+            mode: LimitMode::Enforce,
+            enforce_for: WHOLE_SHARE,
+            missing: Missing::Skip,
+            on_store_error: StoreErrorPolicy::Allow,
+            overrides: Overrides::default(),
+        }
+    }
+
+    /// Whether any of its conditions or ids reads a field, for the doors that must say what they vary by.
+    pub fn is_enforced(&self) -> bool {
+        self.mode == LimitMode::Enforce
+    }
+}

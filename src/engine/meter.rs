@@ -1,0 +1,251 @@
+//! GCRA, exactly: a meter of used tokens and since when, in integers.
+//!
+//! Storing the tokens used instead of a theoretical arrival time alone is what lets changed numbers carry over: Boulder
+//! keeps only the time, so a raised limit has no effect until the old time has passed (letsencrypt/boulder#8785).
+//! `lua/gcra.lua` is the same arithmetic; a property test holds the two together.
+
+use super::charge::{Charge, Decision, Mode, Outcome};
+use super::numbers::{Micros, Numbers};
+
+/// What a bucket has used, and when that was true. A full bucket has no meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// The last instant at which the bucket was written. It never moves backwards.
+    pub since: Micros,
+    /// Levels used at `since`; at most the capacity.
+    pub level: u64,
+    /// The weight of a token when it was written.
+    pub token: u64,
+    /// The drain when it was written.
+    pub drain: u64,
+}
+
+impl Meter {
+    /// When the bucket is full again and the meter says nothing more; `None` if never.
+    pub fn full_at(&self) -> Option<Micros> {
+        match self.drain {
+            0 => None,
+            drain => Some(Micros(self.since.0.saturating_add(self.level.div_ceil(drain)))),
+        }
+    }
+
+    /// Whether the bucket is full at `now`.
+    pub fn is_full(&self, now: Micros) -> bool {
+        self.full_at().is_some_and(|full| full <= now)
+    }
+
+    /// What is used at `now`, in levels of `numbers`, which hold since `effective_from`.
+    ///
+    /// Under unchanged numbers the level drains from `since`. Under changed ones it drains at the old rate until the
+    /// new numbers took effect, is then weighed anew (the tokens used stay the same, rounded up to a level), and
+    /// drains at the new rate from there.
+    fn level_at(&self, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
+        let drained = |level: u64, drain: u64, span: Micros| {
+            let out = u128::from(span.0) * u128::from(drain);
+            u64::try_from(out).map_or(0, |out| level.saturating_sub(out))
+        };
+        if (self.token, self.drain) == (numbers.token(), numbers.drain()) {
+            return drained(self.level, self.drain, now.since(self.since)).min(numbers.capacity());
+        }
+        let changed = effective_from.max(self.since).min(now.max(self.since));
+        let used = drained(self.level, self.drain, changed.since(self.since));
+        let weighed = (u128::from(used) * u128::from(numbers.token())).div_ceil(u128::from(self.token));
+        let level = u64::try_from(weighed).unwrap_or(u64::MAX).min(numbers.capacity());
+        drained(level, numbers.drain(), now.since(changed))
+    }
+}
+
+/// What the store has to do with a bucket after a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing: a denial, a check, a cost of 0.
+    Keep,
+    /// Write this meter.
+    Write(Meter),
+    /// Forget the bucket: it is full.
+    Clear,
+}
+
+/// Decides one charge against one bucket at `now`.
+///
+/// `meter` is what is stored, or `None` for a full bucket. `effective_from` is when the numbers took effect; it is
+/// read only when the bucket was written under others. Costs above `Numbers::burst` are denied for ever, with
+/// `retry_after: None`.
+pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> (Decision, Change) {
+    let numbers = &charge.numbers;
+    let level = meter.map_or(0, |meter| meter.level_at(numbers, now, effective_from));
+    // Written back as it was read, a clock that stepped back would earn the interval twice.
+    let since = meter.map_or(now, |meter| meter.since.max(now));
+    let write = |level: u64| match level {
+        0 => Change::Clear,
+        level => Change::Write(Meter { since, level, token: numbers.token(), drain: numbers.drain() }),
+    };
+    match charge.mode {
+        Mode::Spend | Mode::Check | Mode::SpendOnly => {
+            let capacity = numbers.capacity();
+            if charge.cost > numbers.burst() {
+                return (answer(numbers, refused(charge.mode), level, None), Change::Keep);
+            }
+            let wanted = charge.cost * numbers.token();
+            if charge.cost == 0 || level + wanted <= capacity {
+                let after = level + wanted;
+                // An identical charge would fit once what is missing has drained.
+                let again = numbers.time_for((after + wanted).saturating_sub(capacity));
+                let retry_after = if charge.cost == 0 { Some(Micros(0)) } else { again };
+                let keep = charge.cost == 0 || charge.mode == Mode::Check;
+                let change = if keep { Change::Keep } else { write(after) };
+                return (answer(numbers, Outcome::Allowed, after, retry_after), change);
+            }
+            let wait = numbers.time_for(level + wanted - capacity);
+            (answer(numbers, refused(charge.mode), level, wait), Change::Keep)
+        }
+        Mode::Refund => {
+            let given = charge.cost.saturating_mul(numbers.token()).min(level);
+            if given == 0 {
+                return (answer(numbers, Outcome::Unchanged, level, Some(Micros(0))), Change::Keep);
+            }
+            (answer(numbers, Outcome::Allowed, level - given, Some(Micros(0))), write(level - given))
+        }
+        Mode::Reset => (answer(numbers, Outcome::Allowed, 0, Some(Micros(0))), Change::Clear),
+    }
+}
+
+/// Where a bucket stands without the charge: what members of a denied request report, as nothing was taken from them.
+pub fn standing(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
+    let level = meter.map_or(0, |meter| meter.level_at(&charge.numbers, now, effective_from));
+    answer(&charge.numbers, Outcome::Unchanged, level, Some(Micros(0)))
+}
+
+fn refused(mode: Mode) -> Outcome {
+    if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged }
+}
+
+fn answer(numbers: &Numbers, outcome: Outcome, level: u64, retry_after: Option<Micros>) -> Decision {
+    Decision {
+        outcome,
+        limit: numbers.burst(),
+        remaining: (numbers.capacity() - level) / numbers.token(),
+        retry_after,
+        reset_after: numbers.time_for(level),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::charge::Bucket;
+    use super::*;
+
+    fn numbers(text: &str) -> Numbers {
+        let (rate, seconds) = text.split_once('/').unwrap();
+        let (burst, count) = rate.split_once('@').unwrap_or((rate, rate));
+        let period = seconds.trim_end_matches('s').parse::<u64>().unwrap() * 1_000_000_000;
+        Numbers::new(burst.parse().unwrap(), count.parse().unwrap(), period).unwrap()
+    }
+
+    fn charge(numbers: Numbers, cost: u64, mode: Mode) -> Charge {
+        Charge { bucket: Bucket { key: "L:k".into(), fingerprint: 1 }, numbers, cost, mode }
+    }
+
+    fn apply(meter: &mut Option<Meter>, charge: &Charge, now: u64) -> Decision {
+        let (decision, change) = decide(meter.as_ref(), charge, Micros::from_millis(now), Micros(0));
+        match change {
+            Change::Keep => {}
+            Change::Write(written) => *meter = Some(written),
+            Change::Clear => *meter = None,
+        }
+        decision
+    }
+
+    /// Spends 1 at each arrival and compares the outcomes: A for allowed, D for denied.
+    #[track_caller]
+    fn check(limit: &str, arrivals_ms: &[u64], expected: &str) {
+        let spend = charge(numbers(limit), 1, Mode::Spend);
+        let mut meter = None;
+        let outcomes: String = arrivals_ms
+            .iter()
+            .map(|&at| if apply(&mut meter, &spend, 1_000_000 + at).is_denied() { 'D' } else { 'A' })
+            .collect();
+        assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn burst_then_one_per_interval() {
+        check("3/1s", &[0, 0, 0, 0, 334], "AAADA");
+    }
+
+    #[test]
+    fn idle_time_does_not_save_up() {
+        check("2/1s", &[9_000, 9_000, 9_000], "AAD");
+        check("2/1s", &[0, 9_000, 9_000, 9_000], "AAAD");
+    }
+
+    #[test]
+    fn denied_costs_nothing() {
+        check("1/1s", &[0, 10, 20, 1_000], "ADDA");
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_gives_nothing_and_loses_nothing() {
+        check("10@5/1s", &[5_000; 10], "AAAAAAAAAA");
+        check("1/1s", &[5_000, 4_000, 5_999, 6_000], "ADDA");
+    }
+
+    /// throttlecrab 0.4.40 admits 17 of 10, 37 of 20 and 197 of 100 here: its stored time may lag behind now.
+    #[test]
+    fn any_pause_then_a_flood_admits_at_most_the_burst() {
+        for burst in [10, 20, 100] {
+            let spend = charge(Numbers::new(burst, burst, 60_000_000_000).unwrap(), 1, Mode::Spend);
+            for pause in [0, 60_000 / burst, 30_000, 60_000, 120_000, 3_600_000] {
+                let mut meter = None;
+                apply(&mut meter, &spend, 1_000_000);
+                let flood = (0..10 * burst).filter(|_| !apply(&mut meter, &spend, 1_000_000 + pause).is_denied());
+                assert!(flood.count() as u64 <= burst, "burst {burst} after {pause} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cost_above_the_burst_is_never_and_takes_nothing() {
+        let limit = numbers("10@5/1s");
+        let mut meter = None;
+        let decision = apply(&mut meter, &charge(limit, 12, Mode::Spend), 0);
+        assert_eq!((decision.outcome, decision.remaining, decision.retry_after), (Outcome::Denied, 10, None));
+        assert_eq!(apply(&mut meter, &charge(limit, u64::MAX, Mode::SpendOnly), 0).outcome, Outcome::Unchanged);
+        assert_eq!(meter, None);
+    }
+
+    /// Numbers that changed at `changed` ms; 10 tokens were used at 0 and the bucket is read at `read` ms.
+    #[track_caller]
+    fn carried(old: &str, new: &str, changed: u64, read: u64) -> u64 {
+        let mut meter = None;
+        apply(&mut meter, &charge(numbers(old), 10, Mode::Spend), 0);
+        let check = charge(numbers(new), 0, Mode::Check);
+        decide(meter.as_ref(), &check, Micros::from_millis(read), Micros::from_millis(changed)).0.remaining
+    }
+
+    #[test]
+    fn changed_numbers_keep_what_was_used() {
+        assert_eq!(carried("10/10s", "100@10/1s", 5_000, 5_000), 95);
+        assert_eq!(carried("10/10s", "10@1/10s", 0, 5_000), 0);
+        assert_eq!(carried("10/10s", "10@1/10s", 5_000, 5_000), 5);
+        assert_eq!(carried("1000/1s", "10/1s", 0, 0), 0);
+        assert_eq!(carried("10/10s", "20/20s", 1_000, 2_000), 12);
+    }
+
+    #[test]
+    fn seven_thousand_odd_intervals_do_not_drift() {
+        // 7 per second: a token comes back after 142 857 1/7 microseconds, which no decimal holds. The second token of
+        // the burst lets a request come a fraction of a microsecond early without being refused for it.
+        let spend = charge(numbers("2@7/1s"), 1, Mode::Spend);
+        let mut meter = None;
+        for step in 0..7_000u64 {
+            let (decision, change) = decide(meter.as_ref(), &spend, Micros((step * 1_000_000).div_ceil(7)), Micros(0));
+            assert_eq!(decision.outcome, Outcome::Allowed, "step {step}");
+            if let Change::Write(written) = change {
+                meter = Some(written);
+            }
+        }
+        let used = meter.unwrap().level - spend.numbers.token();
+        assert!(used < spend.numbers.drain(), "{used} levels of drift, {} are a microsecond", spend.numbers.drain());
+    }
+}

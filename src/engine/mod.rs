@@ -1,0 +1,22 @@
+//! Deciding, as a pure computation: no input, no output, no clock. Time is an argument.
+//!
+//! A request becomes charges ([`rules`]), a store applies [`meter::decide`] to each of them, and the decisions become a
+//! [`verdict`] and a [`reply`]. Nothing in here can wait or fail for a reason outside its arguments, so all of it is
+//! tested in microseconds and replayed at will.
+
+pub mod charge;
+pub mod client_address;
+pub mod domain;
+pub mod fingerprint;
+pub mod identity;
+pub mod index;
+pub mod limit;
+pub mod matching;
+pub mod meter;
+pub mod numbers;
+pub mod overrides;
+pub mod path;
+
+pub mod request;
+pub mod rules;
+pub mod settle;

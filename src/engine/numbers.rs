@@ -1,0 +1,201 @@
+//! How much a limit allows: burst, count and period, and the integers that GCRA computes with.
+
+use std::fmt;
+
+/// An instant, in microseconds since the Unix epoch, or a span of microseconds.
+///
+/// Microseconds because Redis' Lua has only doubles: 2^53 microseconds reach the year 2255, while nanoseconds since
+/// the epoch already lose their last eight bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// A span of whole milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis * 1_000)
+    }
+
+    /// The span from `earlier` to `self`, zero if `earlier` is later: a clock that steps back gives nothing.
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The span in whole seconds, rounded up: a client that waits the rounded time never comes too early.
+    pub const fn ceil_seconds(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+}
+
+/// The largest integer below which a double holds every integer: what Redis' Lua can count with exactly.
+pub const EXACT: u64 = 1 << 53;
+
+/// The numbers of one window of a limit, checked and reduced.
+///
+/// A bucket is measured in levels, 1/`drain` of a microsecond each: a token weighs `token` levels, and `drain` levels
+/// leave the bucket every microsecond. Both are whole numbers whatever the rate, so nothing is ever rounded while
+/// counting (GCRA's emission interval is `token / drain` microseconds, its burst offset `capacity / drain`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    burst: u64,
+    count: u64,
+    period: u64,
+    token: u64,
+    drain: u64,
+}
+
+/// Why numbers cannot be counted with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NumbersError {
+    /// A bucket that holds nothing refuses everything; `deny: true` says that plainly.
+    #[error("burst must be at least 1")]
+    Burst,
+    /// A count of 0 would divide by zero.
+    #[error("count must be at least 1")]
+    Count,
+    /// A period of 0 would be an endless rate.
+    #[error("period must be longer than 0")]
+    Period,
+    /// The emission interval, period / count, would be less than a nanosecond.
+    #[error("count is more than one per nanosecond of the period")]
+    TooFast,
+    /// `burst x period / count` does not fit into 2^53 ticks.
+    #[error("burst x period / count is more than 2^53 ticks can hold (285 years of microseconds at a count of 1)")]
+    TooLarge,
+}
+
+impl Numbers {
+    /// Numbers that refill `count` tokens every `period` nanoseconds up to `burst`.
+    pub fn new(burst: u64, count: u64, period: u64) -> Result<Self, NumbersError> {
+        if burst == 0 {
+            return Err(NumbersError::Burst);
+        }
+        if count == 0 {
+            return Err(NumbersError::Count);
+        }
+        if period == 0 {
+            return Err(NumbersError::Period);
+        }
+        if count > period {
+            return Err(NumbersError::TooFast);
+        }
+        let levels_per_microsecond = u128::from(count) * 1_000;
+        let divisor = greatest_common_divisor(u128::from(period), levels_per_microsecond);
+        let exact =
+            |value: u128| u64::try_from(value).ok().filter(|&value| value < EXACT).ok_or(NumbersError::TooLarge);
+        let token = exact(u128::from(period) / divisor)?;
+        let drain = exact(levels_per_microsecond / divisor)?;
+        exact(u128::from(burst) * u128::from(token))?;
+        Ok(Self { burst, count, period, token, drain })
+    }
+
+    /// Numbers of a bucket that never refills: only a refund or a reset gives tokens back.
+    pub fn fixed(burst: u64) -> Result<Self, NumbersError> {
+        match burst {
+            0 => Err(NumbersError::Burst),
+            EXACT.. => Err(NumbersError::TooLarge),
+            _ => Ok(Self { burst, count: 0, period: 0, token: 1, drain: 0 }),
+        }
+    }
+
+    /// The capacity of the bucket, in tokens.
+    pub const fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// Tokens that come back every period; 0 if the bucket never refills.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The period, in nanoseconds; 0 if the bucket never refills.
+    pub const fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// What one token weighs, in levels.
+    pub const fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Levels that leave the bucket every microsecond; 0 if it never refills.
+    pub const fn drain(&self) -> u64 {
+        self.drain
+    }
+
+    /// The capacity of the bucket, in levels.
+    pub const fn capacity(&self) -> u64 {
+        self.burst * self.token
+    }
+
+    /// How long `levels` take to leave the bucket, rounded up; `None` if they never do.
+    pub const fn time_for(&self, levels: u64) -> Option<Micros> {
+        match (levels, self.drain) {
+            (0, _) => Some(Micros(0)),
+            (_, 0) => None,
+            (levels, drain) => Some(Micros(levels.div_ceil(drain))),
+        }
+    }
+
+    /// How long an empty bucket takes to be full, in seconds, rounded up: the `w` of `RateLimit-Policy`.
+    pub fn window_seconds(&self) -> Option<u64> {
+        self.time_for(self.capacity()).map(Micros::ceil_seconds)
+    }
+
+    /// Whether one token comes back more often than every microsecond, the tick of the stores' clocks.
+    pub const fn is_finer_than_the_clock(&self) -> bool {
+        self.token < self.drain
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count == 0 {
+            return write!(f, "burst {}, never refills", self.burst);
+        }
+        write!(f, "burst {}, {} per {:?}", self.burst, self.count, std::time::Duration::from_nanos(self.period))
+    }
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn rates_reduce_to_the_smallest_integers() {
+        let three = Numbers::new(3, 3, SECOND).unwrap();
+        assert_eq!((three.token(), three.drain()), (1_000_000, 3));
+        let fast = Numbers::new(10, 5_000_000, SECOND).unwrap();
+        assert_eq!((fast.token(), fast.drain(), fast.is_finer_than_the_clock()), (1, 5, true));
+        let nanoseconds = Numbers::new(1, 1, 1_500).unwrap();
+        assert_eq!((nanoseconds.token(), nanoseconds.drain()), (3, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        assert_eq!(Numbers::new(0, 1, SECOND), Err(NumbersError::Burst));
+        assert_eq!(Numbers::new(1, 0, SECOND), Err(NumbersError::Count));
+        assert_eq!(Numbers::new(1, 1, 0), Err(NumbersError::Period));
+        assert_eq!(Numbers::new(10, 2_000_000_000, SECOND), Err(NumbersError::TooFast));
+        assert_eq!(Numbers::new(1_000_000_000, 1, 2160 * 3600 * SECOND), Err(NumbersError::TooLarge));
+        assert_eq!(Numbers::fixed(0), Err(NumbersError::Burst));
+        assert_eq!(Numbers::fixed(u64::MAX), Err(NumbersError::TooLarge));
+    }
+
+    #[test]
+    fn times_round_up_and_a_fixed_bucket_never_refills() {
+        let seven = Numbers::new(7, 7, SECOND).unwrap();
+        assert_eq!(seven.time_for(seven.token()), Some(Micros(142_858)));
+        assert_eq!(seven.window_seconds(), Some(1));
+        assert_eq!(Numbers::fixed(7).unwrap().time_for(1), None);
+        assert_eq!(Numbers::fixed(7).unwrap().time_for(0), Some(Micros(0)));
+    }
+}

@@ -1,0 +1,244 @@
+//! Paths: the normalised copy that rules are matched on, and patterns over it.
+//!
+//! A limiter that matches the raw path can be walked around by spelling it differently (`//v1`, `/v1/`, `/%761`), so
+//! rules see one spelling (RFC 3986 section 6.2.2). The request itself is forwarded as it came.
+
+use std::borrow::Cow;
+
+use super::request::hex;
+
+/// The path in the one spelling that rules are matched on.
+///
+/// Escapes of unreserved characters are decoded and the others get upper-case digits, dot segments are resolved
+/// (`%2e` too), slashes merge, and one trailing slash is dropped. `%2F` stays: whether it separates segments is the
+/// upstream's business. Nothing is decoded twice. An empty path is `/`.
+pub fn normalise(path: &str) -> Cow<'_, str> {
+    if is_normal(path) {
+        return Cow::Borrowed(path);
+    }
+    let decoded = decode_unreserved(path);
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    let mut normal = String::with_capacity(path.len() + 1);
+    for segment in segments {
+        normal.push('/');
+        normal.push_str(segment);
+    }
+    if normal.is_empty() {
+        normal.push('/');
+    }
+    Cow::Owned(normal)
+}
+
+/// Whether nothing in `path` needs a change: what nearly every request has.
+fn is_normal(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    if bytes.first() != Some(&b'/') || (bytes.len() > 1 && bytes.ends_with(b"/")) || bytes.contains(&b'%') {
+        return false;
+    }
+    // Only a segment that begins with a dot can be a dot segment; `/.well-known` merely takes the slower way.
+    bytes.windows(2).all(|pair| pair[0] != b'/' || (pair[1] != b'/' && pair[1] != b'.'))
+}
+
+fn decode_unreserved(path: &str) -> String {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(place) = rest.find('%') {
+        decoded.push_str(&rest[..place]);
+        rest = &rest[place..];
+        match rest.as_bytes() {
+            [_, high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let byte = hex(*high) << 4 | hex(*low);
+                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                    decoded.push(char::from(byte));
+                } else {
+                    decoded.push_str(&rest[..3].to_ascii_uppercase());
+                }
+                rest = &rest[3..];
+            }
+            _ => {
+                decoded.push('%');
+                rest = &rest[1..];
+            }
+        }
+    }
+    decoded.push_str(rest);
+    decoded
+}
+
+/// A path pattern: literal segments, `{parameter}` for one segment, and a trailing `/**` for the path before it and
+/// everything below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    segments: Vec<Segment>,
+    open: bool,
+}
+
+/// One segment of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// This text.
+    Literal(String),
+    /// Any one segment, under this name.
+    Parameter(String),
+}
+
+impl Pattern {
+    /// Parses a pattern; the error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if !text.starts_with('/') {
+            return Err(format!("a path begins with `/`; write `/{text}`"));
+        }
+        if text.contains('?') || text.contains('#') {
+            return Err("a path pattern has no query and no fragment".into());
+        }
+        let (body, open) = match text.strip_suffix("/**") {
+            Some(body) => (body, true),
+            None => (text, false),
+        };
+        let mut segments = Vec::new();
+        for part in body.split('/').skip(1).filter(|part| !part.is_empty()) {
+            segments.push(Self::segment(part)?);
+        }
+        for (place, segment) in segments.iter().enumerate() {
+            if let Segment::Parameter(name) = segment
+                && segments[..place].contains(segment)
+            {
+                return Err(format!("`{{{name}}}` stands in the pattern twice"));
+            }
+        }
+        Ok(Self { segments, open })
+    }
+
+    fn segment(part: &str) -> Result<Segment, String> {
+        if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+            return if name.is_empty() || !name.bytes().all(plain) {
+                Err(format!("`{part}`: a parameter's name has letters, digits, `_` and `-`"))
+            } else {
+                Ok(Segment::Parameter(name.to_owned()))
+            };
+        }
+        if part.contains(['{', '}', '*']) {
+            return Err(format!(
+                "`{part}`: a segment is literal or one whole `{{parameter}}`; `/**` stands only at the end"
+            ));
+        }
+        let normal = normalise(part);
+        match normal.strip_prefix('/') {
+            Some(literal) if !literal.is_empty() && !literal.contains('/') => Ok(Segment::Literal(literal.to_owned())),
+            _ if normal == part => Ok(Segment::Literal(part.to_owned())),
+            _ => Err(format!("`{part}`: a pattern has no dot segments")),
+        }
+    }
+
+    /// The segments, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether it ends in `/**`.
+    pub const fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// The index of the segment that `{name}` stands for.
+    pub fn parameter(&self, name: &str) -> Option<usize> {
+        self.segments.iter().position(|segment| matches!(segment, Segment::Parameter(given) if given == name))
+    }
+
+    /// The names of its parameters.
+    pub fn parameters(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(|segment| match segment {
+            Segment::Parameter(name) => Some(name.as_str()),
+            Segment::Literal(_) => None,
+        })
+    }
+
+    /// Whether it matches a normalised path.
+    pub fn matches(&self, path: &str) -> bool {
+        let mut given = segments(path);
+        let fits = self.segments.iter().all(|segment| match (segment, given.next()) {
+            (Segment::Literal(literal), Some(part)) => literal == part,
+            (Segment::Parameter(_), Some(_)) => true,
+            (_, None) => false,
+        });
+        fits && (self.open || given.next().is_none())
+    }
+}
+
+/// The segments of a normalised path; `/` has none.
+pub fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').skip(1).filter(|segment| !segment.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_path_is_one() {
+        for (path, expected) in [
+            ("/v1/orders", "/v1/orders"),
+            ("//v1///orders/", "/v1/orders"),
+            ("/v1/./x/../orders", "/v1/orders"),
+            ("/v1/x/%2e%2E/orders", "/v1/orders"),
+            ("/%76%31/orders", "/v1/orders"),
+            ("/../../v1/orders", "/v1/orders"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/%2576", "/%2576"),
+            ("/100%", "/100%"),
+            ("/.well-known", "/.well-known"),
+            ("", "/"),
+            ("/", "/"),
+            ("*", "/*"),
+        ] {
+            assert_eq!(normalise(path), expected, "{path}");
+            assert_eq!(normalise(&normalise(path)), expected, "{path} twice");
+        }
+    }
+
+    #[track_caller]
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        let pattern = Pattern::parse(pattern).unwrap();
+        for path in matching {
+            assert!(pattern.matches(path), "{path}");
+        }
+        for path in others {
+            assert!(!pattern.matches(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn patterns_match_whole_segments() {
+        check("/v1/orders", &["/v1/orders"], &["/v1/orders/7", "/v1", "/v1/order"]);
+        check("/v1/{id}", &["/v1/7"], &["/v1", "/v1/7/8"]);
+        check("/v1/**", &["/v1", "/v1/7", "/v1/7/8"], &["/v10", "/"]);
+        check("/**", &["/", "/a/b"], &[]);
+        check("/", &["/"], &["/a"]);
+        check("/%76%31/", &["/v1"], &["/v1/x"]);
+    }
+
+    #[test]
+    fn mistaken_patterns_say_what_is_right() {
+        for (pattern, part) in [
+            ("v1", "write `/v1`"),
+            ("/a?b", "no query"),
+            ("/a*", "`/**` stands only at the end"),
+            ("/{a}/{a}", "twice"),
+            ("/{a b}", "name"),
+            ("/a/../b", "dot segments"),
+        ] {
+            let error = Pattern::parse(pattern).unwrap_err();
+            assert!(error.contains(part), "{pattern}: {error}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The view of a request that the rules look at. Every door fills it; none of it is copied.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::{COOKIE, HeaderName};
+
+use super::numbers::Micros;
+
+/// A request, borrowed from its door.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The method, as sent.
+    pub method: &'a str,
+    /// The authority without its port, lower case.
+    pub host: &'a str,
+    /// The path, already through [`super::path::normalise`], without the query.
+    pub path: &'a str,
+    /// The query without its question mark, as sent.
+    pub query: Option<&'a str>,
+    /// The fields.
+    pub headers: &'a HeaderMap,
+    /// The client's address, IPv4-mapped addresses folded (see [`super::client_address`]).
+    pub client: IpAddr,
+    /// The wall clock, for overrides that expire.
+    pub now: Micros,
+}
+
+impl<'a> Request<'a> {
+    /// The value of a field. Of several the first counts; one that is no text counts as absent.
+    pub fn header(&self, name: &HeaderName) -> Option<&'a str> {
+        self.headers.get(name)?.to_str().ok().map(str::trim)
+    }
+
+    /// The value of a query parameter, percent-decoded; of several the first.
+    pub fn query(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.query?.split('&').find_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode_form(key) == name).then(|| decode_form(value))
+        })
+    }
+
+    /// The value of a cookie (RFC 6265 section 4.2), without quotes; of several the first.
+    pub fn cookie(&self, name: &str) -> Option<&'a str> {
+        let lines = self.headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+        lines.flat_map(|line| line.split(';')).find_map(|pair| {
+            let (key, value) = pair.split_once('=')?;
+            (key.trim() == name).then(|| value.trim().trim_matches('"'))
+        })
+    }
+}
+
+/// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
+fn decode_form(text: &str) -> Cow<'_, str> {
+    if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
+}
+
+/// Percent-decodes `text` once. A `%` that no two hex digits follow stays as it is; bytes that are no UTF-8 become
+/// U+FFFD, so that they are still told apart from nothing.
+pub fn decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, tail @ ..] = rest {
+        match (first, tail) {
+            (b'%', [high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                decoded.push(hex(*high) << 4 | hex(*low));
+                rest = after;
+            }
+            _ => {
+                decoded.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    Cow::Owned(
+        String::from_utf8(decoded).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()),
+    )
+}
+
+/// The value of an ASCII hex digit.
+pub(super) fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn request<'a>(query: Option<&'a str>, headers: &'a HeaderMap) -> Request<'a> {
+        let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Request { method: "GET", host: "a", path: "/", query, headers, client, now: Micros(0) }
+    }
+
+    #[test]
+    fn query_parameters_are_decoded_and_the_first_counts() {
+        let headers = HeaderMap::new();
+        let request = request(Some("a=1&na%6De=x+y%2Bz&name=2&flag"), &headers);
+        assert_eq!(request.query("name").as_deref(), Some("x y+z"));
+        assert_eq!(request.query("flag").as_deref(), Some(""));
+        assert_eq!(request.query("none"), None);
+    }
+
+    #[test]
+    fn cookies_are_found_on_any_line() {
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, HeaderValue::from_static("a=1; sid=\"s 1\""));
+        headers.append(COOKIE, HeaderValue::from_static("b=2"));
+        let request = request(None, &headers);
+        assert_eq!((request.cookie("sid"), request.cookie("b"), request.cookie("c")), (Some("s 1"), Some("2"), None));
+    }
+
+    #[test]
+    fn decoding_happens_once_and_keeps_what_is_no_escape() {
+        assert_eq!(decode("%2541%zz%4"), "%41%zz%4");
+        assert_eq!(decode("%ff"), "\u{fffd}");
+    }
+}

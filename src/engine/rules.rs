@@ -1,0 +1,279 @@
+//! All limits together: from a request to its charges.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::charge::{Charge, Mode};
+use super::fingerprint::{Fingerprinter, stable};
+use super::identity::{describe, identify};
+use super::index::Index;
+use super::limit::{Allowance, Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
+use super::matching::Mismatch;
+use super::numbers::{Micros, Numbers};
+use super::overrides::Subject;
+use super::request::Request;
+
+/// The compiled rules. They never change; a reload makes new ones.
+#[derive(Debug)]
+pub struct Rules {
+    limits: Vec<Limit>,
+    index: Index,
+    fingerprinter: Fingerprinter,
+    effective_from: Micros,
+    files: Vec<String>,
+}
+
+/// What a request asks of the store, and which limit asks it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The charges, to be decided together.
+    pub charges: Vec<Charge>,
+    /// Whose they are: `origins[n]` made `charges[n]`.
+    pub origins: Vec<Planned>,
+    /// Limits that refuse without asking the store, in the order of the rules.
+    pub refused: Vec<Refused>,
+    /// Limits by which the request passes without asking the store.
+    pub unlimited: Vec<u32>,
+}
+
+/// Where a charge comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Which of the limit's `rates`, counted from 0.
+    pub window: u32,
+    /// Whether a denial refuses the request; if not, the limit or this id is in shadow.
+    pub enforced: bool,
+}
+
+/// A limit that refuses by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Whether it refuses the request; if not, it would have.
+    pub enforced: bool,
+    /// Why.
+    pub reason: RefusedReason,
+}
+
+/// Why a limit refuses without asking the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedReason {
+    /// `deny: true`, of the limit or an override.
+    Deny,
+    /// The request lacks a component of the id and the limit says `missing: deny`.
+    Missing,
+}
+
+/// A request that no limit can judge, because what it says of its own cost is no number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin} must be a whole number of tokens, got `{value}`")]
+pub struct BadCost {
+    /// The field or parameter, as people read it.
+    pub origin: String,
+    /// What it says, cut to a readable length.
+    pub value: String,
+}
+
+/// What one limit makes of a request, for `weir explain`.
+#[derive(Debug)]
+pub enum Explanation {
+    /// `mode: off`
+    Off,
+    /// A condition of `match` does not hold.
+    Unmatched(Mismatch),
+    /// The request lacks this component of `by` and is not charged.
+    Lacking(usize),
+    /// It applies.
+    Applies {
+        /// The id, component by component; `None` for one that is missing.
+        id: Vec<Option<String>>,
+        /// The numbers that hold.
+        allowance: Allowance,
+        /// The index of the override that gave them.
+        given_by: Option<usize>,
+        /// What the request costs.
+        cost: u64,
+        /// Whether this id is within `enforce_for`.
+        enforced: bool,
+    },
+}
+
+impl Rules {
+    /// Compiles limits. `effective_from` is when their numbers take effect (see [`super::meter::decide`]); `files`
+    /// are the names that [`super::overrides::Origin`] numbers.
+    pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
+        let mut index = Index::default();
+        for (place, limit) in (0..).zip(&limits) {
+            let applies_somewhere = limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
+            if limit.mode != LimitMode::Off && applies_somewhere {
+                index.insert(place, &limit.conditions);
+            }
+        }
+        Self { limits, index, fingerprinter, effective_from, files }
+    }
+
+    /// The limits, in the order of the file; plans name them by their index.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The limit at an index that a plan names.
+    pub fn limit(&self, index: u32) -> Option<&Limit> {
+        self.limits.get(index as usize)
+    }
+
+    /// When the numbers took effect.
+    pub const fn effective_from(&self) -> Micros {
+        self.effective_from
+    }
+
+    /// The hash that made the fingerprints of these rules.
+    pub const fn fingerprinter(&self) -> Fingerprinter {
+        self.fingerprinter
+    }
+
+    /// The name of a file that an [`super::overrides::Origin`] numbers.
+    pub fn file(&self, index: u16) -> &str {
+        self.files.get(usize::from(index)).map_or("", String::as_str)
+    }
+
+    /// What `request` asks of the store.
+    pub fn charges(&self, request: &Request<'_>) -> Result<Plan, BadCost> {
+        let mut plan = Plan::default();
+        let mut candidates = Vec::new();
+        self.index.candidates(request, &mut candidates);
+        for place in candidates {
+            let Some(limit) = self.limit(place) else { continue };
+            if limit.conditions.check(request).is_ok() {
+                self.charge(place, limit, request, &mut plan)?;
+            }
+        }
+        Ok(plan)
+    }
+
+    fn charge(&self, place: u32, limit: &Limit, request: &Request<'_>, plan: &mut Plan) -> Result<(), BadCost> {
+        let shared = limit.missing == Missing::Shared;
+        let identified = match identify(&limit.by, &limit.short, request, shared, &self.fingerprinter) {
+            Ok(identified) => identified,
+            Err(_) if limit.missing == Missing::Deny => {
+                let enforced = limit.is_enforced();
+                plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Missing });
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
+        };
+        let text = || readable(&describe(&limit.by, request));
+        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let given = limit.overrides.find(&subject);
+        let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+        let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+        match allowance {
+            Allowance::Disabled => {}
+            Allowance::Unlimited => plan.unlimited.push(place),
+            Allowance::Deny => plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny }),
+            Allowance::Windows(windows) => {
+                let cost = cost(limit, request)?;
+                // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
+                let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
+                add_windows(plan, windows, identified.bucket, cost, mode, |window| Planned {
+                    limit: place,
+                    window,
+                    enforced,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What each limit makes of `request`, in the order of the file.
+    pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
+        self.limits.iter().map(|limit| self.explain_limit(limit, request)).collect()
+    }
+
+    fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, BadCost> {
+        if limit.mode == LimitMode::Off {
+            return Ok(Explanation::Off);
+        }
+        if let Err(mismatch) = limit.conditions.check(request) {
+            return Ok(Explanation::Unmatched(mismatch));
+        }
+        let id = describe(&limit.by, request);
+        let identified =
+            match identify(&limit.by, &limit.short, request, limit.missing != Missing::Skip, &self.fingerprinter) {
+                Ok(identified) => identified,
+                Err(lacking) => return Ok(Explanation::Lacking(lacking.component)),
+            };
+        let text = || readable(&id);
+        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let given = limit.overrides.find(&subject);
+        let lacks = limit.missing == Missing::Deny && id.iter().any(Option::is_none);
+        let allowance = if lacks {
+            Allowance::Deny
+        } else {
+            given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone())
+        };
+        Ok(Explanation::Applies {
+            allowance,
+            given_by: given.map(|(place, _)| place),
+            cost: cost(limit, request)?,
+            enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
+            id: id.into_iter().map(|component| component.map(std::borrow::Cow::into_owned)).collect(),
+        })
+    }
+}
+
+/// Adds one charge a window. Every window has a bucket of its own; the first keeps the plain key, so that a limit
+/// which gains a second window keeps what its buckets have used.
+pub fn add_windows(
+    plan: &mut Plan,
+    windows: &Arc<[Numbers]>,
+    bucket: super::charge::Bucket,
+    cost: u64,
+    mode: Mode,
+    origin: impl Fn(u32) -> Planned,
+) {
+    for (window, numbers) in (0..).zip(windows.iter()).skip(1) {
+        let mut bucket = bucket.clone();
+        let _ = write!(bucket.key, "#{window}");
+        bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
+        plan.charges.push(Charge { bucket, numbers: *numbers, cost, mode });
+        plan.origins.push(origin(window));
+    }
+    if let Some(numbers) = windows.first() {
+        plan.charges.push(Charge { bucket, numbers: *numbers, cost, mode });
+        plan.origins.push(origin(0));
+    }
+}
+
+/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio).
+const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+
+fn readable(id: &[Option<std::borrow::Cow<'_, str>>]) -> String {
+    id.iter().map(|component| component.as_deref().unwrap_or("*")).collect::<Vec<_>>().join(":")
+}
+
+/// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
+/// smaller share also in a larger one.
+fn in_share(share: u32, key: &str) -> bool {
+    share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
+}
+
+fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
+    let (origin, given) = match &limit.cost {
+        Cost::Fixed(cost) => return Ok(*cost),
+        Cost::Header(name) => ("header", request.headers.get(name).map(|_| request.header(name).unwrap_or("").into())),
+        Cost::Query(name) => ("query parameter", request.query(name)),
+    };
+    let Some(given) = given else { return Ok(1) };
+    given.parse().map_err(|_| BadCost {
+        origin: match &limit.cost {
+            Cost::Header(name) => format!("{origin} `{name}`"),
+            Cost::Query(name) => format!("{origin} `{name}`"),
+            Cost::Fixed(_) => origin.to_owned(),
+        },
+        value: given.chars().take(40).collect(),
+    })
+}

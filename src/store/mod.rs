@@ -1,0 +1,127 @@
+//! Where buckets live: in this process' memory or in Redis. Both give the same answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::engine::charge::{Charge, Decision};
+use crate::engine::numbers::Micros;
+
+pub mod memory;
+pub mod redis;
+
+/// The charges of one request, and when their numbers took effect (see [`crate::engine::meter::decide`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Decided together, all or nothing. No two may name the same bucket.
+    pub charges: &'a [Charge],
+    /// When the rules that made them took effect.
+    pub effective_from: Micros,
+}
+
+/// Why a store gave no answer. What a request gets instead is its limits' `on_store_error`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No connection, or the breaker is open.
+    #[error("no connection to the store")]
+    Down,
+    /// No answer in time.
+    #[error("no answer from the store within {0:?}")]
+    Late(Duration),
+    /// The store answered with an error, or with something that is no answer.
+    #[error("the store refused the call: {0}")]
+    Refused(String),
+    /// Two charges of one request name the same bucket.
+    #[error("the same bucket is charged twice in one request")]
+    Duplicate,
+}
+
+impl StoreError {
+    /// The label of the metric `weir_store_errors_total`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Late(_) => "late",
+            Self::Refused(_) => "refused",
+            Self::Duplicate => "duplicate",
+        }
+    }
+}
+
+/// A store. Cheap to clone: clones share their buckets.
+#[derive(Clone)]
+pub enum Store {
+    /// This process' memory.
+    Memory(Arc<memory::MemoryStore>),
+    /// A Redis server.
+    Redis(Arc<redis::RedisStore>),
+}
+
+impl Store {
+    /// Decides the charges of one request, all or nothing: one decision a charge, in their order.
+    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide(batch),
+            Self::Redis(store) => store.decide(batch).await,
+        }
+    }
+}
+
+/// The clock by which a store decides.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The store's own: this machine's for the memory store, the server's for Redis.
+    Own(OwnClock),
+    /// One that a scenario sets: microseconds since the Unix epoch.
+    Set(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The store's own clock.
+    pub fn own() -> Self {
+        Self::Own(OwnClock::new())
+    }
+
+    /// A clock that stands still until it is set.
+    pub fn set(now: Micros) -> Self {
+        Self::Set(Arc::new(AtomicU64::new(now.0)))
+    }
+
+    /// The time on this machine.
+    pub fn now(&self) -> Micros {
+        match self {
+            Self::Own(clock) => clock.now(),
+            Self::Set(now) => Micros(now.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The time to decide by, if it is not the store's own business.
+    pub fn given(&self) -> Option<Micros> {
+        match self {
+            Self::Own(_) => None,
+            Self::Set(now) => Some(Micros(now.load(Ordering::Relaxed))),
+        }
+    }
+}
+
+/// A wall clock that never steps: the wall time at the start plus what the monotonic clock has counted since.
+#[derive(Clone, Debug)]
+pub struct OwnClock {
+    wall: Micros,
+    start: Instant,
+}
+
+impl OwnClock {
+    fn new() -> Self {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { wall: micros(wall), start: Instant::now() }
+    }
+
+    fn now(&self) -> Micros {
+        Micros(self.wall.0 + micros(self.start.elapsed()).0)
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
