@@ -263,9 +263,9 @@ fn shared_key(charge: &Charge) -> String {
     format!("{short}#{window}")
 }
 
-/// The slots of a table for `bound` entries, with a sixteenth to spare for slots of removed ones.
+/// The slots of a table for `bound` entries, with a twentieth to spare for slots of removed ones.
 fn slots_for(bound: usize) -> usize {
-    ((bound + bound / 16) * 8 / 7 + 1).next_power_of_two().max(16)
+    ((bound + bound / 20) * 8 / 7 + 1).next_power_of_two().max(16)
 }
 
 /// A fingerprint is a hash already; its low half serves the table.
