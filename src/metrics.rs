@@ -1,1 +1,296 @@
-//! .
+//! Every metric, label and bucket of the product.
+//!
+//! What is counted is decided when rules load: a limit's handles are made then, and a request only touches handles.
+//! Each metric has at most one free label, the limit's name, because prometheus 0.14 hashes label values without a
+//! separator, so that two free ones could run into each other.
+
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+/// 50 us to 1.6 s in powers of two: from a decision in memory to a store that is worse than none.
+const DECISION_BUCKETS: [f64; 16] = [
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.102_4,
+    0.204_8, 0.409_6, 0.819_2, 1.638_4,
+];
+
+/// 1 ms to 33 s in powers of two: an upstream's first byte.
+const UPSTREAM_BUCKETS: [f64; 16] =
+    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768];
+
+/// How a limit's decision came out: the label `result` of `weir_decisions_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionResult {
+    /// The cost was taken.
+    Allowed,
+    /// The limit refused the request.
+    Denied,
+    /// A limit in shadow would have refused it.
+    ShadowDenied,
+    /// Another limit refused the request, so nothing was taken.
+    Uncharged,
+    /// The id is unlimited.
+    Unlimited,
+    /// The store gave no answer and the request passed.
+    ErrorAllowed,
+    /// The store gave no answer and the request was refused.
+    ErrorDenied,
+}
+
+impl DecisionResult {
+    const ALL: [Self; 7] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::ShadowDenied,
+        Self::Uncharged,
+        Self::Unlimited,
+        Self::ErrorAllowed,
+        Self::ErrorDenied,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::ShadowDenied => "shadow_denied",
+            Self::Uncharged => "uncharged",
+            Self::Unlimited => "unlimited",
+            Self::ErrorAllowed => "error_allowed",
+            Self::ErrorDenied => "error_denied",
+        }
+    }
+}
+
+/// The handles of one limit.
+#[derive(Clone, Debug)]
+pub struct LimitMetrics {
+    decisions: [IntCounter; DecisionResult::ALL.len()],
+}
+
+impl LimitMetrics {
+    /// Counts one decision of the limit.
+    pub fn count(&self, result: DecisionResult) {
+        self.decisions[result as usize].inc();
+    }
+}
+
+/// All metrics of a process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    decisions: IntCounterVec,
+    /// How long a verdict took, the store's part included.
+    pub decision_seconds: Histogram,
+    /// How long the store took.
+    pub store_seconds: Histogram,
+    store_errors: IntCounterVec,
+    /// Workers with a connection to the store; for memory, all of them.
+    pub store_connections: IntGauge,
+    /// Workers whose breaker is open.
+    pub store_breakers_open: IntGauge,
+    /// Stored values that were no bucket and were taken for a full one.
+    pub store_corrupt_values: IntGauge,
+    /// Buckets in memory.
+    pub keys: IntGauge,
+    /// Buckets in memory that were dropped because they were full again.
+    pub keys_evicted: IntGauge,
+    /// Charges to a limit's shared bucket because the table was at its bound.
+    pub keys_overflowed: IntGauge,
+    reloads: IntCounterVec,
+    /// 1 if the last reload of the rules worked, 0 if the rules are those of before.
+    pub reload_successful: IntGauge,
+    /// When the rules in force were loaded, in seconds since the Unix epoch.
+    pub reload_timestamp: IntGauge,
+    requests: IntCounterVec,
+    /// Requests that are being answered.
+    pub requests_in_flight: IntGauge,
+    /// Connections of clients that are open.
+    pub connections: IntGauge,
+    /// Until the upstream's response fields.
+    pub upstream_seconds: Histogram,
+    upstream_errors: IntCounterVec,
+    /// Tasks that panicked; each cost one connection.
+    pub panics: IntCounter,
+}
+
+/// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
+pub const UPSTREAM_ERRORS: [&str; 5] = ["connect", "connect_timeout", "response_timeout", "closed", "body"];
+
+/// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
+const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
+
+/// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
+pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
+
+impl Metrics {
+    /// Makes and registers them all. An error means that two have the same name, which a test rules out.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let metrics = Self {
+            decisions: counters(
+                &registry,
+                "weir_decisions_total",
+                "Decisions by limit and result",
+                &["limit", "result"],
+            )?,
+            decision_seconds: histogram(
+                &registry,
+                "weir_decision_duration_seconds",
+                "Time to a verdict",
+                &DECISION_BUCKETS,
+            )?,
+            store_seconds: histogram(
+                &registry,
+                "weir_store_duration_seconds",
+                "Time the store took",
+                &DECISION_BUCKETS,
+            )?,
+            store_errors: counters(&registry, "weir_store_errors_total", "Store calls without an answer", &["kind"])?,
+            store_connections: gauge(&registry, "weir_store_connections", "Workers that are connected to the store")?,
+            store_breakers_open: gauge(&registry, "weir_store_breakers_open", "Workers whose store breaker is open")?,
+            store_corrupt_values: gauge(&registry, "weir_store_corrupt_values", "Stored values that were no bucket")?,
+            keys: gauge(&registry, "weir_keys", "Buckets held in memory")?,
+            keys_evicted: gauge(&registry, "weir_keys_evicted", "Full buckets dropped from memory since the start")?,
+            keys_overflowed: gauge(&registry, "weir_keys_overflowed", "Charges to a shared bucket since the start")?,
+            reloads: counters(&registry, "weir_config_reloads_total", "Reloads of the rules by result", &["result"])?,
+            reload_successful: gauge(
+                &registry,
+                "weir_config_last_reload_successful",
+                "Whether the last reload worked",
+            )?,
+            reload_timestamp: gauge(
+                &registry,
+                "weir_config_last_reload_success_timestamp_seconds",
+                "When the rules in force were loaded",
+            )?,
+            requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
+            requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
+            connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
+            upstream_seconds: histogram(
+                &registry,
+                "weir_upstream_duration_seconds",
+                "Time to response fields",
+                &UPSTREAM_BUCKETS,
+            )?,
+            upstream_errors: counters(
+                &registry,
+                "weir_upstream_errors_total",
+                "Upstream failures by reason",
+                &["reason"],
+            )?,
+            panics: counter(&registry, "weir_panics_total", "Tasks that panicked, one connection each")?,
+            registry,
+        };
+        metrics.announce()?;
+        Ok(metrics)
+    }
+
+    /// Closed label sets begin at 0, so that a rate over the first event is not lost.
+    fn announce(&self) -> Result<(), prometheus::Error> {
+        STORE_ERRORS.iter().for_each(|kind| drop(self.store_errors.with_label_values(&[kind])));
+        REQUEST_CODES.iter().for_each(|code| drop(self.requests.with_label_values(&[code])));
+        UPSTREAM_ERRORS.iter().for_each(|reason| drop(self.upstream_errors.with_label_values(&[reason])));
+        ["success", "failure"].iter().for_each(|result| drop(self.reloads.with_label_values(&[result])));
+        let labels = ["version", "rustc"];
+        let info = IntGaugeVec::new(Opts::new("weir_build_info", "Always 1; the labels tell the build"), &labels)?;
+        info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_RUST_VERSION")]).set(1);
+        self.registry.register(Box::new(info))
+    }
+
+    /// The handles of a limit.
+    pub fn limit(&self, name: &str) -> LimitMetrics {
+        LimitMetrics {
+            decisions: DecisionResult::ALL.map(|result| self.decisions.with_label_values(&[name, result.label()])),
+        }
+    }
+
+    /// Forgets limits that the rules no longer have.
+    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
+        for family in self.decisions.collect() {
+            for metric in family.get_metric() {
+                let value = |name| metric.get_label().iter().find(|pair| pair.name() == name).map(|pair| pair.value());
+                if let (Some(limit), Some(result)) = (value("limit"), value("result"))
+                    && !is_kept(limit)
+                {
+                    let _ = self.decisions.remove_label_values(&[limit, result]);
+                }
+            }
+        }
+    }
+
+    /// Counts a store call without an answer.
+    pub fn store_error(&self, kind: &'static str) {
+        self.store_errors.with_label_values(&[kind]).inc();
+    }
+
+    /// Counts a reload of the rules.
+    pub fn reload(&self, successful: bool) {
+        self.reloads.with_label_values(&[if successful { "success" } else { "failure" }]).inc();
+        self.reload_successful.set(i64::from(successful));
+    }
+
+    /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
+    pub fn request_counters(&self) -> [IntCounter; REQUEST_CODES.len()] {
+        REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
+    }
+
+    /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].
+    pub fn upstream_error(&self, reason: &'static str) {
+        self.upstream_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// The text exposition format, version 0.0.4.
+    pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::with_capacity(16 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+/// Observes a span in seconds.
+pub fn observe(histogram: &Histogram, span: Duration) {
+    histogram.observe(span.as_secs_f64());
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    register(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+    register(registry, IntCounter::new(name, help)?)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    register(registry, IntGauge::new(name, help)?)
+}
+
+fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    register(registry, Histogram::with_opts(options)?)
+}
+
+fn register<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_labels_begin_at_zero() {
+        let metrics = Metrics::new().unwrap();
+        metrics.limit("A").count(DecisionResult::Denied);
+        metrics.limit("B").count(DecisionResult::Allowed);
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        assert!(text.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{text}");
+        assert!(text.contains("weir_store_errors_total{kind=\"late\"} 0"), "{text}");
+        metrics.forget_limits(|name| name == "B");
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        assert!(!text.contains("limit=\"A\"") && text.contains("limit=\"B\""), "{text}");
+    }
+}

@@ -16,7 +16,9 @@ pub mod meter;
 pub mod numbers;
 pub mod overrides;
 pub mod path;
+pub mod reply;
 
 pub mod request;
 pub mod rules;
 pub mod settle;
+pub mod verdict;

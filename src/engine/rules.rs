@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::charge::{Charge, Mode};
+use super::charge::{Bucket, Charge, Mode};
 use super::fingerprint::{Fingerprinter, stable};
 use super::identity::{describe, identify};
 use super::index::Index;
@@ -230,21 +230,22 @@ impl Rules {
 pub fn add_windows(
     plan: &mut Plan,
     windows: &Arc<[Numbers]>,
-    bucket: super::charge::Bucket,
+    bucket: Bucket,
     cost: u64,
     mode: Mode,
     origin: impl Fn(u32) -> Planned,
 ) {
-    for (window, numbers) in (0..).zip(windows.iter()).skip(1) {
-        let mut bucket = bucket.clone();
+    let Some((first, others)) = windows.split_first() else { return };
+    let plain = (!others.is_empty()).then(|| bucket.clone());
+    plan.charges.push(Charge { bucket, numbers: *first, cost, mode });
+    plan.origins.push(origin(0));
+    let Some(plain) = plain else { return };
+    for (window, numbers) in (1..).zip(others) {
+        let mut bucket = plain.clone();
         let _ = write!(bucket.key, "#{window}");
         bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
         plan.charges.push(Charge { bucket, numbers: *numbers, cost, mode });
         plan.origins.push(origin(window));
-    }
-    if let Some(numbers) = windows.first() {
-        plan.charges.push(Charge { bucket, numbers: *numbers, cost, mode });
-        plan.origins.push(origin(0));
     }
 }
 

@@ -1,0 +1,301 @@
+//! What a client is told: the rate limit fields, and the answer to a request that is refused.
+
+use std::fmt::Write;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
+
+use super::charge::Decision;
+use super::numbers::Micros;
+use super::rules::Rules;
+use super::verdict::{Answer, Standing, Verdict};
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Limit, remaining and reset of the field families that carry one number each.
+const IETF_03: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const X_RATELIMIT: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// The largest integer of a structured field (RFC 9651 section 3.3.1); a larger one would void the whole field.
+const LARGEST_INTEGER: u64 = 999_999_999_999_999;
+
+/// The problem types that the draft registers (draft-ietf-httpapi-ratelimit-headers-11).
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// gRPC status codes.
+const RESOURCE_EXHAUSTED: &str = "8";
+const UNAVAILABLE: &str = "14";
+
+/// Seconds after which to come back when the store is away: a breaker closes within about as long.
+const UNAVAILABLE_RETRY_SECONDS: u64 = 1;
+
+/// Which generations of the rate limit fields are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generations {
+    /// `RateLimit-Policy` and `RateLimit` as structured lists (draft -11).
+    pub ietf_11: bool,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` (drafts -00 to -06), reset in seconds from now.
+    pub ietf_03: bool,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, reset in seconds from now.
+    pub x_ratelimit: bool,
+}
+
+impl Default for Generations {
+    fn default() -> Self {
+        Self { ietf_11: true, ietf_03: false, x_ratelimit: false }
+    }
+}
+
+impl Generations {
+    /// Parses a list of names; `none` stands alone.
+    pub fn parse<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut generations = Self { ietf_11: false, ietf_03: false, x_ratelimit: false };
+        let (mut any, mut none) = (false, false);
+        for name in names {
+            match name {
+                "ietf-11" => generations.ietf_11 = true,
+                "ietf-03" => generations.ietf_03 = true,
+                "x-ratelimit" => generations.x_ratelimit = true,
+                "none" => none = true,
+                _ => {
+                    return Err(format!(
+                        "unknown generation `{name}`; there are ietf-11, ietf-03, x-ratelimit and none"
+                    ));
+                }
+            }
+            any |= name != "none";
+        }
+        if any && none { Err("`none` stands alone".into()) } else { Ok(generations) }
+    }
+}
+
+/// Adds what the verdict says to the fields of a response, the upstream's or our own.
+///
+/// The lists of the current draft are appended to the upstream's, as lists may be; a policy of ours that has the name
+/// of one of the upstream's is prefixed with `weir.`. The older fields hold one number, so the stricter party keeps
+/// them: an intermediary must not make them more permissive.
+pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut HeaderMap) {
+    let Some(binding) = verdict.binding() else { return };
+    if generations.ietf_11 {
+        let (policies, states) = lists(rules, verdict, headers);
+        for (name, value) in [(RATELIMIT_POLICY, policies), (RATELIMIT, states)] {
+            if !value.is_empty()
+                && let Ok(value) = HeaderValue::try_from(value)
+            {
+                headers.append(name, value);
+            }
+        }
+    }
+    if binding.numbers.is_none() {
+        return;
+    }
+    if generations.ietf_03 {
+        set_stricter(&IETF_03, &binding.decision, headers);
+    }
+    if generations.x_ratelimit {
+        set_stricter(&X_RATELIMIT, &binding.decision, headers);
+    }
+}
+
+/// The values of `RateLimit-Policy` and `RateLimit`. Limits in shadow are not the client's business.
+fn lists(rules: &Rules, verdict: &Verdict, upstream: &HeaderMap) -> (String, String) {
+    let clashes = upstream.contains_key(RATELIMIT_POLICY) || upstream.contains_key(RATELIMIT);
+    let (mut policies, mut states) = (String::with_capacity(64), String::with_capacity(64));
+    for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
+        let (Some(numbers), Some(limit)) = (answer.numbers, rules.limit(answer.limit)) else { continue };
+        let taken = clashes && is_taken(upstream, &limit.name);
+        let member = |list: &mut String| {
+            list.push_str(if list.is_empty() { "\"" } else { ", \"" });
+            list.push_str(if taken { "weir." } else { "" });
+            list.push_str(&limit.name);
+            if answer.window > 0 {
+                let _ = write!(list, "#{}", answer.window + 1);
+            }
+            list.push('"');
+        };
+        member(&mut policies);
+        parameter(&mut policies, 'q', numbers.burst());
+        if let Some(seconds) = numbers.window_seconds() {
+            parameter(&mut policies, 'w', seconds);
+        }
+        // `Retry-After` should not end before `t` does, so a refusal lists the limits that refuse and no others.
+        if verdict.is_allowed() || answer.decision.is_denied() {
+            member(&mut states);
+            parameter(&mut states, 'r', answer.decision.remaining);
+            if let Some(span) = effective_window(&answer.decision) {
+                parameter(&mut states, 't', span.ceil_seconds());
+            }
+        }
+    }
+    (policies, states)
+}
+
+/// The `t` of `RateLimit`: until the bucket is full while something is left, until it fits again when nothing is.
+fn effective_window(decision: &Decision) -> Option<Micros> {
+    if decision.is_denied() || decision.remaining == 0 { decision.retry_after } else { decision.reset_after }
+}
+
+fn parameter(list: &mut String, name: char, value: u64) {
+    list.push(';');
+    list.push(name);
+    list.push('=');
+    list.push_str(itoa::Buffer::new().format(value.min(LARGEST_INTEGER)));
+}
+
+/// Whether a member of the upstream's lists has this name.
+fn is_taken(upstream: &HeaderMap, name: &str) -> bool {
+    let lines = upstream.get_all(RATELIMIT_POLICY).iter().chain(upstream.get_all(RATELIMIT));
+    lines.filter_map(|line| line.to_str().ok()).any(|line| {
+        let quoted = line.match_indices('"').collect::<Vec<_>>();
+        quoted.windows(2).any(|pair| line[pair[0].0 + 1..pair[1].0].eq_ignore_ascii_case(name))
+    })
+}
+
+fn set_stricter(names: &[HeaderName; 3], decision: &Decision, headers: &mut HeaderMap) {
+    let theirs = headers.get(&names[1]).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    if theirs.is_some_and(|theirs| theirs < decision.remaining) {
+        return;
+    }
+    let reset = effective_window(decision).map(Micros::ceil_seconds);
+    for (name, value) in names.iter().zip([Some(decision.limit), Some(decision.remaining), reset]) {
+        match value {
+            Some(value) => headers.insert(name, HeaderValue::from(value)),
+            None => headers.remove(name),
+        };
+    }
+}
+
+/// The `Retry-After` of a refusal, in seconds: rounded up and never 0, so that a client which obeys it is not refused
+/// again. `None` if no waiting helps.
+pub fn retry_after(verdict: &Verdict) -> Option<u64> {
+    match verdict.standing {
+        Standing::Allowed => None,
+        Standing::Unavailable => Some(UNAVAILABLE_RETRY_SECONDS),
+        Standing::Denied => verdict.binding()?.decision.retry_after.map(|wait| wait.ceil_seconds().max(1)),
+    }
+}
+
+/// The whole answer to a request that is refused; `is_grpc` if its content type is `application/grpc`.
+pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Response<String> {
+    let names: Vec<&str> = match verdict.standing {
+        Standing::Unavailable => {
+            let refusing = verdict.unanswered.iter().filter(|limit| limit.refuses);
+            refusing.filter_map(|limit| rules.limit(limit.limit)).map(|limit| limit.name.as_str()).collect()
+        }
+        _ => {
+            let mut names: Vec<&str> = verdict
+                .violated()
+                .filter_map(|answer| rules.limit(answer.limit))
+                .map(|limit| limit.name.as_str())
+                .collect();
+            names.dedup();
+            names
+        }
+    };
+    let (status, kind, title, detail) = match verdict.standing {
+        Standing::Unavailable => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            REDUCED_CAPACITY,
+            "Request cannot be satisfied due to temporary server capacity constraints",
+            "The limit cannot be counted at the moment".to_owned(),
+        ),
+        _ => (
+            StatusCode::TOO_MANY_REQUESTS,
+            QUOTA_EXCEEDED,
+            "Request cannot be satisfied as assigned quota has been exceeded",
+            verdict.binding().map_or_else(String::new, |binding| describe(rules, binding)),
+        ),
+    };
+    let mut response = if is_grpc {
+        let code = if verdict.standing == Standing::Unavailable { UNAVAILABLE } else { RESOURCE_EXHAUSTED };
+        grpc_refusal(code, &detail)
+    } else {
+        let mut body = problem_members(kind, title, status, &detail);
+        body.push_str(",\"violated-policies\":[");
+        for (place, name) in names.iter().enumerate() {
+            let _ = write!(body, "{}\"{name}\"", if place == 0 { "" } else { "," });
+        }
+        body.push_str("]}");
+        problem_response(status, body)
+    };
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(seconds) = retry_after(verdict) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if verdict.standing == Standing::Denied {
+        add_fields(rules, verdict, generations, headers);
+    }
+    response
+}
+
+/// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.
+pub fn problem(status: StatusCode, detail: &str) -> Response<String> {
+    let mut body = problem_members("about:blank", status.canonical_reason().unwrap_or("Error"), status, detail);
+    body.push('}');
+    problem_response(status, body)
+}
+
+fn problem_response(status: StatusCode, body: String) -> Response<String> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+fn problem_members(kind: &str, title: &str, status: StatusCode, detail: &str) -> String {
+    let mut body = String::with_capacity(320);
+    let _ = write!(body, "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}", status.as_u16());
+    body.push_str(",\"detail\":\"");
+    for character in detail.chars() {
+        match character {
+            '"' | '\\' => {
+                body.push('\\');
+                body.push(character);
+            }
+            control if control.is_control() => {
+                let _ = write!(body, "\\u{:04x}", u32::from(control));
+            }
+            other => body.push(other),
+        }
+    }
+    body.push('"');
+    body
+}
+
+/// A trailers-only answer: gRPC reads the status from the first and only block of fields.
+fn grpc_refusal(code: &'static str, detail: &str) -> Response<String> {
+    let mut response = Response::new(String::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, HeaderValue::from_static(code));
+    // The detail is ASCII without `%`, so it is its own percent-encoding (gRPC over HTTP/2, Status-Message).
+    if let Ok(message) = HeaderValue::from_str(detail) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    response
+}
+
+fn describe(rules: &Rules, answer: &Answer) -> String {
+    let name = rules.limit(answer.limit).map_or("", |limit| limit.name.as_str());
+    let Some(numbers) = &answer.numbers else { return format!("{name} refuses this request") };
+    if answer.cost > numbers.burst() {
+        return format!("{name} allows {numbers}; a cost of {} can never pass", answer.cost);
+    }
+    match answer.decision.retry_after {
+        Some(wait) => format!("{name} allows {numbers}; retry after {} s", wait.ceil_seconds().max(1)),
+        None => format!("{name} allows {numbers}"),
+    }
+}

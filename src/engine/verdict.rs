@@ -1,0 +1,132 @@
+//! The answer for one request: all its decisions, the one that binds, allow or deny.
+
+use super::charge::{Decision, Outcome};
+use super::numbers::{Micros, Numbers};
+use super::rules::{Plan, Planned, RefusedReason};
+
+/// The answer of one window of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The index of the limit in the rules.
+    pub limit: u32,
+    /// Which of the limit's `rates`, counted from 0.
+    pub window: u32,
+    /// The numbers that held; `None` if the limit refused without asking the store.
+    pub numbers: Option<Numbers>,
+    /// What a request costs.
+    pub cost: u64,
+    /// What came out.
+    pub decision: Decision,
+    /// Whether the limit may refuse; if not, it is in shadow.
+    pub enforced: bool,
+}
+
+impl Answer {
+    /// Whether a limit in shadow would have refused the request.
+    pub fn would_deny(&self) -> bool {
+        let short = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
+        !self.enforced && (short || self.decision.is_denied())
+    }
+}
+
+/// What becomes of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It passes.
+    Allowed,
+    /// A limit refuses it: 429.
+    Denied,
+    /// The store gave no answer and a limit fails closed: 503.
+    Unavailable,
+}
+
+/// The answer for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What becomes of it.
+    pub standing: Standing,
+    /// What each limit says, in the order of the rules.
+    pub answers: Vec<Answer>,
+    /// The index of the answer that binds, among the enforced ones.
+    pub binding: Option<usize>,
+    /// Limits that the store gave no answer for, and what became of the request by each.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// A limit that the store gave no answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The index of the limit in the rules.
+    pub limit: u32,
+    /// Whether the request is refused for it.
+    pub refuses: bool,
+}
+
+impl Verdict {
+    /// The verdict when the store decided the charges of a plan.
+    pub fn decided(plan: &Plan, decisions: &[Decision]) -> Self {
+        let answers = plan.origins.iter().zip(&plan.charges).zip(decisions).map(|((origin, charge), decision)| {
+            let Planned { limit, window, enforced } = *origin;
+            Answer { limit, window, numbers: Some(charge.numbers), cost: charge.cost, decision: *decision, enforced }
+        });
+        Self::of(plan, answers.collect())
+    }
+
+    /// The verdict when a limit of the plan refuses without asking the store: nothing is charged.
+    pub fn refused(plan: &Plan) -> Self {
+        Self::of(plan, Vec::new())
+    }
+
+    /// The verdict when the store gave no answer for some limits; the others were decided elsewhere.
+    pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
+        if unanswered.iter().any(|limit| limit.refuses) {
+            self.standing = Standing::Unavailable;
+        }
+        self.unanswered = unanswered;
+        self
+    }
+
+    fn of(plan: &Plan, mut answers: Vec<Answer>) -> Self {
+        answers.extend(plan.refused.iter().map(|refused| Answer {
+            limit: refused.limit,
+            window: 0,
+            numbers: None,
+            cost: 1,
+            decision: Decision::never(),
+            enforced: refused.enforced,
+        }));
+        answers.sort_by_key(|answer| (answer.limit, answer.window));
+        let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.enforced);
+        let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
+        let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
+        let standing = if denied { Standing::Denied } else { Standing::Allowed };
+        Self { standing, answers, binding, unanswered: Vec::new() }
+    }
+
+    /// Whether the request passes.
+    pub fn is_allowed(&self) -> bool {
+        self.standing == Standing::Allowed
+    }
+
+    /// The answer that binds.
+    pub fn binding(&self) -> Option<&Answer> {
+        self.answers.get(self.binding?)
+    }
+
+    /// The enforced answers that refuse the request.
+    pub fn violated(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().filter(|answer| answer.enforced && answer.decision.is_denied())
+    }
+}
+
+impl Plan {
+    /// Whether a limit refuses the request without asking the store.
+    pub fn is_refused(&self) -> bool {
+        self.refused.iter().any(|refused| refused.enforced)
+    }
+
+    /// Why a limit refused without asking the store.
+    pub fn reason(&self, limit: u32) -> Option<RefusedReason> {
+        self.refused.iter().find(|refused| refused.limit == limit).map(|refused| refused.reason)
+    }
+}
