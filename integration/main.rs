@@ -1,1 +1,3 @@
-fn main() {}
+//! Tests that need the outside: sockets, files, other programs.
+
+mod layers;

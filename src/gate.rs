@@ -174,3 +174,123 @@ impl Snapshot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::engine::fingerprint::Fingerprinter;
+    use crate::engine::identity::{Component, Form, Source};
+    use crate::engine::limit::{Allowance, Limit, LimitMode};
+    use crate::engine::numbers::{Micros, Numbers};
+    use crate::engine::verdict::Standing;
+    use crate::store::Clock;
+
+    /// A limit that allows `burst` and never refills.
+    fn limit(name: &str, burst: u64) -> Limit {
+        let windows = [Numbers::fixed(burst).unwrap()].into();
+        let by = vec![Component { source: Source::Method, form: Form::Text }];
+        Limit { by, allowance: Allowance::Windows(windows), ..Limit::new(name) }
+    }
+
+    fn gate(limits: Vec<Limit>) -> Gate {
+        let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let store = || MemoryStore::new(1_000, Clock::own());
+        let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
+        Gate::new(Arc::new(shared), Store::Memory(Arc::new(store())))
+    }
+
+    async fn ask(gate: &Gate, method: &str) -> Verdict {
+        let headers = HeaderMap::new();
+        let client = "192.0.2.7".parse().unwrap();
+        let request = Request { method, host: "a", path: "/", query: None, headers: &headers, client, now: Micros(0) };
+        gate.judge(&request).await.unwrap().verdict
+    }
+
+    /// Asks `times` times and counts: allowed, denied, unavailable.
+    async fn count(gate: &Gate, times: usize) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for _ in 0..times {
+            counts[ask(gate, "GET").await.standing as usize] += 1;
+        }
+        counts
+    }
+
+    fn metric(gate: &Gate, line: &str) -> String {
+        let text = String::from_utf8(gate.shared.metrics.render().unwrap()).unwrap();
+        text.lines().find_map(|found| found.strip_prefix(line)).unwrap_or("absent").trim().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_denied_request_costs_no_other_limit() {
+        let gate = gate(vec![limit("Wide", 100), limit("Narrow", 3)]);
+        assert_eq!(count(&gate, 10).await, [3, 7, 0]);
+        let left = ask(&gate, "GET").await;
+        assert_eq!(left.answers[0].decision.remaining, 97);
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Wide\",result=\"uncharged\"}"), "8");
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Narrow\",result=\"denied\"}"), "8");
+    }
+
+    /// envoyproxy/envoy#46390: an exhausted shadow limit must not keep the enforced one beside it from counting.
+    #[tokio::test]
+    async fn shadow_reports_and_hides_nothing() {
+        let shadow = Limit { mode: LimitMode::Shadow, ..limit("Shadow", 2) };
+        let gate = gate(vec![shadow, limit("Enforced", 5)]);
+        assert_eq!(count(&gate, 10).await, [5, 5, 0]);
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Shadow\",result=\"allowed\"}"), "2");
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Enforced\",result=\"allowed\"}"), "5");
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Shadow\",result=\"shadow_denied\"}"), "8");
+    }
+
+    #[tokio::test]
+    async fn limits_that_need_no_store_answer_by_themselves() {
+        let unlimited = Limit { allowance: Allowance::Unlimited, ..limit("Free", 1) };
+        let refusing = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
+        let gate = gate(vec![unlimited, refusing, limit("Counted", 5)]);
+        let verdict = ask(&gate, "GET").await;
+        assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
+        assert_eq!(metric(&gate, "weir_store_duration_seconds_count"), "0");
+    }
+
+    /// What becomes of ten requests to a limit of 3 while the store is down.
+    fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
+        let limits = (0..)
+            .zip(policies)
+            .map(|(place, policy)| Limit { on_store_error: *policy, ..limit(&format!("L{place}"), 3) });
+        let gate = gate(limits.collect());
+        let mut counts = [0; 3];
+        for _ in 0..10 {
+            let snapshot = gate.shared.snapshot();
+            let headers = HeaderMap::new();
+            let client = "192.0.2.7".parse().unwrap();
+            let request =
+                Request { method: "GET", host: "a", path: "/", query: None, headers: &headers, client, now: Micros(0) };
+            let plan = snapshot.rules.charges(&request).unwrap();
+            counts[gate.without_store(&snapshot, plan, &StoreError::Down).standing as usize] += 1;
+        }
+        assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
+        counts
+    }
+
+    #[test]
+    fn each_limit_has_its_own_policy_when_the_store_is_down() {
+        use StoreErrorPolicy::{Allow, Deny, Local};
+        assert_eq!(without_store(&[Allow]), [10, 0, 0]);
+        assert_eq!(without_store(&[Deny]), [0, 0, 10]);
+        assert_eq!(without_store(&[Local]), [3, 7, 0]);
+        assert_eq!(without_store(&[Allow, Local]), [3, 7, 0]);
+        assert_eq!(without_store(&[Local, Deny]), [0, 0, 10]);
+    }
+
+    #[tokio::test]
+    async fn new_rules_hold_from_the_next_request_on() {
+        let gate = gate(vec![limit("L", 3)]);
+        assert_eq!(count(&gate, 5).await, [3, 2, 0]);
+        let rules = Rules::new(vec![limit("L", 5)], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        gate.shared.replace(rules);
+        // Three were used and stay used.
+        assert_eq!(count(&gate, 5).await, [2, 3, 0]);
+    }
+}

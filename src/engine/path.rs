@@ -4,6 +4,7 @@
 //! rules see one spelling (RFC 3986 section 6.2.2). The request itself is forwarded as it came.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::request::hex;
 
@@ -172,6 +173,22 @@ impl Pattern {
             (_, None) => false,
         });
         fits && (self.open || given.next().is_none())
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for segment in &self.segments {
+            match segment {
+                Segment::Literal(literal) => write!(f, "/{literal}")?,
+                Segment::Parameter(name) => write!(f, "/{{{name}}}")?,
+            }
+        }
+        match (self.open, self.segments.is_empty()) {
+            (true, _) => f.write_str("/**"),
+            (false, true) => f.write_str("/"),
+            (false, false) => Ok(()),
+        }
     }
 }
 

@@ -299,3 +299,188 @@ fn describe(rules: &Rules, answer: &Answer) -> String {
         None => format!("{name} allows {numbers}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::charge::{Bucket, Charge, Mode, Outcome};
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::limit::Limit;
+    use super::super::numbers::Numbers;
+    use super::super::rules::{Plan, Planned};
+    use super::super::verdict::Unanswered;
+    use super::*;
+
+    const ALL: Generations = Generations { ietf_11: true, ietf_03: true, x_ratelimit: true };
+
+    /// Two limits, `Burst` with two windows and `Daily`.
+    fn rules() -> Rules {
+        let limits = ["Burst", "Daily"].map(Limit::new).into();
+        Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new())
+    }
+
+    /// A verdict of one answer for each (limit, window, burst, seconds of the period, outcome, remaining, retry ms,
+    /// reset ms).
+    type Row = (u32, u32, u64, u64, Outcome, u64, Option<u64>, Option<u64>);
+
+    fn verdict(rows: &[Row]) -> Verdict {
+        let mut plan = Plan::default();
+        let mut decisions = Vec::new();
+        for &(limit, window, burst, seconds, outcome, remaining, retry, reset) in rows {
+            let numbers = match seconds {
+                0 => Numbers::fixed(burst).unwrap(),
+                seconds => Numbers::new(burst, burst.min(1_000), seconds * 1_000_000_000).unwrap(),
+            };
+            let bucket = Bucket { key: String::new(), fingerprint: u128::from(limit) };
+            plan.charges.push(Charge { bucket, numbers, cost: 1, mode: Mode::Spend });
+            plan.origins.push(Planned { limit, window, enforced: true });
+            let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
+            decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
+        }
+        Verdict::decided(&plan, &decisions)
+    }
+
+    /// A structured list, read by an independent parser: member by member the name and its parameters.
+    fn list(headers: &HeaderMap, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
+        let lines: Vec<_> = headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
+        let parsed = sfv::Parser::new(&lines.join(", ")).parse::<sfv::List>().unwrap();
+        let members = parsed.iter().map(|entry| {
+            let sfv::ListEntry::Item(item) = entry else { panic!("an inner list") };
+            let parameters = item
+                .params
+                .iter()
+                .map(|(key, value)| (key.as_str().to_owned(), i64::from(value.as_integer().unwrap())));
+            (item.bare_item.as_string().unwrap().as_str().to_owned(), parameters.collect())
+        });
+        members.collect()
+    }
+
+    #[track_caller]
+    fn check(headers: &HeaderMap, name: &str, expected: &[(&str, &[(&str, i64)])]) {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(member, parameters)| {
+                ((*member).to_owned(), parameters.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect())
+            })
+            .collect();
+        assert_eq!(list(headers, name), expected);
+    }
+
+    #[test]
+    fn an_allowed_request_hears_of_every_limit() {
+        let verdict = verdict(&[
+            (0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50)),
+            (0, 1, 100, 60, Outcome::Allowed, 0, Some(600), Some(60_000)),
+            (1, 0, 5, 0, Outcome::Allowed, 4, Some(0), None),
+        ]);
+        let mut headers = HeaderMap::new();
+        add_fields(&rules(), &verdict, ALL, &mut headers);
+        check(
+            &headers,
+            "ratelimit-policy",
+            &[("Burst", &[("q", 20), ("w", 1)]), ("Burst#2", &[("q", 100), ("w", 60)]), ("Daily", &[("q", 5)])],
+        );
+        check(
+            &headers,
+            "ratelimit",
+            &[("Burst", &[("r", 19), ("t", 1)]), ("Burst#2", &[("r", 0), ("t", 1)]), ("Daily", &[("r", 4)])],
+        );
+        for family in ["ratelimit", "x-ratelimit"] {
+            let value = |part: &str| headers[format!("{family}-{part}")].to_str().unwrap().to_owned();
+            assert_eq!((value("limit"), value("remaining"), value("reset")), ("100".into(), "0".into(), "1".into()));
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_who_refuses_and_when_to_come_back() {
+        let verdict = verdict(&[
+            (0, 0, 20, 1, Outcome::Denied, 0, Some(1), Some(1_000)),
+            (1, 0, 1_000, 86_400, Outcome::Unchanged, 700, Some(0), Some(40_000)),
+        ]);
+        let response = refusal(&rules(), &verdict, ALL, false);
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        // `Retry-After` must not end before any `t` does, so the limit that has something left is not listed.
+        check(response.headers(), "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
+        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        assert_eq!(body["type"], QUOTA_EXCEEDED);
+        assert_eq!(body["status"], 429);
+        assert_eq!(body["violated-policies"], serde_json::json!(["Burst"]));
+        assert_eq!(body["detail"], "Burst allows burst 20, 20 per 1s; retry after 1 s");
+    }
+
+    #[test]
+    fn waiting_is_rounded_up_and_never_is_not_announced() {
+        let wait = |retry| retry_after(&verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, retry, Some(1))]));
+        assert_eq!(
+            (wait(Some(1_400)), wait(Some(2_000)), wait(Some(0)), wait(None)),
+            (Some(2), Some(2), Some(1), None)
+        );
+    }
+
+    #[test]
+    fn grpc_gets_trailers_only() {
+        let verdict = verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, Some(1_400), Some(1_000))]);
+        let response = refusal(&rules(), &verdict, Generations::default(), true);
+        assert_eq!((response.status().as_u16(), response.body().as_str()), (200, ""));
+        assert_eq!(response.headers()["grpc-status"], "8");
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+    }
+
+    #[test]
+    fn a_limit_that_fails_closed_is_503() {
+        let verdict = verdict(&[]).unanswered(vec![Unanswered { limit: 1, refuses: true }]);
+        let response = refusal(&rules(), &verdict, ALL, false);
+        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (503, &HeaderValue::from(1)));
+        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
+        assert!(!response.headers().contains_key("ratelimit"));
+    }
+
+    #[test]
+    fn our_fields_join_the_upstreams() {
+        let verdict = verdict(&[(0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50))]);
+        let mut headers = HeaderMap::new();
+        headers.insert("ratelimit-policy", "\"burst\";q=7;w=9".parse().unwrap());
+        headers.insert("ratelimit", "\"burst\";r=3;t=9".parse().unwrap());
+        headers.insert("x-ratelimit-limit", "7".parse().unwrap());
+        headers.insert("x-ratelimit-remaining", "3".parse().unwrap());
+        headers.insert("ratelimit-remaining", "99".parse().unwrap());
+        add_fields(&rules(), &verdict, ALL, &mut headers);
+        check(
+            &headers,
+            "ratelimit-policy",
+            &[("burst", &[("q", 7), ("w", 9)]), ("weir.Burst", &[("q", 20), ("w", 1)])],
+        );
+        check(&headers, "ratelimit", &[("burst", &[("r", 3), ("t", 9)]), ("weir.Burst", &[("r", 19), ("t", 1)])]);
+        assert_eq!(headers["x-ratelimit-limit"], "7");
+        assert_eq!(headers["x-ratelimit-remaining"], "3");
+        assert_eq!(headers["ratelimit-remaining"], "19");
+    }
+
+    #[test]
+    fn numbers_beyond_structured_fields_are_cut() {
+        let most = (1 << 53) - 1;
+        let verdict = verdict(&[(0, 0, most, 0, Outcome::Allowed, most - 1, Some(0), None)]);
+        let mut headers = HeaderMap::new();
+        add_fields(&rules(), &verdict, ALL, &mut headers);
+        check(&headers, "ratelimit", &[("Burst", &[("r", 999_999_999_999_999)])]);
+    }
+
+    #[test]
+    fn generations_are_named() {
+        assert_eq!(Generations::parse(["ietf-11"]), Ok(Generations::default()));
+        assert_eq!(Generations::parse(["ietf-11", "ietf-03", "x-ratelimit"]), Ok(ALL));
+        assert!(Generations::parse(["none"]).is_ok_and(|found| !found.ietf_11));
+        assert!(Generations::parse(["none", "ietf-11"]).is_err() && Generations::parse(["draft-9"]).is_err());
+    }
+
+    #[test]
+    fn details_are_escaped() {
+        let response = problem(StatusCode::BAD_REQUEST, "a \"b\" \\ \n c");
+        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        assert_eq!(body["detail"], "a \"b\" \\ \n c");
+    }
+}

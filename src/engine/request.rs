@@ -51,6 +51,21 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The host of an authority, as [`Request::host`] wants it: without the port and a trailing dot, in lower case. The
+/// brackets of an IPv6 address go, so that it is the text of an address.
+pub fn host_of(authority: &str) -> Cow<'_, str> {
+    let host = match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or(bracketed),
+        None => authority.split(':').next().unwrap_or(authority),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}
+
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
 fn decode_form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
@@ -119,6 +134,15 @@ mod tests {
         headers.append(COOKIE, HeaderValue::from_static("b=2"));
         let request = request(None, &headers);
         assert_eq!((request.cookie("sid"), request.cookie("b"), request.cookie("c")), (Some("s 1"), Some("2"), None));
+    }
+
+    #[test]
+    fn a_host_has_one_spelling() {
+        for (authority, host) in
+            [("API.Example.com:8080", "api.example.com"), ("a.", "a"), ("[::1]:80", "::1"), ("", "")]
+        {
+            assert_eq!(host_of(authority), host);
+        }
     }
 
     #[test]

@@ -278,3 +278,167 @@ fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
         value: given.chars().take(40).collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use http::header::HeaderName;
+
+    use super::super::identity::{Component, Form, Id, Source};
+    use super::super::matching::Match;
+    use super::super::overrides::{Origin, Override};
+    use super::super::path::Pattern;
+    use super::*;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+
+    fn windows(bursts: &[u64]) -> Allowance {
+        Allowance::Windows(bursts.iter().map(|burst| Numbers::new(*burst, 1, 1_000_000_000).unwrap()).collect())
+    }
+
+    fn header(name: &'static str, form: Form) -> Component {
+        Component { source: Source::Header(HeaderName::from_static(name)), form }
+    }
+
+    /// A limit by two header fields that allows 10.
+    fn limit(name: &str) -> Limit {
+        let by = vec![header("x-account", Form::Integer), header("x-zone", Form::Text)];
+        Limit { by, allowance: windows(&[10]), ..Limit::new(name) }
+    }
+
+    fn given(allowance: Allowance, until: Option<u64>) -> Override {
+        Override { allowance, until: until.map(Micros), origin: Origin::default() }
+    }
+
+    fn with_override(mut limit: Limit, id: &str, over: Override) -> Limit {
+        let id = Id::parse(&limit.by, id).unwrap();
+        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
+        limit
+    }
+
+    fn plan(limits: Vec<Limit>, fields: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        let client = "192.0.2.7".parse().unwrap();
+        let request = Request {
+            method: "GET",
+            host: "a",
+            path: "/v1/b",
+            query: Some("cost=3"),
+            headers: &headers,
+            client,
+            now: Micros(now),
+        };
+        let mut limits = limits;
+        limits.iter_mut().for_each(|limit| limit.overrides.finish().unwrap());
+        Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request)
+    }
+
+    const FIELDS: [(&str, &str); 2] = [("x-account", "7"), ("x-zone", "eu")];
+
+    /// The bursts of the charges that a request with [`FIELDS`] makes.
+    #[track_caller]
+    fn check(limits: Vec<Limit>, now: u64, expected: &[u64]) {
+        let plan = plan(limits, &FIELDS, now).unwrap();
+        assert_eq!(plan.charges.iter().map(|charge| charge.numbers.burst()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_most_specific_override_that_has_not_expired_wins() {
+        let base = || with_override(limit("L"), "7", given(windows(&[20]), None));
+        check(vec![limit("L")], 0, &[10]);
+        check(vec![base()], 0, &[20]);
+        check(vec![with_override(base(), "7:eu", given(windows(&[30]), Some(100)))], 99, &[30]);
+        check(vec![with_override(base(), "7:eu", given(windows(&[30]), Some(100)))], 100, &[20]);
+        check(vec![with_override(base(), "7:us", given(windows(&[30]), None))], 0, &[20]);
+    }
+
+    #[test]
+    fn networks_and_regular_expressions_come_after_ids() {
+        let mut found = limit("L");
+        found.overrides.add_regex("^7:", given(windows(&[40]), None));
+        found.overrides.add_regex("eu$", given(windows(&[41]), None));
+        check(vec![found], 0, &[40]);
+        let mut found = limit("L");
+        found.overrides.add_regex("eu$", given(windows(&[41]), None));
+        found.overrides.add_network("192.0.0.0/8".parse().unwrap(), given(windows(&[50]), None)).unwrap();
+        found.overrides.add_network("192.0.2.0/24".parse().unwrap(), given(windows(&[51]), None)).unwrap();
+        assert!(found.overrides.add_network("192.0.2.9/24".parse().unwrap(), given(windows(&[52]), None)).is_err());
+        check(vec![found], 0, &[51]);
+    }
+
+    #[test]
+    fn an_id_has_one_override() {
+        let mut limit = with_override(limit("L"), "7", given(windows(&[20]), None));
+        let id = Id::parse(&limit.by, "7").unwrap();
+        let again = limit.overrides.add_id(id.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
+        assert_eq!(again, Err(0));
+    }
+
+    #[test]
+    fn a_limit_without_numbers_applies_only_where_an_override_gives_some() {
+        let disabled = || Limit { allowance: Allowance::Disabled, ..limit("L") };
+        check(vec![disabled()], 0, &[]);
+        check(vec![with_override(disabled(), "7", given(windows(&[20]), None))], 0, &[20]);
+        check(vec![with_override(limit("L"), "7", given(Allowance::Unlimited, None))], 0, &[]);
+    }
+
+    #[test]
+    fn several_windows_are_several_buckets() {
+        let plan = plan(vec![Limit { allowance: windows(&[5, 6, 7]), ..limit("L") }], &FIELDS, 0).unwrap();
+        let keys: Vec<_> = plan.charges.iter().map(|charge| charge.bucket.key.as_str()).collect();
+        assert_eq!(keys, ["L:7:eu", "L:7:eu#1", "L:7:eu#2"]);
+        assert!(!super::super::settle::has_duplicate(&plan.charges));
+    }
+
+    #[test]
+    fn a_request_that_lacks_a_component_goes_as_the_limit_says() {
+        let missing = |missing| vec![Limit { missing, ..limit("L") }];
+        assert!(plan(missing(Missing::Skip), &[("x-account", "7")], 0).unwrap().charges.is_empty());
+        assert!(plan(missing(Missing::Deny), &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap().is_refused());
+        let shared = plan(missing(Missing::Shared), &[("x-account", "7")], 0).unwrap();
+        assert_eq!(shared.charges[0].bucket.key, "L:7:*");
+    }
+
+    #[test]
+    fn a_cost_is_a_whole_number_or_the_request_is_bad() {
+        let cost = |value: &'static str| {
+            let name = HeaderName::from_static("x-cost");
+            let fields = [FIELDS[0], FIELDS[1], ("x-cost", value)];
+            plan(vec![Limit { cost: Cost::Header(name), ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+        };
+        assert_eq!((cost("12"), cost("0")), (Ok(12), Ok(0)));
+        assert_eq!(cost("-1").unwrap_err().to_string(), "header `x-cost` must be a whole number of tokens, got `-1`");
+        let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
+        assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
+    }
+
+    #[test]
+    fn shadow_is_charged_without_a_say_and_off_is_not_charged() {
+        let mode = |mode| plan(vec![Limit { mode, ..limit("L") }], &FIELDS, 0).unwrap();
+        assert_eq!(mode(LimitMode::Enforce).charges[0].mode, Mode::Spend);
+        assert_eq!(mode(LimitMode::Shadow).charges[0].mode, Mode::SpendOnly);
+        assert!(mode(LimitMode::Off).charges.is_empty());
+    }
+
+    #[test]
+    fn a_share_of_ids_is_stable_and_grows() {
+        let inside = |share: u32| (0..10_000).filter(|id| in_share(share, &format!("L:{id}"))).collect::<Vec<_>>();
+        let (tenth, half) = (inside(WHOLE_SHARE / 10), inside(WHOLE_SHARE / 2));
+        assert!((800..1_200).contains(&tenth.len()) && (4_700..5_300).contains(&half.len()));
+        assert!(tenth.iter().all(|id| half.contains(id)), "an id left when the share grew");
+        assert_eq!((inside(0).len(), inside(WHOLE_SHARE).len()), (0, 10_000));
+    }
+
+    #[test]
+    fn only_limits_that_cover_the_request_charge_it() {
+        let on = |path: &str| {
+            let paths = vec![Pattern::parse(path).unwrap()];
+            Limit { conditions: Match { paths, ..Match::default() }, ..limit(path) }
+        };
+        let plan = plan(vec![on("/v1/**"), on("/v2/**"), on("/v1/{x}")], &FIELDS, 0).unwrap();
+        assert_eq!(plan.origins.iter().map(|origin| origin.limit).collect::<Vec<_>>(), [0, 2]);
+    }
+}
