@@ -1,13 +1,240 @@
-//! Buckets in a Redis server.
+//! Buckets in a Redis server: one call of `lua/gcra.lua` decides all charges of a request.
+//!
+//! A request uses the connection that is there or fails at once; it never waits for another. The connection belongs to
+//! a task, see [`owner`], which opens it, probes it and replaces it. A request whose reply is late has perhaps been
+//! charged, so it is never sent again.
 
-use super::{Batch, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Batch, Clock, StoreError};
 use crate::engine::charge::Decision;
+use crate::engine::numbers::EXACT;
+use crate::engine::settle::has_duplicate;
 
-/// Placeholder until the store lands.
-pub struct RedisStore;
+mod options;
+mod owner;
+mod script;
+
+pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
+
+/// Calls that may be under way at once. 50 000 requests a second times a deadline of 20 ms; with more than that waiting
+/// Redis is not keeping up, and to wait longer is worse than the failure policy.
+const MAX_IN_FLIGHT: usize = 1_024;
+
+/// Calls in a row without an answer in time after which the connection is given up.
+///
+/// One late reply is a hiccup (a fork for a snapshot, a slow command of somebody else). After five a frozen server is
+/// likelier, and each further request would wait the whole deadline for nothing.
+const BREAKER_FAILURES: u32 = 5;
+
+/// A Redis server. One instance a worker, on the worker's runtime; the buckets are shared by all that use the server.
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    /// Ends with the store.
+    _owner: AbortOnDropHandle<()>,
+}
+
+/// Whether requests are let through to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breaker {
+    /// They are, if there is a connection.
+    Closed,
+    /// Calls kept failing; nothing is sent until a probe is answered.
+    Open,
+}
+
+/// How the store stands, for `/readyz` and the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether there is a connection that answers.
+    pub connected: bool,
+    /// Whether repeated failure has cut the server off.
+    pub breaker: Breaker,
+    /// Why there is no connection; `None` while there is one.
+    pub last_error: Option<String>,
+}
+
+/// What requests and the owner of the connection share.
+struct Shared {
+    timeout: Duration,
+    clock: Clock,
+    live: ArcSwapOption<Live>,
+    in_flight: Semaphore,
+    /// Wakes the owner when a request has given up the connection.
+    lost: Notify,
+    state: Mutex<(Breaker, Option<String>)>,
+    corrupt: AtomicU64,
+}
+
+/// A connection, and how it has been doing.
+struct Live {
+    connection: MultiplexedConnection,
+    failures: AtomicU32,
+}
+
 impl RedisStore {
-    /// Decides the charges of one request, all or nothing.
-    pub async fn decide(&self, _batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
-        Err(StoreError::Down)
+    /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
+    /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
+    pub fn connect(target: &Target) -> Arc<Self> {
+        let shared = Arc::new(Shared {
+            timeout: target.timeout,
+            clock: target.clock.clone(),
+            live: ArcSwapOption::empty(),
+            in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            lost: Notify::new(),
+            state: Mutex::new((Breaker::Closed, Some("not connected yet".into()))),
+            corrupt: AtomicU64::new(0),
+        });
+        let owner = tokio::spawn(owner::run(shared.clone(), target.clone()));
+        Arc::new(Self { shared, _owner: AbortOnDropHandle::new(owner) })
+    }
+
+    /// Decides the charges of one request, all or nothing, in one round trip.
+    ///
+    /// Ends within the timeout of the target whatever Redis does.
+    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
+        if batch.charges.is_empty() {
+            return Ok(Vec::new());
+        }
+        if has_duplicate(batch.charges) {
+            return Err(StoreError::Duplicate);
+        }
+        let shared = &*self.shared;
+        let now = shared.clock.given();
+        if now.is_some_and(|now| now.0 >= EXACT) {
+            return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
+        }
+        let live = shared.live.load_full().ok_or(StoreError::Down)?;
+        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        let Ok(answer) = timeout(shared.timeout, live.ask(batch, now)).await else {
+            shared.failed(&live);
+            return Err(StoreError::Late(shared.timeout));
+        };
+        let value = answer.map_err(|error| shared.refused(&live, &error))?;
+        live.failures.store(0, Ordering::Relaxed);
+        let reply = script::reply(&value, batch.charges).map_err(StoreError::Refused)?;
+        if reply.corrupt > 0 {
+            shared.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
+        }
+        Ok(reply.decisions)
+    }
+
+    /// How the store stands.
+    pub fn status(&self) -> Status {
+        let (breaker, last_error) = self.shared.state.lock().clone();
+        Status { connected: self.shared.live.load().is_some(), breaker, last_error }
+    }
+
+    /// Keys of ours that held text that is no bucket, and counted as full buckets, since the start.
+    pub fn corrupt_values(&self) -> u64 {
+        self.shared.corrupt.load(Ordering::Relaxed)
+    }
+}
+
+impl Live {
+    /// One call; a second one with the source if the server does not know the script, which it then has not run.
+    async fn ask(&self, batch: &Batch<'_>, now: Option<crate::engine::numbers::Micros>) -> Result<Value, RedisError> {
+        let mut connection = self.connection.clone();
+        let by_hash = script::command(script::Form::Hash, batch, now);
+        let answer = connection.send_packed_command(&by_hash).await.and_then(Value::extract_error);
+        match answer {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                let by_source = script::command(script::Form::Source, batch, now);
+                connection.send_packed_command(&by_source).await.and_then(Value::extract_error)
+            }
+            answer => answer,
+        }
+    }
+}
+
+impl Shared {
+    /// Counts a call without an answer in time.
+    fn failed(&self, live: &Arc<Live>) {
+        if live.failures.fetch_add(1, Ordering::Relaxed) + 1 >= BREAKER_FAILURES {
+            let reason = format!("{BREAKER_FAILURES} calls in a row had no answer within {:?}", self.timeout);
+            self.give_up(live, Breaker::Open, reason);
+        }
+    }
+
+    /// What a call gets for an error, and whether the connection goes with it.
+    fn refused(&self, live: &Arc<Live>, error: &RedisError) -> StoreError {
+        let text = describe(error);
+        if error.code().is_none() {
+            // No reply of a server: the connection broke, or what came is not Redis' protocol.
+            self.give_up(live, Breaker::Closed, text);
+            return StoreError::Down;
+        }
+        live.failures.store(0, Ordering::Relaxed);
+        if is_wrong_server(&text) {
+            self.give_up(live, Breaker::Closed, text.clone());
+        }
+        StoreError::Refused(text)
+    }
+
+    /// Takes `live` away from requests, unless the owner has replaced it already.
+    fn give_up(&self, live: &Arc<Live>, breaker: Breaker, reason: String) {
+        let previous = self.live.compare_and_swap(live, None);
+        if previous.as_ref().is_some_and(|previous| Arc::ptr_eq(previous, live)) {
+            *self.state.lock() = (breaker, Some(reason));
+            self.lost.notify_one();
+        }
+    }
+}
+
+/// The server's own words, or the client's.
+fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
+
+/// Whether the error says that this server cannot serve us now and another, or this one later, can: it was demoted to a
+/// replica, is loading its data, or has lost its master or its cluster.
+///
+/// Everything else (OOM, MISCONF, NOPERM, WRONGTYPE, ...) is an answer of the right server and passes without a new
+/// connection: an OOM is over when memory is free again.
+fn is_wrong_server(text: &str) -> bool {
+    // Redis 7 passes an error inside a script on as it is; 6.2 wraps it: `ERR Error running script (call to f_...):
+    // @user_script:1: -READONLY You can't write against a read only replica.`
+    let inner = if text.starts_with("ERR ") { text.rsplit_once(": -").map_or(text, |(_, inner)| inner) } else { text };
+    matches!(inner.split(' ').next(), Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_wrong_server_cost_the_connection() {
+        for text in [
+            "READONLY You can't write against a read only replica. script: 7e1, on @user_script:150.",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN Hash slot not served",
+            "ERR Error running script (call to f_7e1): @user_script:1: -READONLY You can't write against a replica.",
+        ] {
+            assert!(is_wrong_server(text), "{text}");
+        }
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: 7e1, on @user_script:150.",
+            "ERR Error running script (call to f_7e1): @user_script:1: -OOM command not allowed",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "ERR unknown mode READONLY",
+        ] {
+            assert!(!is_wrong_server(text), "{text}");
+        }
     }
 }

@@ -1,0 +1,220 @@
+//! Which Redis: the URL, the files for TLS, and what is wrong with them.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::store::Clock;
+
+/// How long a decision may take unless told otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// An idle connection is probed by TCP after this long. The owner's PING comes sooner; this covers a stalled owner.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// A peer that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`); the kernel would try for 15 minutes.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where Redis is, as it was typed.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path`.
+    pub url: String,
+    /// Certificates in PEM that may have signed the server's; the public ones if absent.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificates in PEM; comes with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// The client's private key in PEM.
+    pub key_file: Option<PathBuf>,
+    /// How long a decision may take.
+    pub timeout: Duration,
+    /// The clock to decide by.
+    pub clock: Clock,
+}
+
+/// What is wrong with the options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RedisOptionsError {
+    /// The URL is none of a Redis.
+    #[error("`{url}` is no store: {reason}")]
+    Url {
+        /// The URL without its secrets.
+        url: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// A file cannot be read, or does not hold what it should.
+    #[error("--store-{option}-file `{}`: {reason}", path.display())]
+    File {
+        /// `ca`, `cert` or `key`.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file for TLS, and a connection without TLS.
+    #[error("--store-{0}-file needs TLS: write the store as `rediss://`")]
+    NeedsTls(&'static str),
+    /// A certificate without its key, or the other way round.
+    #[error("--store-cert-file and --store-key-file come together")]
+    HalfAPair,
+    /// A deadline of nothing would fail every call.
+    #[error("--store-timeout must be longer than 0")]
+    Timeout,
+    /// `rustls::crypto::CryptoProvider::install_default` was not called.
+    #[error("TLS needs a cryptography provider, and this process has installed none")]
+    NoProvider,
+}
+
+/// A checked place to connect to. Each worker connects on its own.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) client: Client,
+    pub(super) timeout: Duration,
+    pub(super) clock: Clock,
+    shown: String,
+}
+
+impl RedisOptions {
+    /// Options for a URL, with everything else at its default.
+    pub fn new(url: impl Into<String>, clock: Clock) -> Self {
+        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout: DEFAULT_TIMEOUT, clock }
+    }
+
+    /// Checks the options and reads the files; connects to nothing.
+    ///
+    /// A `rediss` URL needs rustls' process-wide provider: call `CryptoProvider::install_default` before.
+    pub fn target(&self) -> Result<Target, RedisOptionsError> {
+        if self.timeout.is_zero() {
+            return Err(RedisOptionsError::Timeout);
+        }
+        let shown = redacted(&self.url);
+        let info = parse(&self.url).map_err(|reason| RedisOptionsError::Url { url: shown.clone(), reason })?;
+        let files = [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)];
+        let client = if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // Without a provider rustls would panic at the first handshake, in the task that owns the connection.
+            CryptoProvider::get_default().ok_or(RedisOptionsError::NoProvider)?;
+            Client::build_with_tls(info, self.certificates()?)
+        } else if let Some((option, _)) = files.iter().find(|(_, file)| file.is_some()) {
+            return Err(RedisOptionsError::NeedsTls(option));
+        } else {
+            Client::open(info)
+        };
+        let client =
+            client.map_err(|error| RedisOptionsError::Url { url: shown.clone(), reason: error.to_string() })?;
+        Ok(Target { client, timeout: self.timeout, clock: self.clock.clone(), shown })
+    }
+
+    fn certificates(&self) -> Result<TlsCertificates, RedisOptionsError> {
+        let root_cert = self.ca_file.as_deref().map(|path| certificates("ca", path)).transpose()?;
+        let client_tls = match (&self.cert_file, &self.key_file) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => {
+                Some(ClientTlsConfig { client_cert: certificates("cert", cert)?, client_key: private_key(key)? })
+            }
+            _ => return Err(RedisOptionsError::HalfAPair),
+        };
+        Ok(TlsCertificates { client_tls, root_cert })
+    }
+}
+
+impl fmt::Display for Target {
+    /// The URL without its secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+/// The URL with everything hidden that may be a secret, whether it is a valid URL or not.
+pub fn redacted(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    // The last `@`, because one inside a password that was not percent-encoded must not uncover the rest of it.
+    let (credentials, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("***@", place));
+    let (place, query) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?***"));
+    format!("{scheme}{separator}{credentials}{place}{query}")
+}
+
+fn parse(url: &str) -> Result<ConnectionInfo, String> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let unix = match scheme {
+        "redis" | "rediss" => false,
+        "unix" | "redis+unix" => true,
+        "redis+sentinel" | "redis+cluster" => {
+            return Err(format!("`{scheme}://` is not in this version; give one server as `redis://host:port`"));
+        }
+        _ => return Err("write `memory`, `redis://host:port/db` or `rediss://host:port/db`".into()),
+    };
+    let parsed = redis::parse_redis_url(url).ok_or(
+        "it cannot be read as `redis://user:password@host:port/db`; special characters in the user and the password \
+         are percent-encoded, `@` as `%40`",
+    )?;
+    if parsed.fragment().is_some() {
+        return Err("nothing may follow `#`; a certificate of one's own is named by --store-ca-file".into());
+    }
+    if !unix && parsed.query().is_some() {
+        return Err("nothing may follow `?`; user, password and database are written \
+                    `redis://user:password@host:port/db`"
+            .into());
+    }
+    if !unix && parsed.host_str().unwrap_or_default().is_empty() {
+        return Err("the host is missing, as in `redis://127.0.0.1:6379`".into());
+    }
+    if !parsed.username().is_empty() && parsed.password().is_none() {
+        return Err("the user has no password; a password without a user is written `redis://:password@host`".into());
+    }
+    let database = if unix {
+        parsed.query_pairs().find(|(name, _)| name == "db").map_or_else(String::new, |(_, db)| db.into_owned())
+    } else {
+        parsed.path().trim_start_matches('/').to_owned()
+    };
+    if !database.is_empty() && database.parse::<u32>().is_err() {
+        return Err(format!("the database `{database}` is no number, as the 2 in `redis://127.0.0.1:6379/2`"));
+    }
+    let info = parsed.into_connection_info().map_err(|error| error.to_string())?;
+    let redis = info.redis_settings().clone().set_lib_name("weir", env!("CARGO_PKG_VERSION"));
+    // Without nodelay a command can wait for the acknowledgement of the one before it, 40 ms on Linux.
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE).with_interval(USER_TIMEOUT));
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(USER_TIMEOUT);
+    Ok(info.set_redis_settings(redis).set_tcp_settings(tcp))
+}
+
+fn certificates(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
+    let bytes = read(option, path)?;
+    let mut found = CertificateDer::pem_slice_iter(&bytes).peekable();
+    if found.peek().is_none() {
+        let reason = "holds no certificate in PEM, which begins with `-----BEGIN CERTIFICATE-----`";
+        return Err(unusable(option, path, reason));
+    }
+    match found.find_map(Result::err) {
+        Some(error) => Err(unusable(option, path, error)),
+        None => Ok(bytes),
+    }
+}
+
+fn private_key(path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
+    let bytes = read("key", path)?;
+    match PrivateKeyDer::from_pem_slice(&bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(unusable("key", path, format!("holds no private key in PEM: {error}"))),
+    }
+}
+
+fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
+    fs::read(path).map_err(|error| unusable(option, path, error))
+}
+
+fn unusable(option: &'static str, path: &Path, reason: impl fmt::Display) -> RedisOptionsError {
+    RedisOptionsError::File { option, path: path.to_owned(), reason: reason.to_string() }
+}
