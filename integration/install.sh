@@ -28,11 +28,11 @@ case $what in test | bench) ;; *) usage ;; esac
 need cc gcc libc6-dev # links Rust programs, and compiles the cryptography of TLS
 need redis-server redis-server
 need redis-cli redis-tools
-need nginx nginx-light
-need python3 python3
 if [ "$what" = bench ]; then
+    need nginx nginx
     need haproxy haproxy
     need wrk wrk
+    need python3 python3
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 fi
 
