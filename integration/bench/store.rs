@@ -1,1 +1,206 @@
-fn main() {}
+//! What a decision in memory costs with a million buckets held, and what memory they take.
+//!
+//! Measured is `MemoryStore::decide` alone, by the machine's own clock. One charge is made beforehand and only its
+//! fingerprint is overwritten for each decision, with a hash of a pseudo-random number below a million: a request's
+//! charge has just been made when it is decided, so reading it from a million prepared ones would add a cache miss that
+//! no request has. The bucket itself is as cold as chance makes it.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion};
+use weir::engine::charge::{Bucket, Charge, Decision, Mode};
+use weir::engine::numbers::{Micros, Numbers};
+use weir::store::memory::MemoryStore;
+use weir::store::{Batch, Clock};
+
+/// The target for a million buckets, in MiB.
+const MEMORY_TARGET: u64 = 64;
+
+fn main() {
+    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test of itself, and needs no million.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let keys: u64 = if measuring { 1_000_000 } else { 1_000 };
+    if measuring {
+        // First, while the allocator has nothing to give back.
+        report_memory(keys);
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    held(&mut criterion, keys);
+    denied(&mut criterion, keys);
+    together(&mut criterion, keys);
+    two_threads(&mut criterion, keys);
+    new_ids(&mut criterion, keys);
+    criterion.final_summary();
+}
+
+/// Prints how much this process grows by holding `keys` buckets.
+fn report_memory(keys: u64) {
+    let before = resident_kib();
+    let store = filled(keys, ample());
+    let grown = resident_kib() - before;
+    let held = store.usage().keys;
+    let mib = grown.div_ceil(1024);
+    let verdict = if mib <= MEMORY_TARGET { "hit" } else { "MISS" };
+    eprintln!("{held} buckets held in {mib} MiB of resident memory (at most {MEMORY_TARGET}: {verdict})\n");
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// One charge on a bucket that is held and has enough left: a read and a write.
+fn held(criterion: &mut Criterion, keys: u64) {
+    let store = filled(keys, ample());
+    let (mut random, mut charge) = (Random(1), charge(ample()));
+    criterion.bench_function("decide/allowed", |bencher| {
+        bencher.iter(|| {
+            charge.bucket.fingerprint = fingerprint(random.below(keys));
+            decide(&store, std::slice::from_ref(&charge))
+        });
+    });
+    assert!(!decide(&store, std::slice::from_ref(&charge))[0].is_denied());
+}
+
+/// One charge on a bucket that is exhausted: a read.
+fn denied(criterion: &mut Criterion, keys: u64) {
+    let once = Numbers::fixed(1).unwrap();
+    let store = filled(keys, once);
+    let (mut random, mut charge) = (Random(2), charge(once));
+    criterion.bench_function("decide/denied", |bencher| {
+        bencher.iter(|| {
+            charge.bucket.fingerprint = fingerprint(random.below(keys));
+            decide(&store, std::slice::from_ref(&charge))
+        });
+    });
+    assert!(decide(&store, std::slice::from_ref(&charge))[0].is_denied());
+}
+
+/// Several charges of one request, all or nothing; the time is that of the whole request.
+fn together(criterion: &mut Criterion, keys: u64) {
+    let store = filled(keys, ample());
+    let mut random = Random(3);
+    for count in [2, 4] {
+        let mut charges = vec![charge(ample()); count];
+        criterion.bench_with_input(BenchmarkId::new("decide/charges", count), &count, |bencher, &count| {
+            bencher.iter(|| {
+                // Keys of one request are different: each comes from a part of its own.
+                let part = keys / count as u64;
+                for (place, charge) in (0..).zip(&mut charges) {
+                    charge.bucket.fingerprint = fingerprint(place * part + random.below(part));
+                }
+                decide(&store, &charges)
+            });
+        });
+        assert!(decide(&store, &charges).iter().all(|decision| !decision.is_denied()));
+    }
+}
+
+/// Two threads at once on the same buckets; the time is that of one decision on one of them.
+fn two_threads(criterion: &mut Criterion, keys: u64) {
+    let store = filled(keys, ample());
+    criterion.bench_function("decide/two threads", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let start = Barrier::new(2);
+            let work = |seed| {
+                let (mut random, mut charge) = (Random(seed), charge(ample()));
+                start.wait();
+                let begun = Instant::now();
+                for _ in 0..iterations {
+                    charge.bucket.fingerprint = fingerprint(random.below(keys));
+                    black_box(decide(&store, std::slice::from_ref(&charge)));
+                }
+                begun.elapsed()
+            };
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| work(4));
+                let own = work(5);
+                let both: Duration = own + other.join().unwrap();
+                both / 2
+            })
+        });
+    });
+}
+
+/// One charge on an id that was never seen: beside buckets that are full again and make room, and in a table at its
+/// bound where none of them ever is.
+fn new_ids(criterion: &mut Criterion, keys: u64) {
+    let brief = Numbers::new(1_000, 1_000, 1_000_000).unwrap();
+    for (name, numbers) in
+        [("decide/new id", brief), ("decide/new id at the bound", Numbers::fixed(1_000_000).unwrap())]
+    {
+        let bound = keys - keys / 10;
+        let store = MemoryStore::new(usize::try_from(bound).unwrap(), Clock::own());
+        fill(&store, keys, numbers);
+        let (mut next, mut charge) = (keys, charge(numbers));
+        criterion.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                next += 1;
+                charge.bucket.fingerprint = fingerprint(next);
+                decide(&store, std::slice::from_ref(&charge))
+            });
+        });
+    }
+}
+
+/// A store of `keys` buckets, each charged once.
+fn filled(keys: u64, numbers: Numbers) -> MemoryStore {
+    let store = MemoryStore::new(usize::try_from(keys).unwrap(), Clock::own());
+    fill(&store, keys, numbers);
+    assert_eq!(store.usage().keys, keys);
+    store
+}
+
+fn fill(store: &MemoryStore, keys: u64, numbers: Numbers) {
+    let mut charge = charge(numbers);
+    for key in 0..keys {
+        charge.bucket.fingerprint = fingerprint(key);
+        decide(store, std::slice::from_ref(&charge));
+    }
+}
+
+fn decide(store: &MemoryStore, charges: &[Charge]) -> Vec<Decision> {
+    store.decide(&Batch { charges: black_box(charges), effective_from: Micros(0) }).unwrap()
+}
+
+/// Numbers of a bucket that neither runs dry nor is full again while it is measured.
+fn ample() -> Numbers {
+    Numbers::new(1_000_000_000, 1, 60_000_000_000).unwrap()
+}
+
+fn charge(numbers: Numbers) -> Charge {
+    Charge {
+        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: 0 },
+        numbers,
+        cost: 1,
+        mode: Mode::Spend,
+    }
+}
+
+/// The fingerprint of a numbered bucket: 128 well-mixed bits, as the keyed hash of the rules makes.
+fn fingerprint(key: u64) -> u128 {
+    u128::from(mix(key)) << 64 | u128::from(mix(key ^ 0xD1B5_4A32_D192_ED03))
+}
+
+/// Numbers in no order; splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let high = u128::from(mix(self.0)) * u128::from(bound) >> 64;
+        u64::try_from(high).unwrap()
+    }
+}
+
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}

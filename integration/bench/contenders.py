@@ -1,0 +1,241 @@
+"""The proxies that are compared: how each is started in front of the same upstream with one limit per client address.
+
+All of them keep connections alive on both sides, write no access log, and hold one counter or bucket a client.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+from processes import Failure, Process, free_ports
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BODY = "hello from the upstream: 64 bytes of body, as a small JSON reply"
+
+# Where nothing is refused, no bucket may ever run dry: 200 s at 5 million requests a second.
+AMPLE = 1_000_000_000
+
+WEIR_LIMITS = {
+    # A bucket that is still draining, not one that is full again a microsecond later: its state must be kept, and
+    # in Redis it must not expire between two requests.
+    "passing": f"limits:\n  PerAddress: {{ by: ip, burst: {AMPLE}, count: 1000000, period: 60s }}\n",
+    "refused": "limits:\n  PerAddress: { by: ip, burst: 1, count: 1, period: 1s }\n",
+}
+
+
+class Contender:
+    """A proxy under load, with the store that it needs."""
+
+    def __init__(self, name, processes):
+        self.name, self.processes = name, processes
+        self.port = processes[-1].port
+
+    def cpu_seconds(self):
+        return sum(process.cpu_seconds() for process in self.processes)
+
+    def pss_mib(self):
+        return sum(process.pss_mib() for process in self.processes)
+
+
+class Stage:
+    """Everything that a benchmark has started, and the directory it lives in."""
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.processes = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.stop()
+
+    def start(self, name, command, port):
+        """Starts a process and waits for its port; returns it and the seconds that this took."""
+        process = Process(name, command, port, self.directory / f"{name}.log")
+        self.processes.append(process)
+        return process, process.wait_until_listening()
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+
+def program(name, *places):
+    """The path of a program, from its environment variable, PATH, or one of `places`."""
+    given = os.environ.get(name.upper().replace("-", "_"))
+    # Debian has nginx and haproxy in /usr/sbin, which is not on everybody's PATH.
+    path = given or shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    for place in places:
+        path = path or next((str(found) for found in ROOT.glob(place)), None)
+    if path is None:
+        raise Failure(f"`{name}` is not installed; run `integration/install.sh bench`")
+    return path
+
+
+def envoy_program():
+    return program("envoy", "target/bench-venv/lib/python3*/site-packages/envoy/_bin/envoy")
+
+
+def weir_program(given):
+    if given:
+        if not pathlib.Path(given).is_file():
+            raise Failure(f"--weir {given}: no such file")
+        return given
+    subprocess.run(["cargo", "build", "--release", "--bin", "weir"], cwd=ROOT, check=True)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return str((ROOT / target) / "release" / "weir")
+
+
+def version(command):
+    """The first line that a program says of its version."""
+    said = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=10)
+    lines = [line for line in (said.stdout + said.stderr).splitlines() if line.strip()]
+    return lines[0].strip() if lines else "unknown"
+
+
+def upstream(stage):
+    [port] = free_ports(1)
+    server = f"server {{ listen 127.0.0.1:{port}; location / {{ return 200 '{BODY}'; }} }}"
+    return stage.start("upstream", nginx_command(stage, "upstream", 1, server), port)[0]
+
+
+def nginx_command(stage, name, workers, http):
+    prefix = stage.directory / name
+    prefix.mkdir()
+    temporary = " ".join(
+        f"{kind}_temp_path {prefix}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = f"""
+daemon off; worker_processes {workers}; pid {prefix}/pid; error_log {prefix}/error.log crit;
+events {{ worker_connections 4096; multi_accept on; }}
+http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 1h; {temporary} {http} }}
+"""
+    return [program("nginx"), "-p", str(prefix), "-c", stage.write(f"{name}.conf", configuration)]
+
+
+def nginx(stage, scenario, upstream_port, workers):
+    [port] = free_ports(1)
+    rate, burst = ("1000000r/s", 1_000_000) if scenario == "passing" else ("1r/s", 1)
+    http = f"""
+  limit_req_zone $binary_remote_addr zone=clients:10m rate={rate};
+  limit_req_status 429;
+  upstream u {{ server 127.0.0.1:{upstream_port}; keepalive 256; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} reuseport;
+    location / {{
+      limit_req zone=clients burst={burst} nodelay;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_pass http://u;
+    }}
+  }}"""
+    name = f"nginx-{scenario}"
+    return Contender("nginx", [stage.start(name, nginx_command(stage, name, workers, http), port)[0]])
+
+
+def haproxy(stage, scenario, upstream_port, workers):
+    [port] = free_ports(1)
+    rate = AMPLE if scenario == "passing" else 1
+    configuration = f"""
+global
+  nbthread {workers}
+  maxconn 8192
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+  timeout http-keep-alive 1h
+frontend f
+  bind 127.0.0.1:{port}
+  stick-table type ip size 100k expire 30s store http_req_rate(1s)
+  http-request track-sc0 src
+  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {rate} }}
+  option forwardfor
+  default_backend b
+backend b
+  http-reuse always
+  server s 127.0.0.1:{upstream_port}
+"""
+    name = f"haproxy-{scenario}"
+    command = [program("haproxy"), "-db", "-f", stage.write(f"{name}.cfg", configuration)]
+    return Contender("haproxy", [stage.start(name, command, port)[0]])
+
+
+def envoy(stage, scenario, upstream_port, workers):
+    [port] = free_ports(1)
+    tokens = AMPLE if scenario == "passing" else 1
+    filters = "type.googleapis.com/envoy.extensions.filters"
+    address = "address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}"
+    configuration = f"""
+static_resources:
+  listeners:
+  - {address.format(port)}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          "@type": {filters}.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: http
+          use_remote_address: true
+          http_filters:
+          - name: envoy.filters.http.local_ratelimit
+            typed_config:
+              "@type": {filters}.http.local_ratelimit.v3.LocalRateLimit
+              stat_prefix: limit
+              token_bucket: {{max_tokens: {tokens}, tokens_per_fill: {tokens}, fill_interval: 1s}}
+              filter_enabled: {{default_value: {{numerator: 100}}}}
+              filter_enforced: {{default_value: {{numerator: 100}}}}
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": {filters}.http.router.v3.Router}}
+          route_config:
+            virtual_hosts:
+            - {{name: all, domains: ["*"], routes: [{{match: {{prefix: "/"}}, route: {{cluster: upstream}}}}]}}
+  clusters:
+  - name: upstream
+    connect_timeout: 1s
+    circuit_breakers: {{thresholds: [{{max_connections: 8192, max_pending_requests: 8192, max_requests: 8192}}]}}
+    load_assignment:
+      cluster_name: upstream
+      endpoints: [{{lb_endpoints: [{{endpoint: {{{address.format(upstream_port)}}}}}]}}]
+"""
+    name = f"envoy-{scenario}"
+    command = [envoy_program(), "-c", stage.write(f"{name}.yaml", configuration)]
+    command += ["--concurrency", str(workers), "--log-level", "error", "--disable-hot-restart"]
+    return Contender("envoy", [stage.start(name, command, port)[0]])
+
+
+def weir_command(binary, upstream_port, port, workers, limits, *more):
+    [admin] = free_ports(1)
+    command = [binary, "serve", "--upstream", f"http://127.0.0.1:{upstream_port}", "--proxy", f"127.0.0.1:{port}"]
+    return [*command, "--admin", f"127.0.0.1:{admin}", "--workers", str(workers), "--limits", limits, *more]
+
+
+def weir(binary):
+    def start(stage, scenario, upstream_port, workers):
+        [port] = free_ports(1)
+        limits = stage.write(f"{scenario}.yaml", WEIR_LIMITS[scenario])
+        command = weir_command(binary, upstream_port, port, workers, limits, "--store", "memory")
+        return Contender("weir", [stage.start(f"weir-{scenario}", command, port)[0]])
+
+    return start
+
+
+def weir_redis(binary):
+    """Weir with a Redis of its own, whose CPU time and memory are counted with Weir's."""
+
+    def start(stage, scenario, upstream_port, workers):
+        port, redis_port = free_ports(2)
+        command = [program("redis-server"), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
+        redis = stage.start(f"redis-{scenario}", [*command, "--dir", str(stage.directory)], redis_port)[0]
+        limits = stage.write(f"{scenario}-redis.yaml", WEIR_LIMITS[scenario])
+        store = ["--store", f"redis://127.0.0.1:{redis_port}"]
+        command = weir_command(binary, upstream_port, port, workers, limits, *store)
+        return Contender("weir+redis", [redis, stage.start(f"weir-redis-{scenario}", command, port)[0]])
+
+    return start
