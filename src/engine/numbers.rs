@@ -16,6 +16,7 @@ impl Micros {
     }
 
     /// The span from `earlier` to `self`, zero if `earlier` is later: a clock that steps back gives nothing.
+    #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
