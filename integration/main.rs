@@ -1,1 +1,4 @@
-fn main() {}
+//! What needs a socket, a Redis or another program.
+
+mod redis;
+mod support;
