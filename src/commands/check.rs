@@ -80,7 +80,8 @@ fn counted(number: usize, what: &str) -> String {
 mod tests {
     use super::*;
 
-    const RULES: &str = "limits:\n  A: { count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
+    const RULES: &str =
+        "limits:\n  A: { count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
 
     /// Checks files with these texts and compares the exit code, and parts of both outputs.
     #[track_caller]

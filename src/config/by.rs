@@ -62,11 +62,7 @@ pub(super) fn parse(
 }
 
 /// One component; `None` for `global`, which has none.
-fn component(
-    node: &Node,
-    paths: Option<&[Pattern]>,
-    findings: &mut Findings,
-) -> Result<Option<Component>, Reported> {
+fn component(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Option<Component>, Reported> {
     match &node.value {
         Value::Scalar { .. } => word(node, findings),
         Value::Map(_) => map(node, paths, findings).map(Some),
@@ -146,7 +142,11 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
     let paths = paths.ok_or(Reported)?;
     let Some(first) = paths.first() else {
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
-        return Err(findings.error(node.place, format!("{} is taken from a path, but `match` has none", quoted(&name)), help));
+        return Err(findings.error(
+            node.place,
+            format!("{} is taken from a path, but `match` has none", quoted(&name)),
+            help,
+        ));
     };
     let segments: Vec<_> = paths.iter().map(|path| path.parameter(&name)).collect();
     if segments.contains(&None) {

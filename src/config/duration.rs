@@ -21,7 +21,7 @@ const UNITS: [(&str, u64); 10] = [
 const LOOKS_LIKE: &str = "durations look like 90s, 180m, 1h30m, 1.5h or 7d; units are ns, us, ms, s, m, h, d and w";
 
 /// Parses a duration into nanoseconds. The error is what is wrong, and what would be right.
-pub(super) fn parse(text: &str) -> Result<u64, (String, String)> {
+pub fn parse(text: &str) -> Result<u64, (String, String)> {
     let wrong = |why: &str| Err((format!("{} is no duration: {why}", quoted(text)), LOOKS_LIKE.to_owned()));
     if text.is_empty() {
         return wrong("it is empty");

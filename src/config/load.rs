@@ -83,7 +83,11 @@ impl Loader {
         }
         reader.end(findings)?;
         if !has_limits {
-            findings.error(root, "the file has no `limits`", "write `limits:` and the limits below it, or `limits: {}`");
+            findings.error(
+                root,
+                "the file has no `limits`",
+                "write `limits:` and the limits below it, or `limits: {}`",
+            );
         }
         if postponed { self.overrides_before_limits(text, findings) } else { Ok(()) }
     }

@@ -21,8 +21,22 @@ pub(super) const HEADER_KEYS: [&str; 4] = ["value", "prefix", "regex", "present"
 
 /// Methods that are registered (RFC 9110 and WebDAV). Others are accepted, unless they look like one of these.
 const METHODS: [&str; 16] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PROPFIND", "PROPPATCH", "MKCOL",
-    "COPY", "MOVE", "LOCK", "UNLOCK",
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
 ];
 
 /// The conditions, and whether `path` among them could be read.
@@ -83,9 +97,8 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
     let given = text(node, findings)?;
     let host = given.to_ascii_lowercase();
-    let mut wrong = |help: String| {
-        Err(findings.error(node.place, format!("{} is no host to match", quoted(given)), help))
-    };
+    let mut wrong =
+        |help: String| Err(findings.error(node.place, format!("{} is no host to match", quoted(given)), help));
     if let Some((_, rest)) = host.split_once("://") {
         return wrong(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
     }
@@ -114,9 +127,8 @@ fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
 
 fn path(node: &Node, findings: &mut Findings) -> Result<Pattern, Reported> {
     let given = text(node, findings)?;
-    Pattern::parse(given).map_err(|why| {
-        findings.error(node.place, format!("{} is no path pattern", quoted(given)), why)
-    })
+    Pattern::parse(given)
+        .map_err(|why| findings.error(node.place, format!("{} is no path pattern", quoted(given)), why))
 }
 
 fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Reported> {

@@ -14,6 +14,7 @@ mod numbers;
 mod overrides;
 mod problem;
 mod reload;
+mod settings;
 mod suggest;
 mod yaml;
 
@@ -21,9 +22,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+pub use duration::parse as parse_duration;
 pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Look, Sources, Watcher};
+pub use settings::{Setting, settings};
 
 use crate::engine::rules::Rules;
 

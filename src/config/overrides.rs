@@ -14,9 +14,8 @@ use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};
 
 /// The fields of an override.
-pub(super) const KEYS: [&str; 11] = [
-    "burst", "count", "period", "rates", "unlimited", "deny", "ids", "regex", "cidr", "until", "comment",
-];
+pub(super) const KEYS: [&str; 11] =
+    ["burst", "count", "period", "rates", "unlimited", "deny", "ids", "regex", "cidr", "until", "comment"];
 
 /// What an override may hold for, where its key names no id.
 const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
@@ -82,7 +81,11 @@ impl Reading<'_> {
             self.unknown(name, key, findings);
         }
         if node.is_null() {
-            findings.error(key.place, format!("{} has no numbers", quoted(&key.text)), "write `{ count: 40, period: 1s }`");
+            findings.error(
+                key.place,
+                format!("{} has no numbers", quoted(&key.text)),
+                "write `{ count: 40, period: 1s }`",
+            );
             return;
         }
         let Ok(fields) = Fields::of(node, "an override", &KEYS, findings) else { return };
@@ -128,8 +131,7 @@ impl Reading<'_> {
 
     fn until(&self, node: &Node, findings: &mut Findings) -> Result<Micros, Reported> {
         let given = text(node, findings)?;
-        let until =
-            parse_until(given).map_err(|(message, help)| findings.error(node.place, message, help))?;
+        let until = parse_until(given).map_err(|(message, help)| findings.error(node.place, message, help))?;
         if until <= self.now {
             findings.warning(node.place, "this override has expired", "remove it or move `until`");
         }
@@ -137,12 +139,13 @@ impl Reading<'_> {
     }
 
     fn add(&mut self, limit: usize, shared: &Shared<'_>, subject: &Subject<'_>, findings: &mut Findings) {
-        let mut each = |nodes: &[Node], add: fn(&mut Self, usize, &Shared<'_>, &Node, &mut Findings) -> Result<(), Reported>| {
-            for node in nodes {
-                // What is wrong has been reported, and the others may be right.
-                let (Ok(()) | Err(Reported)) = add(self, limit, shared, node, findings);
-            }
-        };
+        let mut each =
+            |nodes: &[Node], add: fn(&mut Self, usize, &Shared<'_>, &Node, &mut Findings) -> Result<(), Reported>| {
+                for node in nodes {
+                    // What is wrong has been reported, and the others may be right.
+                    let (Ok(()) | Err(Reported)) = add(self, limit, shared, node, findings);
+                }
+            };
         match subject {
             Subject::Id(id, place) => {
                 let (Ok(()) | Err(Reported)) = self.add_id(limit, shared, id, *place, None, findings);
@@ -166,7 +169,11 @@ impl Reading<'_> {
         let fields = Fields::of(item, "an item of `ids`", &ID_KEYS, findings)?;
         let comment = fields.read("comment", findings, text)?;
         let Some((_, id)) = fields.get("id") else {
-            return Err(findings.error(item.place, "an item of `ids` has no `id`", "write `{ id: ..., comment: ... }`"));
+            return Err(findings.error(
+                item.place,
+                "an item of `ids` has no `id`",
+                "write `{ id: ..., comment: ... }`",
+            ));
         };
         self.add_id(limit, shared, text(id, findings)?, id.place, comment, findings)
     }

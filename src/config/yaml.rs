@@ -321,8 +321,7 @@ fn syntax(error: &ScanError, findings: &mut Findings) -> Reported {
 }
 
 fn place(span: Span) -> Place {
-    let width =
-        if span.start.line() == span.end.line() { span.end.col().saturating_sub(span.start.col()) } else { 1 };
+    let width = if span.start.line() == span.end.line() { span.end.col().saturating_sub(span.start.col()) } else { 1 };
     Place { line: number(span.start.line()), column: number(span.start.col() + 1), width: number(width.max(1)) }
 }
 
