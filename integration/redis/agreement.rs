@@ -70,7 +70,9 @@ fn numbers() -> impl Strategy<Value = Numbers> {
         let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
         (((EXACT - 1) / token / (part + 1)).max(1), count, period)
     });
-    let refilling = prop_oneof![everyday, extreme]
+    // A level a microsecond, so that no division hides a sum of levels that was rounded.
+    let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
+    let refilling = prop_oneof![everyday, extreme, plain]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
     let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
     prop_oneof![6 => refilling, 1 => fixed]

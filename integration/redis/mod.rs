@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use weir::engine::charge::{Bucket, Charge, Decision, Mode};
 use weir::engine::numbers::{Micros, Numbers};
-use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::redis::{RedisOptions, RedisStore, Status};
 use weir::store::{Batch, Clock, StoreError};
 
 use crate::support::eventually_async;
@@ -25,7 +25,11 @@ fn options(url: &str) -> RedisOptions {
 /// A store that has its connection.
 async fn connected(options: &RedisOptions) -> Arc<RedisStore> {
     let store = RedisStore::connect(&options.target().unwrap());
-    eventually_async("the store connects", async || store.status().connected.then_some(())).await;
+    eventually_async("the store connects", async || {
+        let status = store.status();
+        if status.connected { Ok(()) } else { Err(status) }
+    })
+    .await;
     store
 }
 
@@ -53,5 +57,12 @@ async fn spend(store: &RedisStore) -> Result<Decision, StoreError> {
 
 /// Waits until a spend passes again.
 async fn resumes(store: &RedisStore) {
-    eventually_async("limiting resumes", async || spend(store).await.ok()).await;
+    eventually_async("limiting resumes", async || spend(store).await).await;
+}
+
+/// The reason that the status gives for having no connection, if it is this one.
+fn last_error(store: &RedisStore, reason: &str) -> Result<String, Status> {
+    let status = store.status();
+    let found = status.last_error.as_ref().filter(|last_error| last_error.contains(reason)).cloned();
+    found.ok_or(status)
 }

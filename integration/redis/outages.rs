@@ -4,7 +4,7 @@ use weir::engine::charge::Mode;
 use weir::store::StoreError;
 use weir::store::redis::{Breaker, RedisStore};
 
-use super::{charge, connected, decide, fixed, options, resumes, spend};
+use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
 use crate::support::redis::{RedisServer, free_port};
 
@@ -17,8 +17,7 @@ async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
     for _ in 0..20 {
         assert_eq!(spend(&store).await, Err(StoreError::Down));
     }
-    let refused = async || store.status().last_error.filter(|text| text.contains("refused"));
-    eventually_async("the status says why", refused).await;
+    eventually_async("the status says why", async || last_error(&store, "refused")).await;
     server.restart();
     resumes(&store).await;
     assert_eq!(store.status().last_error, None);
@@ -50,7 +49,7 @@ async fn an_idle_store_notices_a_frozen_server() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     server.freeze();
-    eventually_async("the probe fails", async || (!store.status().connected).then_some(())).await;
+    eventually_async("the probe fails", async || last_error(&store, "PING")).await;
     server.thaw();
     resumes(&store).await;
 }
@@ -61,8 +60,7 @@ async fn the_store_starts_without_its_server() {
     let store = RedisStore::connect(&options(&format!("redis://127.0.0.1:{port}")).target().unwrap());
     assert_eq!(spend(&store).await, Err(StoreError::Down));
     assert!(!store.status().connected);
-    let refused = async || store.status().last_error.filter(|text| text.contains("refused"));
-    eventually_async("the status says why", refused).await;
+    eventually_async("the status says why", async || last_error(&store, "refused")).await;
     let _server = RedisServer::on_port(port);
     resumes(&store).await;
 }

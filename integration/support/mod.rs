@@ -2,32 +2,33 @@
 
 pub(crate) mod redis;
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// How long [`eventually`] waits: longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks until there is an answer, and gives up loudly.
+/// Asks until there is an answer, and gives up loudly with what there was instead.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
         }
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// As [`eventually`], and lets the runtime work in between.
-pub(crate) async fn eventually_async<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually_async<T, E: Debug>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
         }
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
 use super::eventually;
@@ -121,13 +121,13 @@ impl RedisServer {
     /// Stops the process where it stands: connections stay open, nothing is answered.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
-        eventually("the server is stopped", || (self.state() == 'T').then_some(()));
+        eventually("the server is stopped", || if self.state() == 'T' { Ok(()) } else { Err(self.state()) });
     }
 
     /// Lets a frozen server go on.
     pub(crate) fn thaw(&self) {
         self.signal("CONT");
-        eventually("the server goes on", || (self.state() != 'T').then_some(()));
+        eventually("the server goes on", || if self.state() == 'T' { Err('T') } else { Ok(()) });
     }
 
     /// Starts the server again, empty, on the same port.
@@ -136,7 +136,7 @@ impl RedisServer {
         // The port is ours and was in use until now, so the only obstacle is a kernel that has not freed it yet.
         eventually("redis-server starts again", || {
             self.child = spawn(&self.config, self.directory.path(), self.port);
-            takes_connections(&mut self.child, self.port).then_some(())
+            if takes_connections(&mut self.child, self.port) { Ok(()) } else { Err(self.port) }
         });
     }
 
@@ -187,9 +187,9 @@ fn spawn(config: &RedisConfig, directory: &Path, port: u16) -> Child {
 fn takes_connections(child: &mut Child, port: u16) -> bool {
     eventually("redis-server listens or ends", || {
         if child.try_wait().unwrap().is_some() {
-            return Some(false);
+            return Ok(false);
         }
-        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(true)
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map(|_| true)
     })
 }
 
@@ -197,6 +197,8 @@ fn takes_connections(child: &mut Child, port: u16) -> bool {
 fn write_certificates(directory: &Path) {
     let mut authority = CertificateParams::new([]).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // rcgen gives all the same name; OpenSSL takes a certificate whose issuer is its subject for a self-signed one.
+    authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
     fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
     for (name, subject) in [("server", "127.0.0.1"), ("client", "weir")] {
