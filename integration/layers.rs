@@ -23,7 +23,7 @@ const SECRETS: &[(&str, &[&str])] = &[
     ("tokio::", &["commands", "server", "doors", "gate", "store/redis"]),
     ("tracing::", &["commands", "server", "doors", "gate", "store/redis"]),
     ("Instant::", &["commands", "server", "doors", "gate", "store"]),
-    ("SystemTime::", &["commands", "server", "doors", "store"]),
+    ("SystemTime::", &["commands", "server", "doors", "store", "config"]),
 ];
 
 #[test]
