@@ -1,3 +1,8 @@
 //! Tests that need the outside: sockets, files, other programs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod commands;
 mod layers;
+mod redis;
+mod support;

@@ -1,4 +1,43 @@
-//! Weir.
+//! Weir decides, for every request, whether it may pass, and tells the client where it stands.
+//!
+//! # The one way through
+//!
+//! ```text
+//! door -> Request (borrowed view: method, host, path, headers, client address)
+//!      -> rules.charges(&Request)          pure: match, build ids, look up overrides
+//!      -> store.decide(&Batch)             the only await: one call for all charges, all or nothing
+//!      -> Verdict -> reply                 pure: status, headers, body; then metrics
+//!      -> door
+//! ```
+//!
+//! No door knows a limit, and no store knows HTTP.
+//!
+//! # The modules, from the top
+//!
+//! Imports run downwards only; a test reads `src/` and fails on one that runs up.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`commands`] | what each command does and prints |
+//! | [`server`] | workers, listeners, reload, drain |
+//! | [`doors`] | the protocols through which requests come: the proxy, and the admin door |
+//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions |
+//! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
+//! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
+//! | [`engine`] | pure: the algorithm, matching, ids, overrides, the client's address, the fields of a reply |
+//! | [`metrics`] | every metric, label and bucket of the product; for `gate`, `doors` and `server` |
+//!
+//! # Invariants
+//!
+//! - The engine does no input or output, reads no clock and cannot wait: time is an argument.
+//! - A request is charged once, before its body is read, by one call to the store. If any enforced limit denies it, no
+//!   bucket of the request changes, in memory as in Redis.
+//! - Counting is exact: integers only, below 2^53 where Redis' Lua counts too. Both stores give the same answers.
+//! - Nothing that grows is without a named bound, nothing that waits without a deadline, nothing that is spawned
+//!   without an owner.
+//! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
+//! - Only a full bucket leaves the memory store before its time, because a full bucket says nothing.
+
 pub mod commands;
 pub mod config;
 pub mod doors;

@@ -190,10 +190,16 @@ impl Metrics {
 
     /// Closed label sets begin at 0, so that a rate over the first event is not lost.
     fn announce(&self) -> Result<(), prometheus::Error> {
-        STORE_ERRORS.iter().for_each(|kind| drop(self.store_errors.with_label_values(&[kind])));
-        REQUEST_CODES.iter().for_each(|code| drop(self.requests.with_label_values(&[code])));
-        UPSTREAM_ERRORS.iter().for_each(|reason| drop(self.upstream_errors.with_label_values(&[reason])));
-        ["success", "failure"].iter().for_each(|result| drop(self.reloads.with_label_values(&[result])));
+        for (metric, values) in [
+            (&self.store_errors, &STORE_ERRORS[..]),
+            (&self.requests, &REQUEST_CODES),
+            (&self.upstream_errors, &UPSTREAM_ERRORS),
+            (&self.reloads, &["success", "failure"]),
+        ] {
+            for value in values {
+                metric.with_label_values(&[value]);
+            }
+        }
         let labels = ["version", "rustc"];
         let info = IntGaugeVec::new(Opts::new("weir_build_info", "Always 1; the labels tell the build"), &labels)?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_RUST_VERSION")]).set(1);
@@ -211,7 +217,9 @@ impl Metrics {
     pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
         for family in self.decisions.collect() {
             for metric in family.get_metric() {
-                let value = |name| metric.get_label().iter().find(|pair| pair.name() == name).map(|pair| pair.value());
+                let value = |name| {
+                    metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
+                };
                 if let (Some(limit), Some(result)) = (value("limit"), value("result"))
                     && !is_kept(limit)
                 {

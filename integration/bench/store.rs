@@ -184,7 +184,7 @@ fn charge(numbers: Numbers) -> Charge {
 
 /// The fingerprint of a numbered bucket: 128 well-mixed bits, as the keyed hash of the rules makes.
 fn fingerprint(key: u64) -> u128 {
-    u128::from(mix(key)) << 64 | u128::from(mix(key ^ 0xD1B5_4A32_D192_ED03))
+    (u128::from(mix(key)) << 64) | u128::from(mix(key ^ 0xD1B5_4A32_D192_ED03))
 }
 
 /// Numbers in no order; splitmix64.
@@ -193,7 +193,7 @@ struct Random(u64);
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let high = u128::from(mix(self.0)) * u128::from(bound) >> 64;
+        let high = (u128::from(mix(self.0)) * u128::from(bound)) >> 64;
         u64::try_from(high).unwrap()
     }
 }

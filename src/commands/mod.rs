@@ -1,1 +1,84 @@
-//! .
+//! The commands: what each does and prints.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use clap::{Parser, Subcommand};
+
+pub mod check;
+mod config_file;
+pub mod explain;
+mod logging;
+pub mod replay;
+mod rules;
+mod scenario;
+pub mod schema;
+mod store;
+mod values;
+
+/// Weir decides, for every request, whether it may pass, and tells the client where it stands
+#[derive(Parser, Debug)]
+#[command(name = "weir", version, args_override_self = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Check(check::Args),
+    Explain(explain::Args),
+    Replay(replay::Args),
+    Schema(schema::Args),
+}
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitCode {
+    /// All went well.
+    Success = 0,
+    /// The input is wrong: a rules file, a scenario, a request.
+    BadInput = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The service could not start.
+    CouldNotStart = 3,
+}
+
+/// Runs the command that `arguments` name, the program's own name first.
+///
+/// The error is of writing to `out` or `err`; a closed pipe is the usual one.
+pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
+    let arguments = match config_file::expand(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            write!(err, "{error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // `--help` and `--version` come as errors too; they go where output goes.
+            let failed = error.use_stderr();
+            let shown: &mut dyn Write = if failed { err } else { out };
+            write!(shown, "{}", error.render())?;
+            return Ok(if failed { ExitCode::Usage } else { ExitCode::Success });
+        }
+    };
+    match cli.command {
+        Command::Check(args) => check::run(&args, out, err).map(outcome),
+        Command::Explain(args) => explain::run(&args, out, err),
+        Command::Replay(args) => replay::run(&args, out, err),
+        Command::Schema(args) => schema::run(&args, out).map(outcome),
+    }
+}
+
+fn could_not_start(err: &mut dyn Write, error: &dyn Display) -> io::Result<ExitCode> {
+    writeln!(err, "error: {error}")?;
+    Ok(ExitCode::CouldNotStart)
+}
+
+fn outcome(code: u8) -> ExitCode {
+    if code == 0 { ExitCode::Success } else { ExitCode::BadInput }
+}

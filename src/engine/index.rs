@@ -159,10 +159,7 @@ fn file_network(tables: &mut Vec<(u8, HashMap<IpNet, Vec<u32>>)>, network: IpNet
 }
 
 /// The networks of `tables` that contain `address`, longest prefix first.
-pub(super) fn longest_first<'t, T>(
-    tables: &'t [(u8, HashMap<IpNet, T>)],
-    address: IpAddr,
-) -> impl Iterator<Item = &'t T> {
+pub(super) fn longest_first<T>(tables: &[(u8, HashMap<IpNet, T>)], address: IpAddr) -> impl Iterator<Item = &T> {
     tables.iter().filter_map(move |(prefix, networks)| {
         let network = IpNet::new(address, *prefix).ok()?;
         networks.get(&network.trunc())

@@ -16,6 +16,7 @@ impl Micros {
     }
 
     /// The span from `earlier` to `self`, zero if `earlier` is later: a clock that steps back gives nothing.
+    #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
@@ -152,9 +153,21 @@ impl fmt::Display for Numbers {
         if self.count == 0 {
             return write!(f, "burst {}, never refills", self.burst);
         }
-        write!(f, "burst {}, {} per {:?}", self.burst, self.count, std::time::Duration::from_nanos(self.period))
+        // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
+        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
+        write!(f, "burst {}, {} per {}{name}", self.burst, self.count, self.period / unit)
     }
 }
+
+/// Units of a period and their nanoseconds.
+const UNITS: [(u64, &str); 6] = [
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "m"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+    (1, "ns"),
+];
 
 fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
@@ -188,6 +201,15 @@ mod tests {
         assert_eq!(Numbers::new(1_000_000_000, 1, 2160 * 3600 * SECOND), Err(NumbersError::TooLarge));
         assert_eq!(Numbers::fixed(0), Err(NumbersError::Burst));
         assert_eq!(Numbers::fixed(u64::MAX), Err(NumbersError::TooLarge));
+    }
+
+    #[test]
+    fn numbers_are_shown_as_people_write_them() {
+        let shown = |period| Numbers::new(7, 7, period).unwrap().to_string();
+        assert_eq!(shown(10_800 * SECOND), "burst 7, 7 per 3h");
+        assert_eq!(shown(90 * SECOND), "burst 7, 7 per 90s");
+        assert_eq!(shown(1_500), "burst 7, 7 per 1500ns");
+        assert_eq!(Numbers::fixed(7).unwrap().to_string(), "burst 7, never refills");
     }
 
     #[test]

@@ -189,42 +189,24 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
 
 /// The whole answer to a request that is refused; `is_grpc` if its content type is `application/grpc`.
 pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Response<String> {
-    let names: Vec<&str> = match verdict.standing {
-        Standing::Unavailable => {
-            let refusing = verdict.unanswered.iter().filter(|limit| limit.refuses);
-            refusing.filter_map(|limit| rules.limit(limit.limit)).map(|limit| limit.name.as_str()).collect()
-        }
-        _ => {
-            let mut names: Vec<&str> = verdict
-                .violated()
-                .filter_map(|answer| rules.limit(answer.limit))
-                .map(|limit| limit.name.as_str())
-                .collect();
-            names.dedup();
-            names
-        }
-    };
-    let (status, kind, title, detail) = match verdict.standing {
-        Standing::Unavailable => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            REDUCED_CAPACITY,
-            "Request cannot be satisfied due to temporary server capacity constraints",
-            "The limit cannot be counted at the moment".to_owned(),
-        ),
-        _ => (
-            StatusCode::TOO_MANY_REQUESTS,
-            QUOTA_EXCEEDED,
-            "Request cannot be satisfied as assigned quota has been exceeded",
-            verdict.binding().map_or_else(String::new, |binding| describe(rules, binding)),
-        ),
+    let unavailable = verdict.standing == Standing::Unavailable;
+    let detail = match verdict.binding() {
+        Some(binding) if !unavailable => describe(rules, binding),
+        _ => "The limit cannot be counted at the moment".to_owned(),
     };
     let mut response = if is_grpc {
-        let code = if verdict.standing == Standing::Unavailable { UNAVAILABLE } else { RESOURCE_EXHAUSTED };
-        grpc_refusal(code, &detail)
+        grpc_refusal(if unavailable { UNAVAILABLE } else { RESOURCE_EXHAUSTED }, &detail)
     } else {
+        let (status, kind, title) = if unavailable {
+            let title = "Request cannot be satisfied due to temporary server capacity constraints";
+            (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title)
+        } else {
+            let title = "Request cannot be satisfied as assigned quota has been exceeded";
+            (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title)
+        };
         let mut body = problem_members(kind, title, status, &detail);
         body.push_str(",\"violated-policies\":[");
-        for (place, name) in names.iter().enumerate() {
+        for (place, name) in refusing(rules, verdict).into_iter().enumerate() {
             let _ = write!(body, "{}\"{name}\"", if place == 0 { "" } else { "," });
         }
         body.push_str("]}");
@@ -235,10 +217,23 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
     if let Some(seconds) = retry_after(verdict) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if verdict.standing == Standing::Denied {
+    if !unavailable {
         add_fields(rules, verdict, generations, headers);
     }
     response
+}
+
+/// The names of the limits that refuse, each once.
+fn refusing<'r>(rules: &'r Rules, verdict: &Verdict) -> Vec<&'r str> {
+    let limits: Vec<u32> = if verdict.standing == Standing::Unavailable {
+        verdict.unanswered.iter().filter(|limit| limit.refuses).map(|limit| limit.limit).collect()
+    } else {
+        verdict.violated().map(|answer| answer.limit).collect()
+    };
+    let mut names: Vec<&str> =
+        limits.into_iter().filter_map(|limit| rules.limit(limit)).map(|limit| limit.name.as_str()).collect();
+    names.dedup();
+    names
 }
 
 /// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.

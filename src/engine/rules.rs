@@ -332,7 +332,9 @@ mod tests {
             now: Micros(now),
         };
         let mut limits = limits;
-        limits.iter_mut().for_each(|limit| limit.overrides.finish().unwrap());
+        for limit in &mut limits {
+            limit.overrides.finish().unwrap();
+        }
         Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request)
     }
 

@@ -78,6 +78,7 @@ impl Verdict {
     }
 
     /// The verdict when the store gave no answer for some limits; the others were decided elsewhere.
+    #[must_use]
     pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
         if unanswered.iter().any(|limit| limit.refuses) {
             self.standing = Standing::Unavailable;

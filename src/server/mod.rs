@@ -20,6 +20,7 @@ use crate::store::Store;
 
 mod control;
 mod listener;
+pub mod reload;
 mod worker;
 
 /// How often the files of the rules are looked at.

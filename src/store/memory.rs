@@ -18,10 +18,6 @@ pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// bound should be nearly, and never quite, that full.
 const KEYS_PER_SHARD: usize = 13_000;
 
-/// The buckets a shard takes at most: four standard deviations above its fair share, so that uneven shares turn no id
-/// away before the whole table is at its bound.
-const SHARD_BOUND: usize = 13_500;
-
 /// Slots that the insertion of a new bucket looks at, to drop those that are full again. Each insertion frees what it
 /// passes, so buckets leave at least as fast as they come, and no insertion pays for a whole sweep.
 const SWEEP: usize = 8;
@@ -68,10 +64,15 @@ pub struct Usage {
 }
 
 impl MemoryStore {
-    /// A table of at most `max_keys` buckets (at least 1), and one more a window of a limit when it is at the bound.
+    /// A table of `max_keys` buckets (at least 1), and one more a window of a limit when it is at the bound.
+    ///
+    /// Ids fall on shards by chance. A shard takes four standard deviations more than its fair share, so that none is
+    /// turned away before the whole table is at its bound; the table can come to hold 4 % more than `max_keys`, if that
+    /// is more than 13 000, and exactly that many if not.
     pub fn new(max_keys: usize, clock: Clock) -> Self {
         let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
-        let keys_per_shard = if shards == 1 { max_keys.max(1) } else { SHARD_BOUND };
+        let fair = max_keys.div_ceil(shards).max(1);
+        let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
         let shards = (0..shards).map(|_| Mutex::default()).collect();
         Self { shards, keys_per_shard, shared: Mutex::default(), clock }
     }
@@ -272,4 +273,202 @@ fn slots_for(bound: usize) -> usize {
 #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
 const fn hash(fingerprint: u128) -> u64 {
     fingerprint as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::engine::charge::{Mode, Outcome};
+    use crate::engine::fingerprint::Fingerprinter;
+    use crate::engine::identity::opaque;
+    use crate::engine::numbers::Numbers;
+
+    const SECOND: u64 = 1_000_000;
+
+    /// A store whose clock the test sets, in microseconds.
+    fn store(max_keys: usize) -> (MemoryStore, Arc<AtomicU64>) {
+        let now = Arc::new(AtomicU64::new(1_000 * SECOND));
+        (MemoryStore::new(max_keys, Clock::Set(Arc::clone(&now))), now)
+    }
+
+    fn charge(limit: &str, id: u32, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
+        let bucket = opaque(limit, &id.to_string(), &Fingerprinter::new((1, 2)));
+        Charge { bucket, numbers, cost, mode }
+    }
+
+    fn decide(store: &MemoryStore, charges: &[Charge]) -> Vec<Decision> {
+        store.decide(&Batch { charges, effective_from: Micros(0) }).unwrap()
+    }
+
+    /// Spends one token of one bucket; whether it was there.
+    fn spend(store: &MemoryStore, limit: &str, id: u32, numbers: Numbers) -> bool {
+        !decide(store, &[charge(limit, id, numbers, 1, Mode::Spend)])[0].is_denied()
+    }
+
+    /// Refills whole in a second.
+    fn brief() -> Numbers {
+        Numbers::new(1, 1, 1_000 * SECOND).unwrap()
+    }
+
+    /// Never refills.
+    fn fixed(burst: u64) -> Numbers {
+        Numbers::fixed(burst).unwrap()
+    }
+
+    /// Charges ten times as many ids as fit, none of whose buckets ever refills.
+    #[track_caller]
+    fn check_bound(max_keys: usize, at_most: u64) {
+        let (store, _) = store(max_keys);
+        let ids = u32::try_from(max_keys).unwrap() * 10;
+        for id in 0..ids {
+            spend(&store, "L", id, fixed(2));
+            // The one beyond is the shared bucket.
+            assert!(store.shards.len() > 1 || store.usage().keys <= at_most + 1);
+        }
+        let usage = store.usage();
+        assert!(usage.keys <= at_most + 1 && usage.keys > max_keys as u64, "{usage:?}");
+        assert_eq!((usage.evicted, usage.overflowed), (0, u64::from(ids) - (usage.keys - 1)));
+        for shard in &store.shards {
+            assert!(shard.lock().table.num_buckets() <= slots_for(store.keys_per_shard));
+        }
+    }
+
+    #[test]
+    fn ten_times_the_ids_never_exceed_the_bound() {
+        check_bound(1, 1);
+        check_bound(10, 10);
+        check_bound(1_000, 1_000);
+        check_bound(13_001, 13_642);
+    }
+
+    /// A million ids in a minute, in a table that has room for those of the last second.
+    #[test]
+    fn a_flood_of_ids_frees_no_exhausted_bucket_and_leaves_the_memory_as_it_was() {
+        let (store, now) = store(20_000);
+        let hour = Numbers::new(3, 1, 3_600_000 * SECOND).unwrap();
+        for _ in 0..3 {
+            assert!(spend(&store, "Slow", 0, hour));
+        }
+        for id in 0..1_000_000 {
+            now.fetch_add(60, Ordering::Relaxed);
+            assert!(spend(&store, "Fast", id, brief()));
+            if id % 50_000 == 0 {
+                assert!(!spend(&store, "Slow", 0, hour), "after {id} ids");
+            }
+        }
+        assert!(!spend(&store, "Slow", 0, hour));
+        let usage = store.usage();
+        assert!(usage.keys <= 20_000 && usage.evicted >= 980_000, "{usage:?}");
+        assert_eq!(usage.overflowed, 0);
+        // Removed entries leave marks in the table; doubling it to be rid of them would break the bound on memory.
+        for shard in &store.shards {
+            assert_eq!(shard.lock().table.num_buckets(), slots_for(store.keys_per_shard));
+        }
+    }
+
+    #[test]
+    fn an_exhausted_bucket_outlives_a_full_table() {
+        let (store, _) = store(100);
+        assert!(spend(&store, "L", 0, fixed(1)));
+        for id in 1..10_000 {
+            spend(&store, "L", id, fixed(1));
+        }
+        assert!(!spend(&store, "L", 0, fixed(1)));
+    }
+
+    #[test]
+    fn full_buckets_make_room() {
+        let (store, now) = store(100);
+        for id in 0..100 {
+            assert!(spend(&store, "L", id, brief()));
+        }
+        assert_eq!(store.usage(), Usage { keys: 100, evicted: 0, overflowed: 0 });
+        now.fetch_add(SECOND, Ordering::Relaxed);
+        for id in 100..200 {
+            assert!(spend(&store, "L", id, brief()));
+        }
+        assert_eq!(store.usage(), Usage { keys: 100, evicted: 100, overflowed: 0 });
+    }
+
+    #[test]
+    fn beyond_the_bound_new_ids_share_one_bucket_a_limit() {
+        let (store, now) = store(10);
+        let slow = Numbers::new(2, 1, 10_000 * SECOND).unwrap();
+        for id in 0..10 {
+            assert!(spend(&store, "L", id, slow));
+        }
+        let outcomes = [10, 11, 12, 13].map(|id| spend(&store, "L", id, slow));
+        assert_eq!(outcomes, [true, true, false, false]);
+        assert!(spend(&store, "Other", 10, slow));
+        assert!(spend(&store, "L", 0, slow), "an id that has a bucket keeps it");
+        assert_eq!(store.usage(), Usage { keys: 12, evicted: 0, overflowed: 5 });
+        now.fetch_add(20 * SECOND, Ordering::Relaxed);
+        assert!(spend(&store, "L", 12, slow), "once others are full there is room");
+        assert_eq!(store.usage().overflowed, 5);
+    }
+
+    #[test]
+    fn charges_are_taken_all_or_none() {
+        let (store, _) = store(100_000);
+        let charges: Vec<Charge> = (1..=4).map(|id| charge("L", id, fixed(u64::from(id)), 1, Mode::Spend)).collect();
+        let remaining =
+            |decisions: &[Decision]| -> Vec<u64> { decisions.iter().map(|given| given.remaining).collect() };
+        assert_eq!(remaining(&decide(&store, &charges)), [0, 1, 2, 3]);
+        let decisions = decide(&store, &charges);
+        assert_eq!(remaining(&decisions), [0, 1, 2, 3]);
+        let outcomes: Vec<Outcome> = decisions.iter().map(|decision| decision.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Denied, Outcome::Unchanged, Outcome::Unchanged, Outcome::Unchanged]);
+        assert_eq!(remaining(&decide(&store, &charges[1..])), [0, 1, 2]);
+    }
+
+    #[test]
+    fn one_bucket_twice_in_a_request_is_refused_and_takes_nothing() {
+        let (store, _) = store(100);
+        let twice = [(1, 1), (2, 1), (1, 5)].map(|(id, cost)| charge("L", id, fixed(9), cost, Mode::Spend));
+        let batch = Batch { charges: &twice, effective_from: Micros(0) };
+        assert_eq!(store.decide(&batch), Err(StoreError::Duplicate));
+        assert_eq!(store.usage().keys, 0);
+    }
+
+    #[test]
+    fn a_bucket_that_is_given_all_back_is_forgotten() {
+        let (store, _) = store(100);
+        let spent = charge("L", 1, fixed(5), 3, Mode::Spend);
+        for (mode, cost) in [(Mode::Refund, 3), (Mode::Refund, 99), (Mode::Reset, 0)] {
+            decide(&store, std::slice::from_ref(&spent));
+            assert_eq!(store.usage().keys, 1);
+            let given = decide(&store, &[charge("L", 1, fixed(5), cost, mode)])[0];
+            assert_eq!((given.outcome, given.remaining), (Outcome::Allowed, 5));
+            assert_eq!(store.usage().keys, 0);
+        }
+        decide(&store, &[charge("L", 1, fixed(5), 1, Mode::Check), charge("L", 2, fixed(5), 0, Mode::Spend)]);
+        assert_eq!(store.usage().keys, 0, "what takes nothing writes nothing");
+    }
+
+    /// Every thread also charges a bucket of its own in the same request, so that several shards are locked at once.
+    #[test]
+    fn of_eight_threads_on_one_bucket_exactly_the_burst_pass() {
+        let (store, _) = store(100_000);
+        let passed: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..=8)
+                .map(|own| {
+                    let store = &store;
+                    let charges = [
+                        charge("L", 0, fixed(1_000), 1, Mode::Spend),
+                        charge("Own", own, fixed(1_000), 1, Mode::Spend),
+                    ];
+                    scope.spawn(move || {
+                        let one_by_one = (0..300).filter(|_| spend(store, "L", 0, fixed(1_000))).count();
+                        let together = (0..300).filter(|_| !decide(store, &charges).iter().any(Decision::is_denied));
+                        one_by_one + together.count()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(passed, 1_000);
+    }
 }

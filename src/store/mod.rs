@@ -65,6 +65,17 @@ impl Store {
             Self::Redis(store) => store.decide(batch).await,
         }
     }
+
+    /// Whether the store can answer now; the error says why not.
+    pub fn ready(&self) -> Result<(), String> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(store) => {
+                let status = store.status();
+                if status.connected { Ok(()) } else { Err(status.last_error.unwrap_or_else(|| "not connected".into())) }
+            }
+        }
+    }
 }
 
 /// The clock by which a store decides.

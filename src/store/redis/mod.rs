@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -196,6 +196,9 @@ fn describe(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
+        (None, _) if error.kind() == ErrorKind::AuthenticationFailed => {
+            "the server refuses the user or password".into()
+        }
         (None, _) => error.to_string(),
     }
 }

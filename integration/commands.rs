@@ -1,0 +1,135 @@
+//! The commands, run as a user runs them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::support::redis::RedisServer;
+
+/// A file of the repository.
+fn file(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Runs `weir` in the root of the repository.
+fn weir(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
+}
+
+/// Runs `weir` and compares the exit code; what it printed on both streams is the answer.
+#[track_caller]
+fn check(arguments: &[&str], code: i32) -> String {
+    let output = weir(arguments);
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn every_scenario_passes_in_memory() {
+    let text = check(&["replay", "integration/cases/decisions.jsonl"], 0);
+    assert_eq!(text.lines().last(), Some("68 passed, 0 failed"));
+}
+
+#[test]
+fn every_scenario_passes_on_redis_and_leaves_nothing_there() {
+    let redis = RedisServer::plain();
+    let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", &redis.url()], 0);
+    assert_eq!(text.lines().last(), Some("68 passed, 0 failed"));
+    assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
+}
+
+#[test]
+fn a_scenario_that_differs_fails_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wrong.jsonl");
+    let case = |expect: &str| {
+        format!(
+            "{{\"case\":\"c\",\"limits\":{{\"L\":{{\"burst\":2}}}},\"steps\":[{{\"at_ms\":0,\"op\":\"spend\",\
+             \"limit\":\"L\",\"id\":\"k\",\"cost\":1,\"expect\":{expect}}}]}}\n"
+        )
+    };
+    let right = case("{\"allowed\":true,\"remaining\":1}");
+    let lines = [right, case("{\"remaining\":0}"), case("{\"error\":true}"), case("{\"unknown\":1}")].concat();
+    std::fs::write(&path, lines).unwrap();
+    let text = check(&["replay", path.to_str().unwrap()], 1);
+    assert!(text.contains("wrong.jsonl:2: c: step 1 (\"spend\" at 0 ms): remaining is 1, expected 0"), "{text}");
+    assert!(text.ends_with("1 passed, 3 failed\n"), "{text}");
+}
+
+#[test]
+fn replay_needs_its_store() {
+    let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", "redis://127.0.0.1:1"], 3);
+    assert!(text.contains("error:"), "{text}");
+}
+
+/// What a rules file is told, and with which code `weir check` ends.
+#[test]
+fn check_agrees_with_every_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let (limits, overrides) = (folder.path().join("limits.yaml"), folder.path().join("overrides.yaml"));
+    let cases = std::fs::read_to_string(file("integration/cases/config.jsonl")).unwrap();
+    for line in cases.lines() {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        std::fs::write(&limits, case["limits"].as_str().unwrap()).unwrap();
+        let mut arguments = vec!["check", limits.to_str().unwrap()];
+        if let Some(text) = case["overrides"].as_str() {
+            std::fs::write(&overrides, text).unwrap();
+            arguments.extend(["--overrides", overrides.to_str().unwrap()]);
+        }
+        let output = weir(&arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        let expected = if case["expect"] == "ok" { 0 } else { 1 };
+        assert_eq!(output.status.code(), Some(expected), "{}: {text}", case["case"]);
+        assert_eq!(text.contains("error: "), expected == 1, "{}: {text}", case["case"]);
+        assert!(text.contains("warning: ") || case["expect_warning"].is_null(), "{}: {text}", case["case"]);
+    }
+}
+
+#[test]
+fn explain_says_of_every_limit_whether_and_why() {
+    let text = check(
+        &[
+            "explain",
+            "POST",
+            "http://api.example.com//v1/./orders/",
+            "-H",
+            "x-account-id: 12345678",
+            "--ip",
+            "10.0.0.2",
+        ],
+        0,
+    );
+    for part in [
+        "POST api.example.com/v1/orders from 10.0.0.2",
+        "RequestsPerIPAddress: applies\n  id        10.0.0.2\n  allows    burst 20, 40 per 1s\n",
+        "NewOrdersPerAccount: applies\n  id        12345678\n  allows    burst 300, 600 per 3h\n",
+        "given by  the override at limits.yaml:",
+        "CertificatesPerDomainPerAccount: does not apply\n  because   the path is /v1/orders, the limit covers /v1/certificates/{domain}",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let text = check(&["explain", "GET", "/v1/certificates/www.example.co.uk", "--ip", "2001:db8::7"], 0);
+    assert!(text.contains("  id        2001:db8::/64\n"), "{text}");
+    assert!(text.contains("because   the request has no usable header `x-account-id`"), "{text}");
+}
+
+#[test]
+fn exit_codes_tell_what_was_wrong() {
+    check(&["check", "limits.yaml"], 0);
+    check(&["--version"], 0);
+    check(&["check", "no-such-file.yaml"], 1);
+    check(&["explain", "GET", "/", "--limits", "no-such-file.yaml"], 1);
+    check(&["explain", "GET", "http://[/"], 1);
+    check(&["explain", "GET", "/", "-H", "no colon"], 2);
+    check(&["replay", "limits.yaml"], 1);
+    check(&["replay", "limits.yaml", "--store", "postgres://x"], 2);
+    check(&["no-such-command"], 2);
+    check(&[], 2);
+}
+
+#[test]
+fn the_schema_is_json() {
+    let schema: serde_json::Value = serde_json::from_str(&check(&["schema"], 0)).unwrap();
+    assert!(schema["properties"]["limits"].is_object(), "{schema}");
+}

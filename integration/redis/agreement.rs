@@ -1,0 +1,185 @@
+//! The script and the engine are the same arithmetic: random traces get the same answers from both stores.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use weir::engine::charge::{Bucket, Charge, Mode};
+use weir::engine::numbers::{EXACT, Micros, Numbers};
+use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use weir::store::redis::RedisOptions;
+use weir::store::{Batch, Clock, StoreError};
+
+use super::{connected, options};
+use crate::support::redis::RedisServer;
+
+/// Buckets of a trace, and sets of numbers they are charged under.
+const BUCKETS: u128 = 4;
+const NUMBERS: usize = 3;
+
+/// Some instant in 2025.
+const START: u64 = 1_760_000_000_000_000;
+
+/// A charge, in terms of the numbers it is made under.
+#[derive(Clone, Debug)]
+struct Ask {
+    bucket: u128,
+    numbers: usize,
+    cost: Cost,
+    mode: Mode,
+}
+
+#[derive(Clone, Debug)]
+enum Cost {
+    Exactly(u64),
+    /// This many 64ths of the burst.
+    Share(u64),
+    /// The burst, and this much on top.
+    Above(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Clocked {
+    /// This many 64ths of the time in which these numbers fill a bucket, and so many microseconds more or less.
+    Share(usize, u64, i64),
+    Back(u64),
+    To(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    clock: Clocked,
+    /// Before now, or from an arbitrary instant on.
+    effective_from: Result<u64, u64>,
+    asks: Vec<Ask>,
+}
+
+/// Any integer of up to `bits` bits, each length as likely as another.
+fn any_length(bits: u32) -> impl Strategy<Value = u64> {
+    (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let everyday =
+        (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000));
+    // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
+    let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
+        let (count, period) = (count + 1, period + 1);
+        let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
+        (((EXACT - 1) / token / (part + 1)).max(1), count, period)
+    });
+    // A level a microsecond, so that no division hides a sum of levels that was rounded.
+    let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
+    let refilling = prop_oneof![everyday, extreme, plain]
+        .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
+    let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
+    prop_oneof![6 => refilling, 1 => fixed]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![
+        3 => any_length(3).prop_map(Cost::Exactly),
+        3 => (0..=64u64).prop_map(Cost::Share),
+        1 => any_length(64).prop_map(Cost::Exactly),
+        1 => (0..2u64).prop_map(Cost::Above),
+    ];
+    let mode = prop_oneof![
+        6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
+    ];
+    let ask = (0..BUCKETS, 0..NUMBERS, cost, mode).prop_map(|(bucket, numbers, cost, mode)| Ask {
+        bucket,
+        numbers,
+        cost,
+        mode,
+    });
+    let clock = prop_oneof![
+        6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),
+        2 => any_length(40).prop_map(Clocked::Back),
+        1 => any_length(53).prop_map(Clocked::To),
+    ];
+    let effective_from = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => any_length(64).prop_map(Err)];
+    (clock, effective_from, vec(ask, 1..4)).prop_map(|(clock, effective_from, asks)| Step {
+        clock,
+        effective_from,
+        asks,
+    })
+}
+
+impl Clocked {
+    fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
+        let next = match *self {
+            Self::Share(place, share, more) => {
+                let full = numbers[place].time_for(numbers[place].capacity()).unwrap_or(Micros(1_000_000));
+                (now + full.0 / 64 * share).saturating_add_signed(more)
+            }
+            Self::Back(span) => now.saturating_sub(span),
+            Self::To(instant) => instant,
+        };
+        next.min(EXACT - 1)
+    }
+}
+
+fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
+    let mut charges: Vec<Charge> = Vec::new();
+    for Ask { bucket, numbers: place, cost, mode } in &step.asks {
+        // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after a
+        // step back of the clock it would not have been.
+        let fingerprint = bucket * (u128::MAX / BUCKETS);
+        let numbers = numbers[*place];
+        let cost = match *cost {
+            Cost::Exactly(cost) => cost,
+            Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
+            Cost::Above(more) => numbers.burst() + more,
+        };
+        if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
+            let bucket = Bucket { key: format!("{trace}:{bucket}"), fingerprint };
+            charges.push(Charge { bucket, numbers, cost, mode: *mode });
+        }
+    }
+    charges
+}
+
+#[test]
+fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
+    let server = RedisServer::plain();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = Clock::set(Micros(START));
+    let Clock::Set(time) = &clock else { unreachable!() };
+    let redis = RedisOptions { clock: clock.clone(), ..options(&server.url()) };
+    let redis = runtime.block_on(connected(&redis));
+    let traces = Cell::new(0);
+    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+    let trace = (vec(numbers(), NUMBERS), vec(step(), 1..24));
+    TestRunner::new(config)
+        .run(&trace, |(numbers, steps)| {
+            traces.set(traces.get() + 1);
+            time.store(START, Ordering::Relaxed);
+            let memory = MemoryStore::new(DEFAULT_MAX_KEYS, clock.clone());
+            for step in &steps {
+                let now = step.clock.advance(time.load(Ordering::Relaxed), &numbers);
+                time.store(now, Ordering::Relaxed);
+                let charges = charges(step, &numbers, traces.get());
+                let effective_from = Micros(step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                let batch = Batch { charges: &charges, effective_from };
+                let expected = memory.decide(&batch);
+                prop_assert_eq!(
+                    runtime.block_on(redis.decide(&batch)),
+                    expected,
+                    "at {} from {:?}: {:?}",
+                    now,
+                    effective_from,
+                    charges
+                );
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
+
+    time.store(EXACT, Ordering::Relaxed);
+    let charges = [super::charge("A:1", super::fixed(1), 1, Mode::Spend)];
+    let beyond = runtime.block_on(redis.decide(&Batch { charges: &charges, effective_from: Micros(0) }));
+    assert_eq!(beyond, Err(StoreError::Refused("the clock is set beyond the year 2255".into())));
+}

@@ -1,0 +1,68 @@
+//! The Redis store against real servers.
+
+mod agreement;
+mod connecting;
+mod deciding;
+mod outages;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir::engine::charge::{Bucket, Charge, Decision, Mode};
+use weir::engine::numbers::{Micros, Numbers};
+use weir::store::redis::{RedisOptions, RedisStore, Status};
+use weir::store::{Batch, Clock, StoreError};
+
+use crate::support::eventually_async;
+
+/// No test measures speed: a machine that runs other tests may leave a process waiting for tens of milliseconds.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+fn options(url: &str) -> RedisOptions {
+    RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::own()) }
+}
+
+/// A store that has its connection.
+async fn connected(options: &RedisOptions) -> Arc<RedisStore> {
+    let store = RedisStore::connect(&options.target().unwrap());
+    eventually_async("the store connects", async || {
+        let status = store.status();
+        if status.connected { Ok(()) } else { Err(status) }
+    })
+    .await;
+    store
+}
+
+fn fixed(burst: u64) -> Numbers {
+    Numbers::fixed(burst).unwrap()
+}
+
+fn charge(key: &str, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
+    let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum * 256 + u128::from(byte));
+    Charge { bucket: Bucket { key: key.into(), fingerprint }, numbers, cost, mode }
+}
+
+async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Vec<Decision>, StoreError> {
+    store.decide(&Batch { charges, effective_from: Micros(0) }).await
+}
+
+/// Spends 1 of a bucket of 1 000 000 that never refills, and asserts that the call ends soon, whatever its end.
+async fn spend(store: &RedisStore) -> Result<Decision, StoreError> {
+    let start = Instant::now();
+    let answer = decide(store, &[charge("A:1", fixed(1_000_000), 1, Mode::Spend)]).await;
+    // The deadline and as much again for a machine that has other things to do.
+    assert!(start.elapsed() < 2 * TIMEOUT, "{answer:?} after {:?}", start.elapsed());
+    answer.map(|decisions| decisions[0])
+}
+
+/// Waits until a spend passes again.
+async fn resumes(store: &RedisStore) {
+    eventually_async("limiting resumes", async || spend(store).await).await;
+}
+
+/// The reason that the status gives for having no connection, if it is this one.
+fn last_error(store: &RedisStore, reason: &str) -> Result<String, Status> {
+    let status = store.status();
+    let found = status.last_error.as_ref().filter(|last_error| last_error.contains(reason)).cloned();
+    found.ok_or(status)
+}

@@ -1,0 +1,34 @@
+//! What several tests need.
+
+pub(crate) mod redis;
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+/// How long [`eventually`] waits: longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks until there is an answer, and gives up loudly with what there was instead.
+#[track_caller]
+pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// As [`eventually`], and lets the runtime work in between.
+pub(crate) async fn eventually_async<T, E: Debug>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

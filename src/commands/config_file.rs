@@ -1,0 +1,93 @@
+//! `--config FILE`: flags from a YAML file. A flag beats a variable, and a variable beats the file.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use super::Cli;
+use crate::config::{self, Report, Setting};
+
+/// The variable that names the file.
+const VARIABLE: &str = "WEIR_CONFIG";
+
+/// Adds the flags that the file gives and that neither the command line nor the environment does.
+///
+/// The file may give any flag of `weir serve`, so that one file serves `serve`, `explain` and `replay`; a command
+/// takes those that it has.
+pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> {
+    let command = Cli::command();
+    let given: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    let Some(subcommand) = given.get(1).and_then(|name| command.find_subcommand(name)) else { return Ok(arguments) };
+    if !subcommand.get_arguments().any(|argument| argument.get_long() == Some("config")) {
+        return Ok(arguments);
+    }
+    let Some(file) = flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else { return Ok(arguments) };
+    let source = config::read(Path::new(&file)).map_err(Report::of)?;
+    let known: Vec<&str> = command
+        .find_subcommand("serve")
+        .into_iter()
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(clap::Arg::get_long)
+        .filter(|name| *name != "config")
+        .collect();
+    let mut added = Vec::new();
+    for Setting { key, values } in config::settings(&source, &known)? {
+        let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
+        let set = |argument: &clap::Arg| argument.get_env().is_some_and(|name| std::env::var_os(name).is_some());
+        if argument.is_some_and(|argument| !set(argument)) && flag(&given, &key).is_none() {
+            added.extend(values.into_iter().map(|value| OsString::from(format!("--{key}={value}"))));
+        }
+    }
+    let mut arguments = arguments;
+    arguments.splice(2..2, added);
+    Ok(arguments)
+}
+
+/// The value of a flag as it was typed, `--name value` or `--name=value`.
+fn flag(given: &[&str], name: &str) -> Option<String> {
+    let rest = |argument: &str| argument.strip_prefix("--")?.strip_prefix(name).map(str::to_owned);
+    given.iter().enumerate().find_map(|(place, argument)| match rest(argument)?.strip_prefix('=') {
+        Some(value) => Some(value.to_owned()),
+        None if rest(argument)?.is_empty() => Some((*given.get(place + 1).unwrap_or(&"")).to_owned()),
+        None => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(file: &str, typed: &[&str]) -> Result<Vec<String>, Report> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weir.yaml");
+        std::fs::write(&path, file).unwrap();
+        let config = format!("--config={}", path.display());
+        let arguments = typed.iter().copied().chain([config.as_str()]).map(OsString::from).collect();
+        let expanded = expand(arguments)?;
+        let shown = expanded.into_iter().map(|argument| argument.into_string().unwrap());
+        Ok(shown.filter(|argument| *argument != config).collect())
+    }
+
+    #[test]
+    fn the_file_gives_what_the_command_line_does_not() {
+        let file = "upstream: echo\nworkers: 3\noverrides: [a.yaml, b.yaml]\n";
+        let arguments = expanded(file, &["weir", "serve", "--workers", "2"]).unwrap();
+        assert_eq!(
+            arguments,
+            ["weir", "serve", "--upstream=echo", "--overrides=a.yaml", "--overrides=b.yaml", "--workers", "2"]
+        );
+    }
+
+    #[test]
+    fn a_command_takes_the_flags_that_it_has() {
+        let arguments = expanded("upstream: echo\nlimits: x.yaml\n", &["weir", "explain", "GET", "/"]).unwrap();
+        assert_eq!(arguments, ["weir", "explain", "--limits=x.yaml", "GET", "/"]);
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = expanded("upstream: echo\nworker: 3\n", &["weir", "serve"]).unwrap_err().to_string();
+        assert!(error.contains("weir.yaml:2:1") && error.contains("did you mean `workers`?"), "{error}");
+    }
+}

@@ -1,0 +1,333 @@
+//! Scenarios: cases of what a store answers, with a clock of their own.
+//!
+//! A case is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. What `expect` does not name is not
+//! asserted, and a key that it names and this version does not know fails the case.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+use crate::config::{self, Severity};
+use crate::engine::charge::{Charge, Decision, Mode, Outcome};
+use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::identity::opaque;
+use crate::engine::limit::{Allowance, Limit};
+use crate::engine::numbers::Micros;
+use crate::engine::rules::{Plan, Planned, Rules, add_windows};
+use crate::store::{Batch, Store, StoreError};
+
+/// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
+/// as in production.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// How long a store may take to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Ids need no secret here.
+const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
+
+/// What came out differently in a case.
+#[derive(Debug)]
+pub(super) struct Difference {
+    case: String,
+    what: String,
+}
+
+impl Difference {
+    /// A difference of a case.
+    pub(super) fn of(case: &str, what: &str) -> Self {
+        Self { case: case.to_owned(), what: what.to_owned() }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.case, self.what)
+    }
+}
+
+/// Plays scenarios on one store.
+pub(super) struct Player {
+    store: Store,
+    clock: Arc<AtomicU64>,
+    /// Keeps the buckets of cases apart, and those of other runs on the same Redis.
+    run: String,
+    cases: u64,
+}
+
+/// What a step came to.
+enum Answer {
+    Decided {
+        decision: Decision,
+        denied_by: Option<String>,
+    },
+    Counted {
+        allowed: usize,
+        denied: usize,
+    },
+    /// Every limit was disabled or unlimited: no store was asked.
+    Unasked,
+    Mistake(String),
+    Done,
+}
+
+impl Player {
+    /// A player on a store that decides by `clock`, once it is connected.
+    pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        while let Err(error) = store.ready() {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(Self { store, clock, run: format!("replay-{}", std::process::id()), cases: 0 })
+    }
+
+    /// Plays one case; the error tells the first difference.
+    pub(super) async fn play(&mut self, scenario: &Value) -> Result<(), String> {
+        self.cases += 1;
+        let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
+        let tolerance = scenario["tolerance_ms"].as_f64().unwrap_or(0.0);
+        let mut rules = compile(&scenario["limits"], epoch)?;
+        let steps = scenario["steps"].as_array().ok_or("`steps` is no list")?;
+        let mut used = Vec::new();
+        let mut result = Ok(());
+        for (number, step) in (1..).zip(steps) {
+            let now = at(epoch, step).map_err(|error| format!("step {number}: {error}"))?;
+            self.clock.store(now.0, Ordering::Relaxed);
+            let answer = self.step(&mut rules, step, now, &mut used).await;
+            result = answer.and_then(|answer| compare(&answer, &step["expect"], tolerance));
+            if let Err(what) = result {
+                result = Err(format!("step {number} ({} at {} ms): {what}", step["op"], step["at_ms"]));
+                break;
+            }
+        }
+        self.forget(used).await;
+        result
+    }
+
+    async fn step(
+        &self,
+        rules: &mut Rules,
+        step: &Value,
+        now: Micros,
+        used: &mut Vec<Charge>,
+    ) -> Result<Answer, String> {
+        let op = step["op"].as_str().unwrap_or_default();
+        let modes = |mode: Mode| move |_: &Value| Ok::<_, String>(Some(mode));
+        let single = std::slice::from_ref(step);
+        let charges = step["charges"].as_array().map_or(&[][..], Vec::as_slice);
+        let plan = match op {
+            "limits" => {
+                *rules = compile(&step["limits"], now)?;
+                return Ok(Answer::Done);
+            }
+            "spend" | "concurrent_spend" => self.plan(rules, single, modes(Mode::Spend)),
+            "check" => self.plan(rules, single, modes(Mode::Check)),
+            "spend_only" => self.plan(rules, single, modes(Mode::SpendOnly)),
+            "refund" => self.plan(rules, single, modes(Mode::Refund)),
+            "reset" => self.plan(rules, single, modes(Mode::Reset)),
+            "batch" => self.plan(rules, charges, mode_of),
+            "batch_refund" => self.plan(rules, charges, modes(Mode::Refund)),
+            "batch_reset" => self.plan(rules, charges, modes(Mode::Reset)),
+            _ => return Err(format!("this version has no operation `{op}`")),
+        };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(mistake) => return Ok(Answer::Mistake(mistake)),
+        };
+        used.extend(plan.charges.iter().cloned());
+        if op == "concurrent_spend" {
+            return self.at_once(rules, plan, step["n"].as_u64().ok_or("`n` is no number")?).await;
+        }
+        if let Some(refused) = plan.refused.first() {
+            let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
+            return Ok(Answer::Decided { decision: Decision::never(), denied_by });
+        }
+        if plan.charges.is_empty() {
+            return Ok(Answer::Unasked);
+        }
+        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from() };
+        match self.store.decide(&batch).await {
+            Ok(decisions) => Ok(bind(rules, &plan, &decisions)),
+            Err(StoreError::Duplicate) => Ok(Answer::Mistake(StoreError::Duplicate.to_string())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The charges of a step; `None` as a mode is a member that is only there to be allowed. The error is a mistake of
+    /// the caller, which a scenario may expect.
+    fn plan(
+        &self,
+        rules: &Rules,
+        charges: &[Value],
+        mode: impl Fn(&Value) -> Result<Option<Mode>, String>,
+    ) -> Result<Plan, String> {
+        let mut plan = Plan::default();
+        for charge in charges {
+            let (Some(name), Some(id)) = (charge["limit"].as_str(), charge["id"].as_str()) else {
+                return Err("a charge names its limit and its id".into());
+            };
+            let cost = match &charge["cost"] {
+                Value::Null => 1,
+                cost => cost.as_u64().ok_or_else(|| format!("the cost {cost} is no whole number of tokens"))?,
+            };
+            let Some(mode) = mode(charge)? else { continue };
+            let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
+            let Some((place, limit)) = limit else { continue };
+            self.charge(&mut plan, place, limit, id, cost, mode);
+        }
+        Ok(plan)
+    }
+
+    fn charge(&self, plan: &mut Plan, place: u32, limit: &Limit, id: &str, cost: u64, mode: Mode) {
+        let origin = |window| Planned { limit: place, window, enforced: mode != Mode::SpendOnly };
+        match &limit.allowance {
+            Allowance::Disabled => {}
+            Allowance::Unlimited => plan.unlimited.push(place),
+            Allowance::Deny => {
+                let reason = crate::engine::rules::RefusedReason::Deny;
+                plan.refused.push(crate::engine::rules::Refused { limit: place, enforced: true, reason });
+            }
+            Allowance::Windows(windows) => {
+                let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);
+                add_windows(plan, windows, bucket, cost, mode, origin);
+            }
+        }
+    }
+
+    async fn at_once(&self, rules: &Rules, plan: Plan, calls: u64) -> Result<Answer, String> {
+        let mut tasks = tokio::task::JoinSet::new();
+        let (charges, effective_from) = (Arc::new(plan.charges), rules.effective_from());
+        for _ in 0..calls {
+            let (store, charges) = (self.store.clone(), Arc::clone(&charges));
+            tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from }).await });
+        }
+        let (mut allowed, mut denied) = (0, 0);
+        while let Some(answer) = tasks.join_next().await {
+            let decisions = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+            let refused = decisions.iter().any(Decision::is_denied);
+            *(if refused { &mut denied } else { &mut allowed }) += 1;
+        }
+        Ok(Answer::Counted { allowed, denied })
+    }
+
+    /// Leaves nothing behind in a store that outlives the run.
+    async fn forget(&self, mut used: Vec<Charge>) {
+        used.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
+        used.dedup_by(|a, b| a.bucket == b.bucket);
+        used.iter_mut().for_each(|charge| charge.mode = Mode::Reset);
+        let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0) }).await;
+    }
+}
+
+/// The instant of a step.
+fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
+    let millis = step["at_ms"].as_f64().filter(|millis| (0.0..9e12).contains(millis)).ok_or("`at_ms` is no time")?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked above")]
+    let span = (millis * 1_000.0).round() as u64;
+    Ok(Micros(epoch.0 + span))
+}
+
+/// Compiles `limits`: JSON is YAML, so a scenario says exactly what a rules file says.
+fn compile(limits: &Value, effective_from: Micros) -> Result<Rules, String> {
+    let text = Value::Object(Map::from_iter([("limits".to_owned(), limits.clone())])).to_string();
+    let source = config::Source { name: "limits".into(), text };
+    let loaded = config::load(&source, &[], FINGERPRINTER, effective_from);
+    loaded.rules.ok_or_else(|| {
+        let problems = loaded.report.problems.iter().filter(|problem| problem.severity == Severity::Error);
+        let messages: Vec<&str> = problems.map(|problem| problem.message.as_str()).collect();
+        format!("the limits do not load: {}", messages.join("; "))
+    })
+}
+
+fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
+    Ok(Some(match charge["mode"].as_str().unwrap_or("spend") {
+        "spend" => Mode::Spend,
+        "check" => Mode::Check,
+        "spend_only" => Mode::SpendOnly,
+        "refund" => Mode::Refund,
+        "reset" => Mode::Reset,
+        "allow_only" => return Ok(None),
+        other => return Err(format!("there is no mode `{other}`")),
+    }))
+}
+
+/// The decision that binds: spend-only members have no say beside others, and a refund that found nothing to give back
+/// has none beside one that did.
+fn bind(rules: &Rules, plan: &Plan, decisions: &[Decision]) -> Answer {
+    let all = || plan.charges.iter().zip(&plan.origins).zip(decisions);
+    let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &Planned), &Decision)>| {
+        members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
+    };
+    let weighty = |member: &((&Charge, &Planned), &Decision)| match member.0.0.mode {
+        Mode::SpendOnly => false,
+        Mode::Refund => member.1.outcome == Outcome::Allowed,
+        _ => true,
+    };
+    let Some((limit, decision)) = strictest(&mut all().filter(weighty)).or_else(|| strictest(&mut all())) else {
+        return Answer::Unasked;
+    };
+    let name = rules.limit(limit).map(|limit| limit.name.clone());
+    let mut decision = decision;
+    if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(|charge| charge.mode == Mode::SpendOnly) {
+        // A spend-only charge that does not fit still lets the request pass.
+        decision.outcome = Outcome::Allowed;
+    }
+    Answer::Decided { decision, denied_by: name.filter(|_| decision.is_denied()) }
+}
+
+fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
+    let Some(expect) = expect.as_object() else { return Ok(()) };
+    if let Answer::Mistake(mistake) = answer {
+        let expected = expect.get("error").is_some_and(|error| *error == Value::Bool(true));
+        return if expected { Ok(()) } else { Err(format!("refused as a mistake: {mistake}")) };
+    }
+    for (key, expected) in expect {
+        let found = found(answer, key)?;
+        if !same(&found, expected, tolerance) {
+            return Err(format!("{key} is {found}, expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// What an answer says of one key of `expect`; null where it says nothing, as of a time that never comes.
+fn found(answer: &Answer, key: &str) -> Result<Value, String> {
+    let time = |span: Option<Micros>| span.map_or(Value::Null, |span| millis(span).into());
+    Ok(match (key, answer) {
+        ("allowed", Answer::Decided { decision, .. }) => (decision.outcome == Outcome::Allowed).into(),
+        ("remaining", Answer::Decided { decision, .. }) => decision.remaining.into(),
+        ("retry_after_ms", Answer::Decided { decision, .. }) => time(decision.retry_after),
+        ("reset_ms", Answer::Decided { decision, .. }) => time(decision.reset_after),
+        ("denied_by", Answer::Decided { denied_by, .. }) => denied_by.clone().into(),
+        ("allowed_count", Answer::Counted { allowed, .. }) => (*allowed).into(),
+        ("denied_count", Answer::Counted { denied, .. }) => (*denied).into(),
+        ("allowed", Answer::Unasked) => true.into(),
+        ("retry_after_ms" | "reset_ms", Answer::Unasked) => 0.into(),
+        // However many tokens a case expects to remain, a bucket without a limit has them.
+        ("remaining", Answer::Unasked) => "unlimited".into(),
+        ("error", _) => false.into(),
+        _ => return Err(format!("this version has no `{key}` to compare")),
+    })
+}
+
+fn same(found: &Value, expected: &Value, tolerance: f64) -> bool {
+    // A time that never comes is written null, or -1 as redis-cell does.
+    let never = found.is_null() && expected.as_i64() == Some(-1);
+    let unlimited = found == "unlimited" && expected.is_u64();
+    match (found.as_f64(), expected.as_f64()) {
+        // Half a nanosecond: doubles hold milliseconds no more finely.
+        (Some(found), Some(expected)) => (found - expected).abs() <= tolerance + 5e-7,
+        _ => found == expected || never || unlimited,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "spans are below 2^53 microseconds")]
+fn millis(span: Micros) -> f64 {
+    span.0 as f64 / 1_000.0
+}

@@ -1,0 +1,81 @@
+//! The store that commands open.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::values::parse_duration;
+use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use crate::store::redis::{RedisOptions, RedisStore, Target};
+use crate::store::{Clock, Store};
+
+/// Where buckets live.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct StoreArgs {
+    /// `memory`, `redis://[user[:password]@]host[:port][/db]` or `rediss://...` for TLS
+    #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
+    store: String,
+
+    /// How long a decision may wait for Redis; after that the limits' `on_store_error` holds
+    #[arg(long, value_name = "DURATION", env = "WEIR_STORE_TIMEOUT", default_value = "20ms", value_parser = parse_duration)]
+    store_timeout: Duration,
+
+    /// Certificates (PEM) that may have signed the server's; the public ones unless given
+    #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
+    store_ca_file: Option<PathBuf>,
+
+    /// The client's certificates (PEM) for Redis
+    #[arg(long, value_name = "FILE", env = "WEIR_STORE_CERT_FILE")]
+    store_cert_file: Option<PathBuf>,
+
+    /// The client's private key (PEM) for Redis
+    #[arg(long, value_name = "FILE", env = "WEIR_STORE_KEY_FILE")]
+    store_key_file: Option<PathBuf>,
+
+    /// Buckets held in memory at most; beyond it new ids of a limit share one bucket. A million takes 59 MiB
+    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_max_keys)]
+    max_keys: usize,
+}
+
+/// A store that was checked and not yet opened: what each worker opens for itself.
+pub(super) enum StorePlan {
+    Memory(Arc<MemoryStore>),
+    Redis(Target),
+}
+
+impl StoreArgs {
+    /// Checks the arguments; connects to nothing.
+    pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
+        if self.store == "memory" {
+            return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys, clock))));
+        }
+        let options = RedisOptions {
+            url: self.store.clone(),
+            ca_file: self.store_ca_file.clone(),
+            cert_file: self.store_cert_file.clone(),
+            key_file: self.store_key_file.clone(),
+            timeout: timeout.unwrap_or(self.store_timeout),
+            clock,
+        };
+        options.target().map(StorePlan::Redis).map_err(|error| error.to_string())
+    }
+
+    /// The bound of a table in memory.
+    pub(super) const fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+}
+
+impl StorePlan {
+    /// Opens the store. A Redis one is connected by a task of its own, so this must run on a Tokio runtime.
+    pub(super) fn open(&self) -> Store {
+        match self {
+            Self::Memory(store) => Store::Memory(Arc::clone(store)),
+            Self::Redis(target) => Store::Redis(RedisStore::connect(target)),
+        }
+    }
+}
+
+fn parse_max_keys(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|keys| *keys > 0).ok_or_else(|| "a whole number of at least 1 is wanted".into())
+}

@@ -1,0 +1,37 @@
+//! The values of flags, and what would be right when they are wrong.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::config;
+
+/// A duration as in the rules: `20ms`, `1m30s`.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    match config::parse_duration(text) {
+        Ok(0) => Err("must be longer than 0".into()),
+        Ok(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
+        Err((wrong, right)) => Err(format!("{wrong}; {right}")),
+    }
+}
+
+/// A network, or an address alone for the network of itself.
+pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
+    let wrong = || "a network is wanted, such as 10.0.0.0/8".to_owned();
+    let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())?;
+    if network.trunc() == network { Ok(network) } else { Err(format!("it has host bits; write {}", network.trunc())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_no_host_bits() {
+        assert_eq!(parse_network("10.0.0.0/8").map(|network| network.to_string()).as_deref(), Ok("10.0.0.0/8"));
+        assert_eq!(parse_network("::1").map(|network| network.to_string()).as_deref(), Ok("::1/128"));
+        assert_eq!(parse_network("10.1.0.0/8").unwrap_err(), "it has host bits; write 10.0.0.0/8");
+        assert!(parse_network("proxy").is_err());
+    }
+}
