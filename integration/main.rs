@@ -4,5 +4,6 @@
 
 mod commands;
 mod layers;
+mod proxy;
 mod redis;
 mod support;

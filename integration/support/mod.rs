@@ -1,6 +1,9 @@
 //! What several tests need.
 
 pub(crate) mod redis;
+pub(crate) mod server;
+pub(crate) mod upstream;
+pub(crate) mod wire;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
