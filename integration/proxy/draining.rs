@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
 use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream as Target};
-use weir::server::{ServerError, ServerOptions, start};
+use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
@@ -52,7 +52,7 @@ fn what_runs_is_answered_and_nothing_after_it() {
     assert_eq!(idle.response().text(), "at last");
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1.0 => Ok(()),
+        1 => Ok(()),
         other => Err(other),
     });
     weir.stop();
@@ -80,7 +80,7 @@ fn what_outlasts_the_grace_is_cut_off() {
     let mut client = weir.connect();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1.0 => Ok(()),
+        1 => Ok(()),
         other => Err(other),
     });
     let start = Instant::now();
@@ -110,11 +110,12 @@ fn options(proxy: &str) -> ServerOptions {
 #[test]
 fn an_address_in_use_is_known_before_anything_starts() {
     let other = Setup::new(WIDE).start("echo");
+    let make_store: MakeStore = Arc::new(|| panic!("no worker is started"));
     let error = start(
-        options(&other.proxy.to_string()),
-        other.shared.clone(),
-        Arc::new(|| panic!("no worker is started")),
-        Arc::new(Readiness::default()),
+        &options(&other.proxy.to_string()),
+        &other.shared,
+        &make_store,
+        &Arc::new(Readiness::default()),
         Box::new(|_| {}),
     )
     .unwrap_err();
@@ -125,9 +126,9 @@ fn an_address_in_use_is_known_before_anything_starts() {
 #[test]
 fn a_store_that_cannot_be_made_is_known_at_the_start() {
     let other = Setup::new(WIDE).start("echo");
-    let make_store = Arc::new(|| Err("no such store".to_owned()));
+    let make_store: MakeStore = Arc::new(|| Err("no such store".to_owned()));
     let readiness = Arc::new(Readiness::default());
-    let error = start(options("127.0.0.1:0"), other.shared.clone(), make_store, readiness, Box::new(|_| {}));
+    let error = start(&options("127.0.0.1:0"), &other.shared, &make_store, &readiness, Box::new(|_| {}));
     assert!(matches!(error, Err(ServerError::Worker(reason)) if reason == "no such store"));
 }
 
@@ -136,9 +137,9 @@ fn the_rules_are_looked_at_now_and_then() {
     let (told, looks) = mpsc::channel();
     let other = Setup::new(WIDE).start("echo");
     let memory = Arc::new(weir::store::memory::MemoryStore::new(10, weir::store::Clock::own()));
-    let make_store = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
+    let make_store: MakeStore = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
     let reload = Box::new(move |forced| told.send(forced).unwrap());
-    let running = start(options("127.0.0.1:0"), other.shared.clone(), make_store, Arc::default(), reload).unwrap();
+    let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
     assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "nobody asked for it");
     running.stop();
     running.join();

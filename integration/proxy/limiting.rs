@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sfv::{BareItem, Item, List, ListEntry, Parser};
 use weir::store::{Clock, Store};
 
-use crate::support::server::{Setup, WIDE};
+use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Message, Wire};
 
@@ -26,7 +26,7 @@ fn members(response: &Message, name: &str) -> Vec<Item> {
 
 #[track_caller]
 fn check_member(item: &Item, name: &str, parameters: &[(&str, std::ops::RangeInclusive<i64>)]) {
-    assert_eq!(item.bare_item.as_string().map(|name| name.as_str()), Some(name));
+    assert_eq!(item.bare_item.as_string().map(sfv::StringRef::as_str), Some(name));
     assert_eq!(item.params.len(), parameters.len(), "{item:?}");
     for (key, range) in parameters {
         let Some(BareItem::Integer(value)) = item.params.get(*key) else { panic!("{key} of {item:?}") };
@@ -35,7 +35,7 @@ fn check_member(item: &Item, name: &str, parameters: &[(&str, std::ops::RangeInc
     }
 }
 
-fn weir(rules: &str, upstream: &Upstream) -> crate::support::server::Weir {
+fn weir(rules: &str, upstream: &Upstream) -> Weir {
     Setup::new(rules).start(&format!("http://{}", upstream.address))
 }
 
@@ -65,8 +65,8 @@ fn the_client_is_told_where_it_stands() {
     assert_eq!(problem["violated-policies"], serde_json::json!(["Five"]));
     assert_eq!(client.get("/").status(), 429, "the connection stays");
     assert_eq!(upstream.requests().len(), 5, "what is refused never reaches the upstream");
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\"}"), 2.0);
-    assert_eq!(weir.metric("weir_decisions_total{limit=\"Five\",result=\"denied\"}"), 2.0);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\"}"), 2);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Five\",result=\"denied\"}"), 2);
 }
 
 #[test]
@@ -174,10 +174,12 @@ fn many_connections_on_two_workers_share_one_bucket_exactly() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    for client in clients {
+        client.join().unwrap();
+    }
     assert_eq!(passed.load(Ordering::Relaxed), 1000);
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"2xx\"}"), 1000.0);
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\"}"), 600.0);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"2xx\"}"), 1000);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\"}"), 600);
 }
 
 #[test]

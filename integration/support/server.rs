@@ -76,7 +76,7 @@ impl Setup {
             handle_signals: false,
         };
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
-        let running = start(options, shared.clone(), make_store, readiness.clone(), Box::new(|_| {})).unwrap();
+        let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
         Weir { proxy: running.proxy, admin: running.admin.unwrap(), shared, readiness, running: Some(running) }
     }
 }
@@ -98,7 +98,7 @@ impl Weir {
     }
 
     /// The value of a metric.
-    pub(crate) fn metric(&self, series: &str) -> f64 {
+    pub(crate) fn metric(&self, series: &str) -> u64 {
         let page = self.page("/metrics");
         let line = page.text().lines().find_map(|line| line.strip_prefix(series)).map(str::trim);
         line.unwrap_or_else(|| panic!("no {series} in {}", page.text())).parse().unwrap()

@@ -166,7 +166,7 @@ impl Wire {
     /// Reads what there is; false at the end of the stream.
     #[track_caller]
     fn fill(&mut self) -> bool {
-        let mut piece = [0; 64 * 1024];
+        let mut piece = [0; 16 * 1024];
         match self.stream.read(&mut piece) {
             Ok(0) => false,
             Ok(count) => {

@@ -93,7 +93,11 @@ impl Connection {
                 let activity = activity.clone();
                 let mut body = UpstreamBody { incoming, connection: Some(self), pool, activity, broken: None };
                 if body.incoming.is_end_stream() {
-                    poll_fn(|cx| Poll::Ready(body.finish(cx))).await;
+                    poll_fn(|cx| {
+                        body.finish(cx);
+                        Poll::Ready(())
+                    })
+                    .await;
                 }
                 Ok(Response::from_parts(parts, body))
             }
