@@ -49,18 +49,13 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 
 /// Takes away what the `Connection` field names.
 fn strip_named(headers: &mut HeaderMap) {
-    let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-    for option in lines.iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
-        let option = option.trim();
-        // What nearly every `Connection` field says, and no field of use.
-        if option.eq_ignore_ascii_case("keep-alive") || option.eq_ignore_ascii_case("close") {
-            continue;
-        }
-        if let Ok(name) = HeaderName::try_from(option)
-            && !NOT_CONNECTION_OPTIONS.contains(&name)
-        {
-            headers.remove(name);
-        }
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    let options = lines.flat_map(|line| line.split(',')).map(str::trim);
+    // `keep-alive` and `close` are what nearly every `Connection` field says, and no field of use.
+    let is_field = |option: &&str| !option.eq_ignore_ascii_case("keep-alive") && !option.eq_ignore_ascii_case("close");
+    let named: Vec<HeaderName> = options.filter(is_field).filter_map(|option| option.try_into().ok()).collect();
+    for name in named.iter().filter(|name| !NOT_CONNECTION_OPTIONS.contains(name)) {
+        headers.remove(name);
     }
 }
 
