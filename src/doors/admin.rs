@@ -1,0 +1,195 @@
+//! The admin door: metrics, and whether the process is well and ready. Not for clients.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::engine::reply;
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::store::redis::Breaker;
+
+/// For a request's fields, and for the next request: a scraper that keeps its connection comes every 15 s or so.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the process knows of its own readiness.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    serving: AtomicBool,
+    draining: AtomicBool,
+    reload_error: Mutex<Option<String>>,
+}
+
+impl Readiness {
+    /// The listeners are up.
+    pub fn serving(&self) {
+        self.serving.store(true, Ordering::Relaxed);
+    }
+
+    /// The process takes no new connections.
+    pub fn draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// How the last reload of the rules went: `None`, or what is wrong with the files.
+    pub fn reloaded(&self, error: Option<String>) {
+        *self.reload_error.lock() = error;
+    }
+}
+
+/// The admin door.
+#[derive(Clone)]
+pub struct Admin {
+    /// Whether requests are taken.
+    pub readiness: Arc<Readiness>,
+    /// All metrics.
+    pub metrics: Arc<Metrics>,
+    /// The stores of all workers.
+    pub stores: Arc<[Store]>,
+}
+
+impl Admin {
+    /// Serves one connection to its end.
+    pub async fn serve_connection(self, stream: TcpStream) {
+        let service = service_fn(move |request| {
+            let response = self.answer(&request);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+        if let Err(error) = served {
+            tracing::debug!("an admin connection ended: {error}");
+        }
+    }
+
+    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let page = match request.uri().path() {
+            "/metrics" => Self::metrics_page,
+            "/healthz" => Self::health_page,
+            "/readyz" => Self::ready_page,
+            _ => {
+                let problem = reply::problem(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz");
+                return problem.map(|text| Full::new(text.into()));
+            }
+        };
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "the admin door is read only");
+            problem.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return problem.map(|text| Full::new(text.into()));
+        }
+        let (status, kind, text) = page(self);
+        // hyper leaves the body out for HEAD and keeps its length.
+        let mut response = Response::new(Full::new(text.into()));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    fn health_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+        (StatusCode::OK, "text/plain; charset=utf-8", b"ok\n".to_vec())
+    }
+
+    /// A store that is away does not make the process unready: each limit's `on_store_error` says what happens then, and
+    /// all processes would become unready at once.
+    fn ready_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+        let standing = Standing::of(&self.stores);
+        let reload_error = self.readiness.reload_error.lock().clone();
+        let (code, status) = if self.readiness.draining.load(Ordering::Relaxed) {
+            (StatusCode::SERVICE_UNAVAILABLE, "draining")
+        } else if !self.readiness.serving.load(Ordering::Relaxed) {
+            (StatusCode::SERVICE_UNAVAILABLE, "starting")
+        } else if standing.connected < self.stores.len() || reload_error.is_some() {
+            (StatusCode::OK, "degraded")
+        } else {
+            (StatusCode::OK, "ready")
+        };
+        let store = match standing.connected {
+            connected if connected == self.stores.len() => "up",
+            0 => "down",
+            _ => "partly up",
+        };
+        let mut page = json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
+        if let Some(error) = standing.error {
+            page["store_error"] = error.into();
+        }
+        if let Some(error) = reload_error {
+            page["config_error"] = error.into();
+        }
+        (code, "application/json", format!("{page}\n").into_bytes())
+    }
+
+    fn metrics_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+        Standing::of(&self.stores).publish(&self.metrics);
+        match self.metrics.render() {
+            Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
+            Err(error) => {
+                tracing::error!("cannot render the metrics: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", b"cannot render the metrics\n".to_vec())
+            }
+        }
+    }
+}
+
+/// How the stores of all workers stand.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Standing {
+    connected: usize,
+    breakers_open: usize,
+    corrupt_values: u64,
+    keys: u64,
+    evicted: u64,
+    overflowed: u64,
+    /// Why one of those that are not connected is not.
+    error: Option<String>,
+}
+
+impl Standing {
+    fn of(stores: &[Store]) -> Self {
+        let mut standing = Self::default();
+        for store in stores {
+            match store {
+                // The workers share one table, so the last one says it all.
+                Store::Memory(store) => {
+                    let usage = store.usage();
+                    standing.connected += 1;
+                    (standing.keys, standing.evicted, standing.overflowed) =
+                        (usage.keys, usage.evicted, usage.overflowed);
+                }
+                Store::Redis(store) => {
+                    let status = store.status();
+                    standing.connected += usize::from(status.connected);
+                    standing.breakers_open += usize::from(status.breaker == Breaker::Open);
+                    standing.corrupt_values += store.corrupt_values();
+                    standing.error = status.last_error.or(standing.error);
+                }
+            }
+        }
+        standing
+    }
+
+    fn publish(&self, metrics: &Metrics) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.store_connections.set(gauge(self.connected as u64));
+        metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
+        metrics.store_corrupt_values.set(gauge(self.corrupt_values));
+        metrics.keys.set(gauge(self.keys));
+        metrics.keys_evicted.set(gauge(self.evicted));
+        metrics.keys_overflowed.set(gauge(self.overflowed));
+    }
+}

@@ -1,0 +1,72 @@
+//! What a worker's proxy door counts.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use prometheus::IntCounter;
+
+use super::activity::Activity;
+use crate::metrics::{Metrics, REQUEST_CODES, observe};
+
+/// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
+#[derive(Debug)]
+pub(super) struct Counters {
+    metrics: Arc<Metrics>,
+    requests: [IntCounter; REQUEST_CODES.len()],
+}
+
+impl Counters {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Rc<Self> {
+        let requests = metrics.request_counters();
+        Rc::new(Self { metrics, requests })
+    }
+
+    /// Counts an answer; `is_refusal` if it is ours and not the upstream's.
+    pub(super) fn answered(&self, status: StatusCode, is_refusal: bool) {
+        let code = match status.as_u16() {
+            429 if is_refusal => "429",
+            503 if is_refusal => "503",
+            100..200 => "1xx",
+            200..300 => "2xx",
+            300..400 => "3xx",
+            400..500 => "4xx",
+            _ => "5xx",
+        };
+        if let Some(place) = REQUEST_CODES.iter().position(|known| *known == code) {
+            self.requests[place].inc();
+        }
+    }
+
+    /// Counts an upstream's response and the time until its fields.
+    pub(super) fn upstream_answered(&self, span: Duration) {
+        observe(&self.metrics.upstream_seconds, span);
+    }
+
+    /// Counts an upstream's failure; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
+    pub(super) fn upstream_failed(&self, reason: &'static str) {
+        self.metrics.upstream_error(reason);
+    }
+}
+
+/// Counts a request as in flight from its fields until the last byte of its answer was handed over.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    counters: Rc<Counters>,
+    activity: Rc<Activity>,
+}
+
+impl InFlight {
+    pub(super) fn begin(counters: &Rc<Counters>, activity: &Rc<Activity>) -> Self {
+        counters.metrics.requests_in_flight.inc();
+        Self { counters: counters.clone(), activity: activity.clone() }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.counters.metrics.requests_in_flight.dec();
+        self.activity.idle();
+    }
+}

@@ -1,0 +1,111 @@
+//! What can go wrong with a request, and what its client is told. Errors become responses here and nowhere else.
+
+use std::io;
+use std::time::Duration;
+
+use http::header::{ALLOW, CONNECTION, HeaderValue};
+use http::{Response, StatusCode};
+
+use crate::engine::reply;
+use crate::engine::rules::BadCost;
+
+/// Why a request gets an answer of ours that is no refusal by a limit.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// It is no request that we can forward.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// Its method is for a tunnel or for debugging.
+    #[error("{0}")]
+    Method(&'static str),
+    /// It expects something else than `100-continue`.
+    #[error("the only expectation that is understood is `100-continue`")]
+    Expectation,
+    /// It names its own cost, and that is none.
+    #[error(transparent)]
+    BadCost(BadCost),
+    /// The upstream gave no response.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+}
+
+/// Why an upstream gave no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UpstreamError {
+    #[error("cannot connect: {0}")]
+    Connect(#[source] io::Error),
+    #[error("no connection within {0:?}")]
+    ConnectTimeout(Duration),
+    #[error("no response in time")]
+    ResponseTimeout,
+    #[error("the connection broke before the response: {0}")]
+    Closed(#[source] hyper::Error),
+    #[error("it switched protocols unasked")]
+    SwitchedProtocols,
+    /// Not the upstream's fault: the client stopped in the middle of its body.
+    #[error("the client stopped sending")]
+    UploadStalled,
+    /// Not the upstream's fault: what the client sends as a body is none.
+    #[error("the client's body cannot be read: {0}")]
+    Upload(#[source] hyper::Error),
+}
+
+/// The methods that may pass, for `Allow`. Others may pass too; these are the registered ones that make sense.
+const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
+impl Failure {
+    /// The answer. It names no addresses: what is behind us is not the client's business.
+    pub(super) fn response(&self) -> Response<String> {
+        let (status, detail) = match self {
+            Self::Malformed(detail) => (StatusCode::BAD_REQUEST, *detail),
+            Self::Method(detail) => (StatusCode::METHOD_NOT_ALLOWED, *detail),
+            Self::Expectation => {
+                (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
+            }
+            Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
+            Self::Upstream(error) => error.status(),
+        };
+        let mut response = reply::problem(status, detail);
+        match self {
+            Self::Method(_) => {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(ALLOWED));
+            }
+            Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl UpstreamError {
+    /// From what hyper says of a request that was not answered.
+    pub(super) fn from_send(error: hyper::Error) -> Self {
+        // What the request's body yields is the only thing of ours that can fail in there.
+        if error.is_user() { Self::Upload(error) } else { Self::Closed(error) }
+    }
+
+    /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not to blame.
+    pub(super) const fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Connect(_) => Some("connect"),
+            Self::ConnectTimeout(_) => Some("connect_timeout"),
+            Self::ResponseTimeout => Some("response_timeout"),
+            Self::Closed(_) | Self::SwitchedProtocols => Some("closed"),
+            Self::UploadStalled | Self::Upload(_) => None,
+        }
+    }
+
+    const fn status(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
+            Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
+            Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
+            Self::SwitchedProtocols => (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on"),
+            Self::UploadStalled => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
+            Self::Upload(_) => (StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The fields that a proxy takes away, and those that it adds.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::Version;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// Fields of one hop (RFC 9110 section 7.6.1), and credentials for a proxy, which we are.
+///
+/// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because no
+/// upgrade is offered: an `h2c` that slips through would take the following requests past every limit.
+const HOP_BY_HOP: [HeaderName; 7] =
+    [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHORIZATION, HTTP2_SETTINGS];
+
+/// Fields that a `Connection` field may name without effect: what says where the message goes and how long it is.
+const NOT_CONNECTION_OPTIONS: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
+
+/// The pseudonym under which we appear in `Via`.
+static VIA_11: HeaderValue = HeaderValue::from_static("1.1 weir");
+static VIA_10: HeaderValue = HeaderValue::from_static("1.0 weir");
+
+/// Takes away the fields that are not meant for the next hop.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+        headers.remove(CONNECTION);
+        for option in lines.iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
+            let option = option.trim();
+            // What nearly every `Connection` field says; `keep-alive` goes below.
+            if option.eq_ignore_ascii_case("keep-alive") || option.eq_ignore_ascii_case("close") {
+                continue;
+            }
+            if let Ok(name) = HeaderName::try_from(option)
+                && !NOT_CONNECTION_OPTIONS.contains(&name)
+            {
+                headers.remove(name);
+            }
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// The client's connection, as an upstream is told of it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The address, IPv4-mapped ones folded.
+    pub(super) address: IpAddr,
+    /// The same as text, made once a connection.
+    text: HeaderValue,
+    /// Whether it is one of the trusted proxies.
+    is_trusted: bool,
+}
+
+impl Peer {
+    pub(super) fn new(address: IpAddr, is_trusted: bool) -> Self {
+        let address = address.to_canonical();
+        // An address is ASCII without controls, so the conversion cannot fail.
+        let text = HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
+        Self { address, text, is_trusted }
+    }
+
+    /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
+    /// it is trusted.
+    pub(super) fn forward(&self, version: Version, headers: &mut HeaderMap) {
+        let host = headers.get(HOST).cloned();
+        if self.is_trusted {
+            let chain = self.chain(headers);
+            headers.insert(X_FORWARDED_FOR, chain);
+            headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+            if let Some(host) = host {
+                headers.entry(X_FORWARDED_HOST).or_insert(host);
+            }
+        } else {
+            headers.insert(X_FORWARDED_FOR, self.text.clone());
+            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+            match host {
+                Some(host) => headers.insert(X_FORWARDED_HOST, host),
+                None => headers.remove(X_FORWARDED_HOST),
+            };
+            headers.remove(FORWARDED);
+            headers.remove(X_REAL_IP);
+        }
+        headers.append(VIA, if version == Version::HTTP_10 { VIA_10.clone() } else { VIA_11.clone() });
+    }
+
+    /// The `X-Forwarded-For` so far, all lines in one, and the peer.
+    fn chain(&self, headers: &HeaderMap) -> HeaderValue {
+        let mut chain = Vec::new();
+        for line in headers.get_all(X_FORWARDED_FOR) {
+            chain.extend_from_slice(line.as_bytes());
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(self.text.as_bytes());
+        HeaderValue::try_from(chain).unwrap_or_else(|_| self.text.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn text(headers: &HeaderMap) -> Vec<String> {
+        let mut lines: Vec<_> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        lines.sort();
+        lines
+    }
+
+    #[track_caller]
+    fn check_strip(given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut headers = headers(given);
+        strip(&mut headers);
+        assert_eq!(text(&headers), expected);
+    }
+
+    #[test]
+    fn fields_of_one_hop_and_what_connection_names_go() {
+        check_strip(
+            &[
+                ("connection", "keep-alive, X-Hop"),
+                ("connection", "upgrade,  x-other"),
+                ("x-hop", "1"),
+                ("x-other", "1"),
+                ("upgrade", "h2c"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "timeout=5"),
+                ("proxy-connection", "keep-alive"),
+                ("proxy-authorization", "Basic eDp5"),
+                ("te", "trailers"),
+                ("transfer-encoding", "chunked"),
+                ("authorization", "Bearer x"),
+                ("trailer", "x-sum"),
+            ],
+            &["authorization: Bearer x", "trailer: x-sum"],
+        );
+    }
+
+    #[test]
+    fn connection_cannot_name_what_the_message_needs() {
+        check_strip(
+            &[("connection", "close, Host, content-length, not a token"), ("host", "a"), ("content-length", "3")],
+            &["content-length: 3", "host: a"],
+        );
+    }
+
+    #[track_caller]
+    fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut headers = headers(given);
+        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted).forward(version, &mut headers);
+        assert_eq!(text(&headers), expected);
+    }
+
+    #[test]
+    fn what_an_untrusted_peer_claims_is_replaced() {
+        check_forward(
+            false,
+            Version::HTTP_11,
+            &[
+                ("host", "a.example:8080"),
+                ("x-forwarded-for", "1.2.3.4"),
+                ("x-forwarded-for", "5.6.7.8"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "evil.example"),
+                ("forwarded", "for=1.2.3.4"),
+                ("x-real-ip", "1.2.3.4"),
+                ("via", "1.0 front"),
+            ],
+            &[
+                "host: a.example:8080",
+                "via: 1.0 front",
+                "via: 1.1 weir",
+                "x-forwarded-for: 10.0.0.9",
+                "x-forwarded-host: a.example:8080",
+                "x-forwarded-proto: http",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_a_trusted_peer_knows_is_kept_and_continued() {
+        check_forward(
+            true,
+            Version::HTTP_10,
+            &[
+                ("host", "inner.example"),
+                ("x-forwarded-for", "1.2.3.4, 5.6.7.8"),
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-forwarded-proto", "https"),
+                ("x-real-ip", "1.2.3.4"),
+            ],
+            &[
+                "host: inner.example",
+                "via: 1.0 weir",
+                "x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1, 10.0.0.9",
+                "x-forwarded-host: inner.example",
+                "x-forwarded-proto: https",
+                "x-real-ip: 1.2.3.4",
+            ],
+        );
+    }
+}

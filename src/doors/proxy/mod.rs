@@ -1,0 +1,268 @@
+//! The proxy: HTTP/1.1 in, HTTP/1.1 out, and each request judged once before its body is read.
+//!
+//! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass), [`fields`] (what a proxy
+//! takes away and adds) and [`upstream`]; what goes wrong on the way becomes an answer in [`failure`]. A client's
+//! connection is one task ([`connection`]), and all that happens for its request happens in it, the upstream's
+//! connection included ([`exchange`]).
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Request, Response, Version};
+use http_body::Body;
+use hyper::body::Incoming;
+
+use self::activity::Activity;
+use self::body::{Content, RequestBody, ResponseBody};
+use self::counters::{Counters, InFlight};
+use self::failure::Failure;
+use self::fields::Peer;
+use self::upstream::Client;
+use crate::engine::client_address::TrustedProxies;
+use crate::engine::reply::{self, Generations};
+use crate::engine::{path, request};
+use crate::gate::{Gate, Judged};
+use crate::store::Clock;
+
+mod activity;
+mod body;
+mod connection;
+mod counters;
+mod echo;
+mod exchange;
+mod failure;
+mod fields;
+mod log;
+mod pool;
+mod target;
+mod upstream;
+
+pub use upstream::{HttpUpstream, Upstream};
+
+/// Bytes that are buffered for one direction of one connection; also the bound on a message's fields. hyper's own is
+/// 400 KiB, which a thousand slow clients would turn into 800 MiB.
+const MAX_BUFFER: usize = 64 * 1024;
+
+/// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.
+const MAX_DISCARDED: usize = 64 * 1024;
+
+/// How long the proxy waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a client's first byte, and from a request's first byte to the end of its fields.
+    pub header: Duration,
+    /// For another request on a client's connection, and for anything to move in a body.
+    pub idle: Duration,
+    /// For a connection to the upstream, name resolution included.
+    pub connect: Duration,
+    /// From the end of the request to the upstream's response fields.
+    pub response: Duration,
+    /// How long a connection to the upstream is kept for another request. It should be shorter than the upstream keeps
+    /// it: node and uvicorn close after 5 s.
+    pub upstream_idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(30),
+            upstream_idle: Duration::from_secs(4),
+        }
+    }
+}
+
+/// How the proxy is set up.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// Where requests go.
+    pub upstream: Upstream,
+    /// Peers whose word on the client's address is taken.
+    pub trusted_proxies: TrustedProxies,
+    /// Which rate limit fields are sent.
+    pub generations: Generations,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+/// A worker's proxy.
+pub struct Proxy {
+    gate: Gate,
+    route: Route,
+    trusted_proxies: TrustedProxies,
+    generations: Generations,
+    timeouts: Timeouts,
+    counters: Rc<Counters>,
+    clock: Clock,
+}
+
+/// A worker's way to an upstream.
+#[derive(Debug)]
+enum Route {
+    Echo,
+    Http(Box<Client>),
+}
+
+impl Proxy {
+    /// A proxy with its own connections to the upstream and to the store.
+    pub fn new(gate: Gate, options: &ProxyOptions) -> Rc<Self> {
+        let counters = Counters::new(gate.shared().metrics().clone());
+        let route = match &options.upstream {
+            Upstream::Echo => Route::Echo,
+            Upstream::Http(upstream) => {
+                Route::Http(Box::new(Client::new(upstream.clone(), options.timeouts, counters.clone())))
+            }
+        };
+        Rc::new(Self {
+            gate,
+            route,
+            trusted_proxies: options.trusted_proxies.clone(),
+            generations: options.generations,
+            timeouts: options.timeouts,
+            counters,
+            clock: Clock::own(),
+        })
+    }
+
+    /// Closes connections to upstreams that have been idle for too long. To be called about once a second.
+    pub fn reap(&self) {
+        if let Route::Http(client) = &self.route {
+            client.reap();
+        }
+    }
+
+    /// Answers one request.
+    async fn serve(
+        &self,
+        peer: &Peer,
+        activity: &Rc<Activity>,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
+        activity.exchange(!request.body().is_end_stream());
+        let in_flight = InFlight::begin(&self.counters, activity);
+        let request = request.map(|body| RequestBody::new(body, activity.clone()));
+        Ok(self.answer(peer, activity, request).await.map(|content| {
+            activity.answer();
+            ResponseBody::new(content, in_flight)
+        }))
+    }
+
+    async fn answer(
+        &self,
+        peer: &Peer,
+        activity: &Rc<Activity>,
+        mut request: Request<RequestBody>,
+    ) -> Response<Content> {
+        let checked = match target::check(&mut request) {
+            Ok(checked) => checked,
+            Err(failure) => return self.failed(&failure, request.into_body(), true),
+        };
+        let judged = match self.judge(peer, &checked.host, &request).await {
+            Ok(judged) => judged,
+            Err(failure) => return self.failed(&failure, request.into_body(), checked.expects_continue),
+        };
+        let Judged { snapshot, verdict } = judged;
+        if !verdict.is_allowed() {
+            let is_grpc = is_grpc(request.headers());
+            let refusal = reply::refusal(snapshot.rules(), &verdict, self.generations, is_grpc);
+            return self.own(refusal, request.into_body(), checked.expects_continue);
+        }
+        let mut response = match self.forward(peer, activity, request).await {
+            Ok(response) => {
+                self.counters.answered(response.status(), false);
+                response
+            }
+            Err(failure) => {
+                let response = failure.response();
+                self.counters.answered(response.status(), false);
+                response.map(text)
+            }
+        };
+        reply::add_fields(snapshot.rules(), &verdict, self.generations, response.headers_mut());
+        response
+    }
+
+    /// The one charge of a request, made before its body is read.
+    async fn judge(&self, peer: &Peer, host: &str, request: &Request<RequestBody>) -> Result<Judged, Failure> {
+        let view = request::Request {
+            method: request.method().as_str(),
+            host,
+            path: &path::normalise(request.uri().path()),
+            query: request.uri().query(),
+            headers: request.headers(),
+            client: self.trusted_proxies.client(peer.address, request.headers()),
+            now: self.clock.now(),
+        };
+        self.gate.judge(&view).await.map_err(Failure::BadCost)
+    }
+
+    async fn forward(
+        &self,
+        peer: &Peer,
+        activity: &Rc<Activity>,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<Content>, Failure> {
+        let version = request.version();
+        fields::strip(request.headers_mut());
+        peer.forward(version, request.headers_mut());
+        match &self.route {
+            Route::Echo => Ok(echo::answer(request).await?.map(text)),
+            Route::Http(client) => {
+                let mut response = client.send(request, activity).await?;
+                *response.version_mut() = Version::HTTP_11;
+                fields::strip(response.headers_mut());
+                Ok(response.map(Content::Upstream))
+            }
+        }
+    }
+
+    fn failed(&self, failure: &Failure, body: RequestBody, expects_continue: bool) -> Response<Content> {
+        self.own(failure.response(), body, expects_continue)
+    }
+
+    /// An answer of ours to a request whose body nobody reads. The connection stays if the body has come already.
+    ///
+    /// A client that waits for a `100 Continue` may send its body after any answer or leave it out (RFC 9110 section
+    /// 10.1.1), so nobody could tell where its next request begins.
+    fn own(&self, mut response: Response<String>, body: RequestBody, expects_continue: bool) -> Response<Content> {
+        self.counters.answered(response.status(), true);
+        if !body.is_end_stream() && (expects_continue || !discard(body)) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.map(text)
+    }
+}
+
+/// Throws away what has come of a body; returns whether that was all of it.
+fn discard(mut body: RequestBody) -> bool {
+    let mut discarded = 0;
+    let mut context = Context::from_waker(Waker::noop());
+    while let Poll::Ready(frame) = std::pin::Pin::new(&mut body).poll_frame(&mut context) {
+        match frame {
+            None => return true,
+            Some(Err(_)) => return false,
+            Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
+        }
+        if body.is_end_stream() {
+            return true;
+        }
+        if discarded > MAX_DISCARDED {
+            return false;
+        }
+    }
+    false
+}
+
+fn text(text: String) -> Content {
+    Content::Text(Bytes::from(text))
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
