@@ -124,7 +124,8 @@ impl Admin {
             0 => "down",
             _ => "partly up",
         };
-        let mut page = json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
+        let mut page =
+            json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
         if let Some(error) = standing.error {
             page["store_error"] = error.into();
         }
@@ -140,7 +141,11 @@ impl Admin {
             Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
             Err(error) => {
                 tracing::error!("cannot render the metrics: {error}");
-                (StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", b"cannot render the metrics\n".to_vec())
+                (
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "text/plain; charset=utf-8",
+                    b"cannot render the metrics\n".to_vec(),
+                )
             }
         }
     }

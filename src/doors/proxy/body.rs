@@ -10,8 +10,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::activity::Activity;
-use super::exchange::UpstreamBody;
 use super::counters::InFlight;
+use super::exchange::UpstreamBody;
 
 /// The body of a client's request.
 #[derive(Debug)]
@@ -37,10 +37,7 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         match &frame {
             Some(Ok(_)) if !self.incoming.is_end_stream() => self.activity.moved(),
@@ -94,10 +91,7 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut self.content {
             Content::Text(text) if text.is_empty() => Poll::Ready(None),
             Content::Text(text) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),

@@ -46,8 +46,7 @@ pub(super) enum SendError {
 impl Connection {
     /// Speaks HTTP/1.1 on a new stream.
     pub(super) async fn handshake(stream: TcpStream) -> Result<Self, hyper::Error> {
-        let (sender, driver) =
-            http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(stream)).await?;
+        let (sender, driver) = http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(stream)).await?;
         Ok(Self { sender, driver: Some(driver), idle_since: Instant::now() })
     }
 
@@ -138,10 +137,7 @@ impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let mut polled = self.poll_incoming();
         if polled.is_pending()
             && let Some(connection) = &mut self.connection

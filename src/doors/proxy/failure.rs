@@ -103,7 +103,9 @@ impl UpstreamError {
             Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
             Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
             Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
-            Self::SwitchedProtocols => (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on"),
+            Self::SwitchedProtocols => {
+                (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")
+            }
             Self::UploadStalled => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
             Self::Upload(_) => (StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
         }

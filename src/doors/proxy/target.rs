@@ -114,7 +114,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_request(method: &str, target: &str, version: Version, fields: &[(&'static str, &str)]) -> Result<String, Failure> {
+    fn check_request(
+        method: &str,
+        target: &str,
+        version: Version,
+        fields: &[(&'static str, &str)],
+    ) -> Result<String, Failure> {
         let mut request = Request::builder().method(method).uri(target).version(version);
         for (name, value) in fields {
             request = request.header(*name, *value);

@@ -55,12 +55,13 @@ impl Upstream {
             return Err(format!("`{text}`: paths are forwarded as they come; leave out `{}`", uri.path()));
         }
         let host = authority.host();
-        let port = match &authority.as_str()[host.len()..] {
-            "" => 80,
-            port => port[1..].parse().ok().filter(|port| *port != 0).ok_or_else(|| {
-                format!("`{text}`: `{}` is no port; a port is a number from 1 to 65535", &port[1..])
-            })?,
-        };
+        let port =
+            match &authority.as_str()[host.len()..] {
+                "" => 80,
+                port => port[1..].parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+                    format!("`{text}`: `{}` is no port; a port is a number from 1 to 65535", &port[1..])
+                })?,
+            };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Ok(Self::Http(HttpUpstream { host: host.to_owned(), port }))
     }
