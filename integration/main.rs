@@ -5,4 +5,5 @@
 mod commands;
 mod layers;
 mod redis;
+mod serve;
 mod support;

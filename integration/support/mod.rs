@@ -1,6 +1,8 @@
 //! What several tests need.
 
+pub(crate) mod http;
 pub(crate) mod redis;
+pub(crate) mod weir;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
