@@ -1,1 +1,75 @@
-//! .
+//! The files `limits.yaml` and its overrides, turned into [`Rules`]: every mistake at once, each with its place.
+//!
+//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry
+//! becomes values of the engine, and whatever is wrong goes into a [`Report`]; the rules load if it has no errors.
+
+mod by;
+mod duration;
+mod fields;
+mod instant;
+mod limit;
+mod load;
+mod matching;
+mod numbers;
+mod overrides;
+mod problem;
+mod reload;
+mod schema;
+mod suggest;
+mod yaml;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+pub use load::load;
+pub use problem::{Place, Problem, Report, Severity};
+pub use reload::{Change, Look, Sources, Watcher};
+pub use schema::SCHEMA;
+
+use crate::engine::rules::Rules;
+
+/// A million overrides take 70 MB; a file beyond this is not meant.
+pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name, for messages.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// What became of the files.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The rules; `None` if the report has errors.
+    pub rules: Option<Rules>,
+    /// Everything that is wrong, warnings included.
+    pub report: Report,
+}
+
+/// Reads a file of rules or overrides: UTF-8 of at most [`LARGEST_FILE`] bytes.
+pub fn read(path: &Path) -> Result<Source, Problem> {
+    let name = path.display().to_string();
+    let unreadable = |error: std::io::Error| Problem::of_file(&name, format!("cannot be read: {error}"), "");
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST_FILE {
+        let help = format!("the largest file is {LARGEST_FILE} bytes; split the overrides into several");
+        return Err(Problem::of_file(&name, "the file is too large".into(), &help));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Source { name, text }),
+        Err(error) => {
+            let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = good.split(|byte| *byte == b'\n').count();
+            Err(Problem::of_file(&name, format!("line {line} is not UTF-8"), "save the file as UTF-8"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

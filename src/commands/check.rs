@@ -1,0 +1,118 @@
+//! `weir check`: validate rules files, and say everything that is wrong with them.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::config::{self, Report};
+use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::numbers::Micros;
+
+/// Validate rules files; every mistake is shown
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Rules files, each validated by itself
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// A file of overrides, read together with each of the rules files; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub overrides: Vec<PathBuf>,
+}
+
+/// Runs the command: what is good goes to `out`, what is wrong to `err`. Returns the exit code: 0, or 1 if any file
+/// has an error.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<u8> {
+    let mut overrides = Vec::with_capacity(args.overrides.len());
+    let mut exit = 0;
+    for path in &args.overrides {
+        match config::read(path) {
+            Ok(source) => overrides.push(source),
+            Err(problem) => {
+                write!(err, "{}", Report::of(problem))?;
+                exit = 1;
+            }
+        }
+    }
+    if exit != 0 {
+        // Without all overrides the rules files would be found good or bad for the wrong reasons.
+        return Ok(exit);
+    }
+    // Nothing is looked up in these rules, so the hash needs no secret.
+    let fingerprinter = Fingerprinter::new((0, 0));
+    let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_micros());
+    let now = Micros(u64::try_from(micros).unwrap_or(u64::MAX));
+    for path in &args.files {
+        let source = match config::read(path) {
+            Ok(source) => source,
+            Err(problem) => {
+                write!(err, "{}", Report::of(problem))?;
+                exit = 1;
+                continue;
+            }
+        };
+        let loaded = config::load(&source, &overrides, fingerprinter, now);
+        write!(err, "{}", loaded.report)?;
+        let Some(rules) = loaded.rules else {
+            writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
+            exit = 1;
+            continue;
+        };
+        let limits = rules.limits();
+        let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
+        let warnings = match loaded.report.warnings {
+            0 => String::new(),
+            warnings => format!(", {}", counted(warnings, "warning")),
+        };
+        let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
+        writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
+    }
+    Ok(exit)
+}
+
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str =
+        "limits:\n  A: { count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
+
+    /// Checks files with these texts and compares the exit code, and parts of both outputs.
+    #[track_caller]
+    fn check(rules: &str, overrides: Option<&str>, exit: u8, out_part: &str, err_part: &str) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        std::fs::write(&path, rules).unwrap();
+        let mut args = Args { files: vec![path], overrides: Vec::new() };
+        if let Some(text) = overrides {
+            let path = directory.path().join("overrides.yaml");
+            std::fs::write(&path, text).unwrap();
+            args.overrides.push(path);
+        }
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(&args, &mut out, &mut err).unwrap();
+        let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+        assert_eq!(code, exit, "{out}{err}");
+        assert!(out.contains(out_part) && err.contains(err_part), "{out}\n{err}");
+    }
+
+    #[test]
+    fn good_files_are_counted_and_bad_ones_explained() {
+        check(RULES, None, 0, "limits.yaml: ok, 1 limit, 1 override\n", "");
+        check(RULES, Some("A:10.0.0.2: { deny: true }"), 0, "1 limit, 2 overrides\n", "");
+        check("limits: {}", None, 0, "0 limits, 0 overrides, 1 warning", "warning: there are no limits");
+        check("limits: []", None, 1, "", "limits.yaml: 1 error\n");
+        check(RULES, Some("A:10.0.0.1: { deny: true }"), 1, "", "overrides.yaml:1:1");
+    }
+
+    #[test]
+    fn missing_files_are_errors() {
+        let args = Args { files: vec!["/nonexistent/limits.yaml".into()], overrides: Vec::new() };
+        let mut err = Vec::new();
+        assert_eq!(run(&args, &mut Vec::new(), &mut err).unwrap(), 1);
+        assert!(String::from_utf8(err).unwrap().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,183 @@
+//! Whose bucket: `by`.
+
+use http::header::HeaderName;
+
+use super::fields::{Fields, choice, text, truth};
+use super::problem::{Findings, Place, Reported, quoted};
+use super::suggest::{did_you_mean, nearest};
+use super::yaml::{Node, Value};
+use crate::engine::identity::{Component, Form, Source};
+use crate::engine::path::Pattern;
+
+/// The words that stand alone.
+pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
+
+/// The fields of a component that is a map.
+pub(super) const KEYS: [&str; 6] = ["header", "query", "cookie", "path", "host", "as"];
+
+/// The forms of `as`.
+pub(super) const FORMS: [(&str, Form); 6] = [
+    ("text", Form::Text),
+    ("integer", Form::Integer),
+    ("address", Form::Address),
+    ("hostname", Form::Hostname),
+    ("registered-domain", Form::RegisteredDomain),
+    ("hostname-set", Form::HostnameSet),
+];
+
+/// An id is read back from an override by trying its colons, whose number of ways grows with this.
+pub(super) const MOST_COMPONENTS: usize = 6;
+
+/// Parses `by`. `paths` are the patterns of the limit's `match`, where `{ path: NAME }` is looked up; `None` if they
+/// could not be read.
+pub(super) fn parse(
+    node: &Node,
+    paths: Option<&[Pattern]>,
+    findings: &mut Findings,
+) -> Result<Vec<Component>, Reported> {
+    let Value::List(items) = &node.value else {
+        return Ok(component(node, paths, findings)?.into_iter().collect());
+    };
+    if items.is_empty() || items.len() > MOST_COMPONENTS {
+        let message = format!("`by` has {} components", items.len());
+        let help = format!("give 1 to {MOST_COMPONENTS}, or write `by: global` for one bucket");
+        return Err(findings.error(node.place, message, help));
+    }
+    let mut components: Vec<Component> = Vec::with_capacity(items.len());
+    let mut outcome = Ok(());
+    for item in items {
+        match component(item, paths, findings) {
+            Ok(Some(component)) if components.contains(&component) => {
+                outcome = Err(findings.error(item.place, "this component stands in `by` twice", "remove one"));
+            }
+            Ok(Some(component)) => components.push(component),
+            Ok(None) => {
+                let help = "write `by: global`, or leave it out of the list";
+                outcome = Err(findings.error(item.place, "`global` cannot be one of several components", help));
+            }
+            Err(reported) => outcome = Err(reported),
+        }
+    }
+    outcome.map(|()| components)
+}
+
+/// One component; `None` for `global`, which has none.
+fn component(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Option<Component>, Reported> {
+    match &node.value {
+        Value::Scalar { .. } => word(node, findings),
+        Value::Map(_) => map(node, paths, findings).map(Some),
+        Value::List(_) => Err(findings.error(node.place, "a component of `by` is no list", "write one list only")),
+    }
+}
+
+fn word(node: &Node, findings: &mut Findings) -> Result<Option<Component>, Reported> {
+    let word = text(node, findings)?;
+    let source = match word {
+        "global" => return Ok(None),
+        "ip" => Source::Ip { ipv6_prefix: 128 },
+        "host" => Source::Host,
+        "method" => Source::Method,
+        "path" => Source::Path,
+        _ => match word.strip_prefix("ip/") {
+            Some(prefix) => Source::Ip { ipv6_prefix: ipv6_prefix(prefix, node.place, findings)? },
+            None => return Err(unknown_word(word, node.place, findings)),
+        },
+    };
+    Ok(Some(Component { source, form: Form::Text }))
+}
+
+fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, Reported> {
+    let canonical = |prefix: &u8| (1..=128).contains(prefix) && prefix.to_string() == text;
+    text.parse().ok().filter(canonical).ok_or_else(|| {
+        let help = "`ip/64` counts IPv6 clients by their first 64 bits; 1 to 128 are possible, IPv4 stays whole";
+        findings.error(place, format!("{} is no IPv6 prefix length", quoted(text)), help)
+    })
+}
+
+fn unknown_word(word: &str, place: Place, findings: &mut Findings) -> Reported {
+    let help = match word {
+        "header" | "query" | "cookie" => format!("write `{{ {word}: NAME }}`"),
+        word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
+        word => nearest(word, WORDS).map_or_else(
+            || "write ip, ip/64, host, method, path, global or a map such as { header: x-api-key }".into(),
+            |word| format!("did you mean `{word}`?"),
+        ),
+    };
+    findings.error(place, format!("{} is no component of an id", quoted(word)), help)
+}
+
+fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Component, Reported> {
+    if let Value::Map(entries) = &node.value
+        && let Some((key, _)) = entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "global"))
+    {
+        let help = format!("write the word alone, `{}`, or `ip/64`", key.text);
+        return Err(findings.error(key.place, format!("`{}` is no field of a component", key.text), help));
+    }
+    let fields = Fields::of(node, "a component of `by`", &KEYS, findings)?;
+    let form = fields.read("as", findings, |node, findings| choice(node, &FORMS, findings));
+    let given: Vec<_> = KEYS.iter().take(5).filter_map(|name| fields.get(name)).collect();
+    let [(key, value)] = given[..] else {
+        let message = format!("a component has one source, this has {}", given.len());
+        let help = "write one of header, query, cookie, path, host; several components make a list";
+        return Err(findings.error(node.place, message, help));
+    };
+    let source = match key.text.as_str() {
+        "header" => Source::Header(header_name(value, findings)?),
+        "query" => Source::Query(name(value, findings)?),
+        "cookie" => Source::Cookie(name(value, findings)?),
+        "host" => {
+            if !truth(value, findings)? {
+                return Err(findings.error(value.place, "`host: false` is no source", "write `host: true`"));
+            }
+            Source::Host
+        }
+        _ => path_parameter(value, paths, findings)?,
+    };
+    Ok(Component { source, form: form?.unwrap_or(Form::Text) })
+}
+
+fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Source, Reported> {
+    let name = name(node, findings)?;
+    // The patterns have their own complaint already.
+    let paths = paths.ok_or(Reported)?;
+    let Some(first) = paths.first() else {
+        let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
+        return Err(findings.error(
+            node.place,
+            format!("{} is taken from a path, but `match` has none", quoted(&name)),
+            help,
+        ));
+    };
+    let segments: Vec<_> = paths.iter().map(|path| path.parameter(&name)).collect();
+    if segments.contains(&None) {
+        let known: Vec<&str> = paths.iter().flat_map(Pattern::parameters).collect();
+        let help = match known.is_empty() {
+            true => "the patterns have no parameters; write a segment as `{name}`".to_owned(),
+            false if paths.len() == 1 => did_you_mean(&name, known.iter().copied()),
+            false => format!("every pattern needs it; {}", did_you_mean(&name, known.iter().copied())),
+        };
+        return Err(findings.error(node.place, format!("no parameter {} in a path of `match`", quoted(&name)), help));
+    }
+    if segments.iter().any(|segment| *segment != segments[0]) {
+        let message = format!("{} stands at different places in the paths of `match`", quoted(&name));
+        return Err(findings.error(node.place, message, "make a limit for each of the paths"));
+    }
+    let segment = first.parameter(&name).ok_or(Reported)?;
+    Ok(Source::PathParameter { name, segment })
+}
+
+fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let name = text(node, findings)?;
+    if name.trim().is_empty() || name.trim() != name {
+        return Err(findings.error(node.place, "a name is empty or has spaces around it", "write the name alone"));
+    }
+    Ok(name.to_owned())
+}
+
+/// The name of a field, which RFC 9110 section 5.1 makes case-insensitive: kept in lower case.
+pub(super) fn header_name(node: &Node, findings: &mut Findings) -> Result<HeaderName, Reported> {
+    let name = text(node, findings)?;
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+        findings.error(node.place, format!("{} is no name of a header", quoted(name)), "write a name such as x-api-key")
+    })
+}

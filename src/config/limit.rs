@@ -1,0 +1,298 @@
+//! One limit of `limits`.
+
+use std::collections::HashMap;
+
+use super::by;
+use super::fields::{Fields, choice, text, whole};
+use super::matching;
+use super::numbers::{self, Interner};
+use super::problem::{Findings, Place, Reported, quoted};
+use super::suggest::nearest;
+use super::yaml::{Key, Node, Value};
+use crate::engine::limit::{Allowance, Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+
+/// The fields of a limit.
+pub(super) const KEYS: [&str; 15] = [
+    "match",
+    "by",
+    "burst",
+    "count",
+    "period",
+    "rates",
+    "unlimited",
+    "deny",
+    "cost",
+    "mode",
+    "enforce_for",
+    "missing",
+    "on_store_error",
+    "short",
+    "algorithm",
+];
+
+/// The fields of a `cost` that the request says itself.
+pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
+
+/// The algorithms of this version. Both names mean GCRA, which is a token bucket that refills evenly.
+pub(super) const ALGORITHMS: [&str; 2] = ["gcra", "token_bucket"];
+
+/// Algorithms of the file format that this version does not have.
+const ALGORITHMS_NOT_YET: [&str; 6] =
+    ["fixed_window", "sliding_log", "sliding_window", "concurrency", "queue", "script"];
+
+/// The words of `mode`.
+pub(super) const MODES: [(&str, LimitMode); 3] =
+    [("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow), ("off", LimitMode::Off)];
+
+/// The words of `missing`.
+pub(super) const MISSING: [(&str, Missing); 3] =
+    [("skip", Missing::Skip), ("deny", Missing::Deny), ("shared", Missing::Shared)];
+
+/// The words of `on_store_error`.
+pub(super) const STORE_ERROR: [(&str, StoreErrorPolicy); 3] =
+    [("allow", StoreErrorPolicy::Allow), ("deny", StoreErrorPolicy::Deny), ("local", StoreErrorPolicy::Local)];
+
+const LONGEST_NAME: usize = 64;
+const LONGEST_SHORT: usize = 32;
+
+/// The limits read so far.
+#[derive(Default)]
+pub(super) struct Limits {
+    pub(super) drafts: Vec<Draft>,
+    /// Names in lower case and the drafts that have them.
+    names: HashMap<String, usize>,
+}
+
+/// A limit that may have mistakes, which have been reported.
+pub(super) struct Draft {
+    pub(super) limit: Limit,
+    /// Where its name stands.
+    pub(super) place: Place,
+    /// Whether ids can be checked against its `by`.
+    pub(super) by_is_known: bool,
+    /// How many regular expressions its overrides have.
+    pub(super) regexes: usize,
+    /// Whether what it allows is what the file says.
+    numbers_are_known: bool,
+    short: Option<Place>,
+}
+
+impl Limits {
+    /// The draft of this name, in its own spelling.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        let place = *self.names.get(&name.to_ascii_lowercase())?;
+        (self.drafts[place].limit.name == name).then_some(place)
+    }
+
+    /// Help for a name that no limit has.
+    pub(super) fn suggest(&self, name: &str) -> String {
+        nearest(name, self.drafts.iter().map(|draft| draft.limit.name.as_str())).map_or_else(
+            || "declare the limit under `limits`; without numbers it applies only to its overrides".into(),
+            |name| format!("did you mean `{name}`?"),
+        )
+    }
+
+    /// Adds the limit of one entry of `limits`.
+    pub(super) fn add(&mut self, key: &Key, node: &Node, interner: &mut Interner, findings: &mut Findings) {
+        check_name(key, findings);
+        match self.names.get(&key.text.to_ascii_lowercase()) {
+            Some(first) => {
+                let first = &self.drafts[*first];
+                let message = format!("a second limit with the name {}", quoted(&key.text));
+                let line = first.place.line;
+                let help = if first.limit.name == key.text {
+                    format!("the first one is in line {line}; keep one of them")
+                } else {
+                    format!("{} is in line {line}: names have no case", quoted(&first.limit.name))
+                };
+                findings.error(key.place, message, help);
+            }
+            None => {
+                self.names.insert(key.text.to_ascii_lowercase(), self.drafts.len());
+            }
+        }
+        self.drafts.push(draft(key, node, interner, findings));
+    }
+
+    /// Checks what concerns all limits together, once they are read.
+    pub(super) fn check(&self, findings: &mut Findings) {
+        let mut shorts: HashMap<String, usize> = self.names.clone();
+        for (place, draft) in self.drafts.iter().enumerate() {
+            let Some(short_place) = draft.short else { continue };
+            match shorts.insert(draft.limit.short.to_ascii_lowercase(), place) {
+                Some(other) if other != place => {
+                    let message = format!("{} stands for another limit already", quoted(&draft.limit.short));
+                    let help = format!("it is the name or `short` of {}", quoted(&self.drafts[other].limit.name));
+                    findings.error(short_place, message, help);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Warns of limits that cannot apply, once the overrides are read.
+    pub(super) fn warn_of_idle(&self, findings: &mut Findings) {
+        for draft in &self.drafts {
+            let limit = &draft.limit;
+            if draft.numbers_are_known && limit.allowance == Allowance::Disabled && limit.overrides.is_empty() {
+                let message = format!("{} applies to nothing: it has no numbers and no overrides", quoted(&limit.name));
+                findings.warning(draft.place, message, "give it `count` and `period`, or overrides");
+            }
+        }
+    }
+}
+
+fn check_name(key: &Key, findings: &mut Findings) {
+    let name = &key.text;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if let Some((limit, id)) = name.split_once(':') {
+        let message = format!("{} is no name of a limit", quoted(name));
+        let help = if limit.is_empty() || id.is_empty() {
+            "a name has letters, digits, `_`, `.` and `-`"
+        } else {
+            "an override `Name:id` belongs under `overrides`"
+        };
+        findings.error(key.place, message, help);
+    } else if name.is_empty() {
+        findings.error(key.place, "the name of a limit is empty", "write a name such as RequestsPerIPAddress");
+    } else if name.len() > LONGEST_NAME {
+        findings.error(key.place, "the name of a limit is too long", format!("use at most {LONGEST_NAME} characters"));
+    } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        let help = "a name begins with a letter and has letters, digits, `_`, `.` and `-`";
+        findings.error(key.place, format!("{} is no name of a limit", quoted(name)), help);
+    }
+}
+
+fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Findings) -> Draft {
+    let mut limit = Limit::new(&key.text);
+    let mut draft = Draft {
+        limit: Limit::new(""),
+        place: key.place,
+        by_is_known: false,
+        regexes: 0,
+        numbers_are_known: false,
+        short: None,
+    };
+    if node.is_null() {
+        let help = "write `{}` for a limit that only its overrides switch on";
+        findings.error(key.place, format!("{} has no fields", quoted(&key.text)), help);
+    } else if let Ok(fields) = Fields::of(node, "a limit", &KEYS, findings) {
+        let mut paths_are_known = true;
+        if let Some((_, node)) = fields.get("match") {
+            let parsed = matching::parse(node, findings);
+            (limit.conditions, paths_are_known) = (parsed.conditions, parsed.paths_are_known);
+        }
+        let paths = paths_are_known.then_some(limit.conditions.paths.as_slice());
+        let by = fields.read("by", findings, |node, findings| by::parse(node, paths, findings));
+        draft.by_is_known = by.is_ok();
+        limit.by = by.ok().flatten().unwrap_or(limit.by);
+        let allowance = numbers::allowance(&fields, interner, findings);
+        draft.numbers_are_known = allowance.is_ok();
+        limit.allowance = allowance.unwrap_or(Allowance::Disabled);
+        draft.short = fields.get("short").map(|(_, node)| node.place);
+        options(&fields, &mut limit, findings);
+    }
+    draft.limit = limit;
+    draft
+}
+
+/// Reads the fields that have defaults; one that is wrong keeps its default and has been reported.
+fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
+    if let Ok(Some(cost)) = fields.read("cost", findings, cost) {
+        limit.cost = cost;
+        warn_of_cost(fields, limit, findings);
+    }
+    if let Ok(Some(mode)) = fields.read("mode", findings, |node, findings| choice(node, &MODES, findings)) {
+        limit.mode = mode;
+    }
+    if let Ok(Some(share)) = fields.read("enforce_for", findings, share) {
+        limit.enforce_for = share;
+        if let (Some((key, _)), false) = (fields.get("enforce_for"), limit.mode == LimitMode::Enforce) {
+            findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
+        }
+    }
+    if let Ok(Some(missing)) = fields.read("missing", findings, |node, findings| choice(node, &MISSING, findings)) {
+        limit.missing = missing;
+    }
+    let policy = fields.read("on_store_error", findings, |node, findings| choice(node, &STORE_ERROR, findings));
+    if let Ok(Some(policy)) = policy {
+        limit.on_store_error = policy;
+    }
+    if let Ok(Some(short)) = fields.read("short", findings, short) {
+        limit.short = short;
+    }
+    // GCRA is all there is, so its names need no place in the engine.
+    let _ = fields.read("algorithm", findings, algorithm);
+}
+
+fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
+    if !matches!(node.value, Value::Map(_)) {
+        return whole(node, findings).map(Cost::Fixed);
+    }
+    let fields = Fields::of(node, "`cost`", &COST_KEYS, findings)?;
+    match (fields.get("header"), fields.get("query")) {
+        (Some((_, name)), None) => by::header_name(name, findings).map(Cost::Header),
+        (None, Some((_, name))) => text(name, findings).map(|name| Cost::Query(name.to_owned())),
+        _ => {
+            let help = "write a number, `{ header: NAME }` or `{ query: NAME }`";
+            Err(findings.error(node.place, "`cost` has one source", help))
+        }
+    }
+}
+
+fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
+    let Some((_, node)) = fields.get("cost") else { return };
+    if limit.cost == Cost::Fixed(0) {
+        let help = "leave `cost` out to count each request as 1";
+        findings.warning(node.place, "with a cost of 0 the limit never counts anything", help);
+    } else if let Some(burst) = burst_below_cost(&limit.cost, &limit.allowance) {
+        let message = format!("the cost is above the burst, {burst}: no request can ever pass");
+        findings.warning(node.place, message, "raise `burst`, or write `deny: true` if that is meant");
+    }
+}
+
+/// The smallest burst, if a request of the limit's fixed cost can never fit into it.
+pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64> {
+    let (Cost::Fixed(cost), Allowance::Windows(windows)) = (cost, allowance) else { return None };
+    windows.iter().map(crate::engine::numbers::Numbers::burst).min().filter(|burst| burst < cost)
+}
+
+/// A percentage, in parts of [`WHOLE_SHARE`]; four digits after the point.
+fn share(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
+    let given = text(node, findings)?;
+    let parsed = given.strip_suffix('%').and_then(|number| {
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits(whole) || !digits(fraction) || fraction.len() > 4 || whole.len() > 3 {
+            return None;
+        }
+        let parts = whole.parse::<u32>().ok()? * 10_000 + format!("{fraction:0<4}").parse::<u32>().ok()?;
+        (parts <= WHOLE_SHARE).then_some(parts)
+    });
+    parsed.ok_or_else(|| {
+        let help = match given.parse::<f64>() {
+            Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),
+            _ => "write 0% to 100%, with up to four digits after the point, such as 0.5%".to_owned(),
+        };
+        findings.error(node.place, format!("{} is no percentage", quoted(given)), help)
+    })
+}
+
+fn short(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let short = text(node, findings)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if short.is_empty() || short.len() > LONGEST_SHORT || !short.bytes().all(plain) {
+        let help = format!("use 1 to {LONGEST_SHORT} letters, digits, `_`, `.` and `-`");
+        return Err(findings.error(node.place, format!("{} is no short name", quoted(short)), help));
+    }
+    Ok(short.to_owned())
+}
+
+fn algorithm(node: &Node, findings: &mut Findings) -> Result<(), Reported> {
+    let given = text(node, findings)?;
+    if ALGORITHMS_NOT_YET.contains(&given) {
+        let message = format!("`algorithm: {given}` is not supported by this version of Weir");
+        return Err(findings.error(node.place, message, "known are `gcra` and `token_bucket`"));
+    }
+    choice(node, &ALGORITHMS.map(|name| (name, ())), findings)
+}

@@ -1,0 +1,233 @@
+//! Which requests: `match`.
+
+use std::net::IpAddr;
+
+use http::header::HeaderName;
+use ipnet::IpNet;
+use regex::Regex;
+
+use super::fields::{Fields, one_or_more, text, truth};
+use super::problem::{Findings, Reported, quoted};
+use super::suggest::nearest;
+use super::yaml::{Key, Node, Value};
+use crate::engine::matching::{HeaderMatch, HeaderTest, HostPattern, Match};
+use crate::engine::path::Pattern;
+
+/// The fields of `match`.
+pub(super) const KEYS: [&str; 5] = ["methods", "host", "path", "headers", "cidr"];
+
+/// The conditions on one header.
+pub(super) const HEADER_KEYS: [&str; 4] = ["value", "prefix", "regex", "present"];
+
+/// Methods that are registered (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
+const METHODS: [&str; 16] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+];
+
+/// The conditions, and whether `path` among them could be read.
+pub(super) struct Conditions {
+    pub(super) conditions: Match,
+    pub(super) paths_are_known: bool,
+}
+
+/// Parses `match`; what could not be read is left out and has been reported.
+pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
+    let mut conditions = Match::default();
+    let Ok(fields) = Fields::of(node, "`match`", &KEYS, findings) else {
+        return Conditions { conditions, paths_are_known: false };
+    };
+    let methods = fields.read("methods", findings, |node, findings| each(node, findings, method));
+    let hosts = fields.read("host", findings, |node, findings| each(node, findings, host));
+    let paths = fields.read("path", findings, |node, findings| each(node, findings, path));
+    let headers = fields.read("headers", findings, headers);
+    let networks = fields.read("cidr", findings, |node, findings| each(node, findings, network));
+    let paths_are_known = paths.is_ok();
+    conditions.methods = methods.ok().flatten().unwrap_or_default();
+    conditions.hosts = hosts.ok().flatten().unwrap_or_default();
+    conditions.paths = paths.ok().flatten().unwrap_or_default();
+    conditions.headers = headers.ok().flatten().unwrap_or_default();
+    conditions.networks = networks.ok().flatten().unwrap_or_default();
+    Conditions { conditions, paths_are_known }
+}
+
+/// Reads a value or each of a list; all are read before the first error counts.
+fn each<T>(
+    node: &Node,
+    findings: &mut Findings,
+    read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
+) -> Result<Vec<T>, Reported> {
+    let read: Vec<_> = one_or_more(node, findings)?.iter().map(|item| read(item, findings)).collect();
+    read.into_iter().collect()
+}
+
+fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let method = text(node, findings)?;
+    let upper = method.to_ascii_uppercase();
+    if http::Method::from_bytes(method.as_bytes()).is_err() {
+        return Err(findings.error(node.place, format!("{} is no method", quoted(method)), "write a word such as GET"));
+    }
+    if method != upper && METHODS.contains(&upper.as_str()) {
+        let message = format!("{} never matches: methods are case-sensitive", quoted(method));
+        return Err(findings.error(node.place, message, format!("write {upper}")));
+    }
+    if !METHODS.contains(&method)
+        && let Some(known) = nearest(method, METHODS)
+    {
+        let message = format!("{} is no method that is registered", quoted(method));
+        findings.warning(node.place, message, format!("did you mean {known}?"));
+    }
+    Ok(method.to_owned())
+}
+
+fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
+    let given = text(node, findings)?;
+    let host = given.to_ascii_lowercase();
+    let mut wrong =
+        |help: String| Err(findings.error(node.place, format!("{} is no host to match", quoted(given)), help));
+    if let Some((_, rest)) = host.split_once("://") {
+        return wrong(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
+    }
+    if host.parse::<std::net::Ipv6Addr>().is_ok() {
+        return wrong(format!("write an IPv6 address in brackets, [{host}]"));
+    }
+    if let Some((name, port)) = host.rsplit_once(':')
+        && !host.ends_with(']')
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return wrong(format!("hosts are matched without the port; write {name}"));
+    }
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if bracketed.is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok()) {
+        return Ok(HostPattern::Exact(host));
+    }
+    let name = host.strip_prefix("*.").unwrap_or(&host);
+    let fits = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    if name.len() > 253 || !name.split('.').all(fits) {
+        return wrong("write api.example.com, or *.example.com for every name below it".into());
+    }
+    Ok(if name.len() == host.len() { HostPattern::Exact(host) } else { HostPattern::Below(format!(".{name}")) })
+}
+
+fn path(node: &Node, findings: &mut Findings) -> Result<Pattern, Reported> {
+    let given = text(node, findings)?;
+    Pattern::parse(given)
+        .map_err(|why| findings.error(node.place, format!("{} is no path pattern", quoted(given)), why))
+}
+
+fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Reported> {
+    let Value::Map(entries) = &node.value else {
+        let message = format!("`headers` is a map, this is {}", node.kind());
+        return Err(findings.error(node.place, message, "write `headers: { x-plan: free }`"));
+    };
+    if entries.is_empty() {
+        return Err(findings.error(node.place, "the map is empty", "give a header or remove the key"));
+    }
+    let mut found: Vec<HeaderMatch> = Vec::with_capacity(entries.len());
+    let mut outcome = Ok(());
+    for (key, value) in entries {
+        match header(key, value, findings) {
+            Ok(header) if found.iter().any(|given| given.name == header.name) => {
+                let message = format!("{} stands here twice", quoted(&key.text));
+                outcome = Err(findings.error(key.place, message, "names of headers have no case"));
+            }
+            Ok(header) => found.push(header),
+            Err(reported) => outcome = Err(reported),
+        }
+    }
+    outcome.map(|()| found)
+}
+
+fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch, Reported> {
+    let name = HeaderName::from_bytes(key.text.as_bytes()).map_err(|_| {
+        let help = "write a name such as x-plan";
+        findings.error(key.place, format!("{} is no name of a header", quoted(&key.text)), help)
+    });
+    let test = match &node.value {
+        Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
+            let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
+            Err(findings.error(node.place, "is this a value or whether the header is there?", help))
+        }
+        Value::Scalar { .. } if node.is_null() => {
+            let help = "write `{ present: true }`, or `\"\"` for an empty value";
+            Err(findings.error(key.place, format!("{} has no value", quoted(&key.text)), help))
+        }
+        Value::Scalar { .. } => value(node, findings).map(HeaderTest::Value),
+        _ => header_test(node, findings),
+    };
+    Ok(HeaderMatch { name: name?, test: test? })
+}
+
+fn header_test(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Reported> {
+    let fields = Fields::of(node, "a condition on a header", &HEADER_KEYS, findings)?;
+    let given: Vec<_> = HEADER_KEYS.iter().filter_map(|name| fields.get(name)).collect();
+    let [(key, given)] = given[..] else {
+        let message = format!("a header has one condition, this has {}", given.len());
+        return Err(findings.error(node.place, message, "write one of value, prefix, regex, present"));
+    };
+    Ok(match key.text.as_str() {
+        "value" => HeaderTest::Value(value(given, findings)?),
+        "prefix" => HeaderTest::Prefix(value(given, findings)?),
+        "regex" => HeaderTest::Regex(regex(given, findings)?),
+        _ => HeaderTest::Present(truth(given, findings)?),
+    })
+}
+
+/// A value to compare with; those of requests are trimmed.
+fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let value = text(node, findings)?;
+    if value.trim() != value {
+        let message = format!("{} never matches: values have no spaces around them", quoted(value));
+        return Err(findings.error(node.place, message, format!("write {}", quoted(value.trim()))));
+    }
+    Ok(value.to_owned())
+}
+
+/// A regular expression; the crate bounds the size of what it compiles to, and runs in linear time.
+pub(super) fn regex(node: &Node, findings: &mut Findings) -> Result<Regex, Reported> {
+    let pattern = text(node, findings)?;
+    Regex::new(pattern).map_err(|error| {
+        // The crate's text has several lines and ends with the reason.
+        let text = error.to_string();
+        let why = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        findings.error(node.place, format!("{} is no regular expression", quoted(pattern)), why)
+    })
+}
+
+/// A network; a bare address is one of its own.
+pub(super) fn network(node: &Node, findings: &mut Findings) -> Result<IpNet, Reported> {
+    let given = text(node, findings)?;
+    let parsed = given.parse::<IpNet>().or_else(|_| given.parse::<IpAddr>().map(IpNet::from));
+    let Ok(network) = parsed else {
+        let help = "write 10.0.0.0/8, 2001:db8::/32 or one address";
+        return Err(findings.error(node.place, format!("{} is no network", quoted(given)), help));
+    };
+    if let IpNet::V6(wide) = network
+        && let Some(folded) = wide.addr().to_ipv4_mapped()
+    {
+        let prefix = wide.prefix_len().saturating_sub(96);
+        let message = format!("{} never matches: IPv4-mapped addresses are read as IPv4", quoted(given));
+        return Err(findings.error(node.place, message, format!("write {folded}/{prefix}")));
+    }
+    if network.trunc() != network {
+        let message = format!("{} has host bits", quoted(given));
+        return Err(findings.error(node.place, message, format!("write {}", network.trunc())));
+    }
+    Ok(network)
+}

@@ -1,0 +1,167 @@
+//! How much: `burst`, `count` and `period`, `rates`, `unlimited`, `deny`; the same for limits and overrides.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::duration;
+use super::fields::{Fields, text, truth, whole};
+use super::problem::{Findings, Place, Reported};
+use super::yaml::{Node, Value};
+use crate::engine::limit::Allowance;
+use crate::engine::numbers::{EXACT, Numbers, NumbersError};
+
+/// The fields that say how much.
+pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
+
+/// The fields of one window of `rates`.
+pub(super) const WINDOW_KEYS: [&str; 3] = ["burst", "count", "period"];
+
+/// Each window is a bucket of its own in the store and an entry of its own in the headers.
+pub(super) const MOST_WINDOWS: usize = 8;
+
+/// Allowances that are equal are one: a million overrides have a few kinds of numbers.
+#[derive(Default)]
+pub(super) struct Interner(HashSet<Arc<[Numbers]>>);
+
+impl Interner {
+    fn share(&mut self, windows: &[Numbers]) -> Arc<[Numbers]> {
+        if let Some(known) = self.0.get(windows) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<[Numbers]> = windows.into();
+        self.0.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+/// What the fields allow; [`Allowance::Disabled`] if they say nothing about it.
+pub(super) fn allowance(
+    fields: &Fields<'_>,
+    interner: &mut Interner,
+    findings: &mut Findings,
+) -> Result<Allowance, Reported> {
+    let unlimited = fields.read("unlimited", findings, truth);
+    let deny = fields.read("deny", findings, truth);
+    let given = KEYS.iter().take(4).find_map(|name| fields.get(name).map(|(key, _)| key));
+    let windows = windows(fields, findings);
+    let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
+    let flag = match (unlimited, deny) {
+        (true, true) => return Err(two_things(fields.place, "`unlimited: true` and `deny: true`", findings)),
+        (true, false) => Some(("`unlimited: true`", Allowance::Unlimited)),
+        (false, true) => Some(("`deny: true`", Allowance::Deny)),
+        (false, false) => None,
+    };
+    match (flag, given) {
+        (Some((flag, _)), Some(key)) => {
+            Err(two_things(key.place, &format!("{flag} and `{}` together", key.text), findings))
+        }
+        (Some((_, allowance)), None) => Ok(allowance),
+        (None, _) if windows.is_empty() => Ok(Allowance::Disabled),
+        (None, _) => Ok(Allowance::Windows(interner.share(&windows))),
+    }
+}
+
+fn two_things(place: Place, what: &str, findings: &mut Findings) -> Reported {
+    findings.error(place, format!("{what} contradict each other"), "keep one of them")
+}
+
+fn windows(fields: &Fields<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    let Some((_, rates)) = fields.get("rates") else {
+        return Ok(window(fields, false, findings)?.into_iter().collect());
+    };
+    if let Some((key, _)) = WINDOW_KEYS.iter().find_map(|name| fields.get(name)) {
+        let message = format!("`{}` and `rates` contradict each other", key.text);
+        return Err(findings.error(key.place, message, "move it into one of the `rates`"));
+    }
+    let Value::List(items) = &rates.value else {
+        let message = format!("`rates` is a list, this is {}", rates.kind());
+        return Err(findings.error(rates.place, message, "write `rates: [{ count: 10, period: 1s }, ...]`"));
+    };
+    if items.is_empty() || items.len() > MOST_WINDOWS {
+        let message = format!("`rates` has {} windows", items.len());
+        return Err(findings.error(rates.place, message, format!("give 1 to {MOST_WINDOWS}")));
+    }
+    // All are looked at before the first error counts, so that all are reported.
+    let windows: Vec<_> = items
+        .iter()
+        .map(|item| {
+            let fields = Fields::of(item, "one of the `rates`", &WINDOW_KEYS, findings)?;
+            let window = window(&fields, true, findings)?;
+            window.ok_or_else(|| findings.error(item.place, "a window needs `count` and `period`", ""))
+        })
+        .collect();
+    windows.into_iter().collect()
+}
+
+/// One window, or nothing if none of its fields is there.
+fn window(fields: &Fields<'_>, must_refill: bool, findings: &mut Findings) -> Result<Option<Numbers>, Reported> {
+    let burst = fields.read("burst", findings, |node, findings| positive(node, NumbersError::Burst, findings));
+    let count = fields.read("count", findings, |node, findings| positive(node, NumbersError::Count, findings));
+    let period = fields.read("period", findings, period);
+    let (burst_place, count_place) = (value_place(fields, "burst"), value_place(fields, "count"));
+    let numbers = match (burst?, count?, period?) {
+        (None, None, None) => return Ok(None),
+        (Some(_), None, None) if must_refill => {
+            return Err(findings.error(burst_place, "a window needs `count` and `period`", "add both"));
+        }
+        (Some(burst), None, None) => Numbers::fixed(burst),
+        (burst, Some(count), Some(period)) => Numbers::new(burst.unwrap_or(count), count, period),
+        (_, Some(_), None) => {
+            let help = "add `period`, such as `period: 1s`";
+            return Err(findings.error(count_place, "`count` without `period`", help));
+        }
+        (_, None, Some(_)) => {
+            let place = value_place(fields, "period");
+            return Err(findings.error(place, "`period` without `count`", "add `count`, the tokens of one period"));
+        }
+    };
+    let numbers = numbers.map_err(|error| {
+        let place = match error {
+            NumbersError::TooLarge if fields.get("burst").is_some() => burst_place,
+            NumbersError::Period => value_place(fields, "period"),
+            _ => count_place,
+        };
+        findings.error(place, error.to_string(), what_fits(error, fields))
+    })?;
+    if numbers.is_finer_than_the_clock() {
+        let message = "a token comes back more often than every microsecond, the tick of the clock";
+        findings.warning(count_place, message, "it is counted exactly, but waits are rounded up to a microsecond");
+    }
+    Ok(Some(numbers))
+}
+
+/// The largest values that could be counted with, for help.
+fn what_fits(error: NumbersError, fields: &Fields<'_>) -> String {
+    // The values were read without complaint before, so these findings stay empty.
+    let mut unused = Findings::new("");
+    let mut read = |name| fields.read(name, &mut unused, whole).ok().flatten();
+    let count = read("count");
+    let period = fields.read("period", &mut Findings::new(""), period).ok().flatten();
+    match (error, count, period) {
+        (NumbersError::TooFast, _, Some(period)) => format!("for this period the largest count is {period}"),
+        (NumbersError::TooLarge, Some(count), Some(period)) => Numbers::new(1, count, period).map_or_else(
+            |_| "use a rounder count or a shorter period".into(),
+            |one| format!("for this count and period the largest burst is {}", (EXACT - 1) / one.token()),
+        ),
+        _ => String::new(),
+    }
+}
+
+fn value_place(fields: &Fields<'_>, name: &str) -> Place {
+    fields.get(name).map_or(fields.place, |(_, node)| node.place)
+}
+
+fn positive(node: &Node, zero: NumbersError, findings: &mut Findings) -> Result<u64, Reported> {
+    match whole(node, findings)? {
+        0 => Err(findings.error(node.place, zero.to_string(), "write `deny: true` to refuse everything")),
+        number => Ok(number),
+    }
+}
+
+fn period(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+    match duration::parse(text(node, findings)?) {
+        Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "write a duration such as 1s")),
+        Ok(nanoseconds) => Ok(nanoseconds),
+        Err((message, help)) => Err(findings.error(node.place, message, help)),
+    }
+}

@@ -1,0 +1,324 @@
+//! The overrides: `Name:id` with its numbers, or `Name` with numbers and the ids, networks or expressions they hold for.
+
+use super::fields::{Fields, one_or_more, text};
+use super::instant::parse_until;
+use super::limit::{Limits, burst_below_cost};
+use super::matching::{network, regex};
+use super::numbers::{self, Interner};
+use super::problem::{Findings, Place, Reported, quoted};
+use super::yaml::{Key, Node, Value};
+use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::identity::Id;
+use crate::engine::limit::Allowance;
+use crate::engine::numbers::Micros;
+use crate::engine::overrides::{Origin, Override, Overrides};
+
+/// The fields of an override.
+pub(super) const KEYS: [&str; 11] =
+    ["burst", "count", "period", "rates", "unlimited", "deny", "ids", "regex", "cidr", "until", "comment"];
+
+/// What an override may hold for, where its key names no id.
+const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
+
+/// The fields of an item of `ids` that is a map.
+pub(super) const ID_KEYS: [&str; 2] = ["id", "comment"];
+
+/// Each way to read colons as separators is tried: 15504 with six components. Two whole IPv6 addresses and four
+/// numbers have 18 colons.
+const MOST_COLONS: usize = 20;
+
+/// A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.
+const LONGEST_ID: usize = 32 * 1024;
+
+/// All regular expressions of a limit run on each of its requests that no id matches.
+const MOST_REGEXES: usize = 1_000;
+
+/// What entries are read with.
+pub(super) struct Reading<'l> {
+    pub(super) limits: &'l mut Limits,
+    pub(super) interner: &'l mut Interner,
+    pub(super) fingerprinter: Fingerprinter,
+    /// The wall clock, to warn of what has expired.
+    pub(super) now: Micros,
+    /// The names of all files, and which of them this is.
+    pub(super) files: &'l [String],
+    pub(super) file: u16,
+}
+
+/// The values of one entry that hold for all of its subjects.
+struct Shared<'n> {
+    allowance: Allowance,
+    until: Option<Micros>,
+    comment: Option<&'n str>,
+}
+
+impl Reading<'_> {
+    /// Adds the overrides of one item of a list: usually one key.
+    pub(super) fn item(&mut self, node: &Node, findings: &mut Findings) {
+        let Value::Map(entries) = &node.value else {
+            let message = format!("an item of the overrides is a map, this is {}", node.kind());
+            findings.error(node.place, message, "write `- Name: { count: 10, period: 1s, ids: [...] }`");
+            return;
+        };
+        if entries.is_empty() {
+            findings.error(node.place, "an item of the overrides is empty", "remove it");
+        }
+        let beside = entries.iter().find(|(key, _)| KEYS.contains(&key.text.as_str()));
+        if let Some((key, _)) = beside.filter(|_| entries.len() > 1) {
+            let message = format!("{} stands beside the name of the limit", quoted(&key.text));
+            findings.error(key.place, message, "indent it further than the name");
+            return;
+        }
+        for (key, value) in entries {
+            self.entry(key, value, findings);
+        }
+    }
+
+    /// Adds the overrides of one entry.
+    pub(super) fn entry(&mut self, key: &Key, node: &Node, findings: &mut Findings) {
+        let (name, id) = match key.text.split_once(':') {
+            Some((name, id)) => (name, Some(id)),
+            None => (key.text.as_str(), None),
+        };
+        let limit = self.limits.find(name);
+        if limit.is_none() {
+            self.unknown(name, key, findings);
+        }
+        if node.is_null() {
+            findings.error(
+                key.place,
+                format!("{} has no numbers", quoted(&key.text)),
+                "write `{ count: 40, period: 1s }`",
+            );
+            return;
+        }
+        let Ok(fields) = Fields::of(node, "an override", &KEYS, findings) else { return };
+        let shared = self.shared(key, &fields, limit, findings);
+        let subject = subject(key, id, &fields, findings);
+        if let (Ok(shared), Ok(subject), Some(limit)) = (shared, subject, limit) {
+            self.add(limit, &shared, &subject, findings);
+        }
+    }
+
+    fn unknown(&self, name: &str, key: &Key, findings: &mut Findings) {
+        let help = match name {
+            _ if findings.is_full() => String::new(),
+            "" => "write the name of a limit before the colon".into(),
+            "overrides" | "limits" => "a file of overrides holds its entries without such a key".into(),
+            name => self.limits.suggest(name),
+        };
+        findings.error(key.place, format!("no limit has the name {}", quoted(name)), help);
+    }
+
+    fn shared<'n>(
+        &mut self,
+        key: &Key,
+        fields: &Fields<'n>,
+        limit: Option<usize>,
+        findings: &mut Findings,
+    ) -> Result<Shared<'n>, Reported> {
+        let allowance = numbers::allowance(fields, self.interner, findings);
+        let until = fields.read("until", findings, |node, findings| self.until(node, findings));
+        let comment = fields.read("comment", findings, text);
+        let (allowance, until, comment) = (allowance?, until?, comment?);
+        if allowance == Allowance::Disabled {
+            let help = "give it `count` and `period`, `unlimited: true` or `deny: true`";
+            return Err(findings.error(key.place, format!("{} gives no numbers", quoted(&key.text)), help));
+        }
+        let cost = limit.map(|place| &self.limits.drafts[place].limit.cost);
+        if let Some(burst) = cost.and_then(|cost| burst_below_cost(cost, &allowance)) {
+            let message = format!("the limit's cost is above this burst, {burst}: no request can ever pass");
+            findings.warning(key.place, message, "raise `burst`, or write `deny: true` if that is meant");
+        }
+        Ok(Shared { allowance, until, comment })
+    }
+
+    fn until(&self, node: &Node, findings: &mut Findings) -> Result<Micros, Reported> {
+        let given = text(node, findings)?;
+        let until = parse_until(given).map_err(|(message, help)| findings.error(node.place, message, help))?;
+        if until <= self.now {
+            findings.warning(node.place, "this override has expired", "remove it or move `until`");
+        }
+        Ok(until)
+    }
+
+    fn add(&mut self, limit: usize, shared: &Shared<'_>, subject: &Subject<'_>, findings: &mut Findings) {
+        let mut each =
+            |nodes: &[Node], add: fn(&mut Self, usize, &Shared<'_>, &Node, &mut Findings) -> Result<(), Reported>| {
+                for node in nodes {
+                    // What is wrong has been reported, and the others may be right.
+                    let (Ok(()) | Err(Reported)) = add(self, limit, shared, node, findings);
+                }
+            };
+        match subject {
+            Subject::Id(id, place) => {
+                let (Ok(()) | Err(Reported)) = self.add_id(limit, shared, id, *place, None, findings);
+            }
+            Subject::Ids(nodes) => each(nodes, Self::add_item),
+            Subject::Networks(nodes) => each(nodes, Self::add_network),
+            Subject::Regexes(nodes) => each(nodes, Self::add_regex),
+        }
+    }
+
+    fn add_item(
+        &mut self,
+        limit: usize,
+        shared: &Shared<'_>,
+        item: &Node,
+        findings: &mut Findings,
+    ) -> Result<(), Reported> {
+        if !matches!(item.value, Value::Map(_)) {
+            return self.add_id(limit, shared, text(item, findings)?, item.place, None, findings);
+        }
+        let fields = Fields::of(item, "an item of `ids`", &ID_KEYS, findings)?;
+        let comment = fields.read("comment", findings, text)?;
+        let Some((_, id)) = fields.get("id") else {
+            return Err(findings.error(
+                item.place,
+                "an item of `ids` has no `id`",
+                "write `{ id: ..., comment: ... }`",
+            ));
+        };
+        self.add_id(limit, shared, text(id, findings)?, id.place, comment, findings)
+    }
+
+    fn add_id(
+        &mut self,
+        limit: usize,
+        shared: &Shared<'_>,
+        id: &str,
+        place: Place,
+        comment: Option<&str>,
+        findings: &mut Findings,
+    ) -> Result<(), Reported> {
+        if id.trim().is_empty() {
+            return Err(findings.error(place, "the id is empty", "write whom the override is for"));
+        }
+        let given = self.given(shared, place, comment);
+        let draft = &mut self.limits.drafts[limit];
+        if !draft.by_is_known {
+            return Ok(());
+        }
+        if id.len() > LONGEST_ID {
+            return Err(findings.error(place, "the id is too long", format!("use at most {LONGEST_ID} bytes")));
+        }
+        if id.bytes().filter(|byte| *byte == b':').count() > MOST_COLONS {
+            let help = format!("write colons inside of a component as %3A; up to {MOST_COLONS} may separate");
+            return Err(findings.error(place, "the id has too many colons", help));
+        }
+        let limit = &mut draft.limit;
+        let parsed = Id::parse(&limit.by, id).map_err(|why| {
+            let message = format!("{} can never be an id of {}", quoted(id), quoted(&limit.name));
+            findings.error(place, message, why)
+        })?;
+        let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
+        let added = limit.overrides.add_id(parsed.len(), fingerprint, given);
+        added.map_err(|first| twice(&limit.overrides, first, self.files, place, &parsed.to_string(), findings))
+    }
+
+    fn add_network(
+        &mut self,
+        limit: usize,
+        shared: &Shared<'_>,
+        node: &Node,
+        findings: &mut Findings,
+    ) -> Result<(), Reported> {
+        let network = network(node, findings)?;
+        let given = self.given(shared, node.place, None);
+        let overrides = &mut self.limits.drafts[limit].limit.overrides;
+        let added = overrides.add_network(network, given);
+        added.map_err(|first| twice(overrides, first, self.files, node.place, &network.to_string(), findings))
+    }
+
+    fn add_regex(
+        &mut self,
+        limit: usize,
+        shared: &Shared<'_>,
+        node: &Node,
+        findings: &mut Findings,
+    ) -> Result<(), Reported> {
+        let regex = regex(node, findings)?;
+        let given = self.given(shared, node.place, None);
+        let draft = &mut self.limits.drafts[limit];
+        if draft.by_is_known && draft.limit.by.is_empty() {
+            let message = format!("{} is `by: global`, it has no ids to match", quoted(&draft.limit.name));
+            return Err(findings.error(node.place, message, "give the limit its numbers directly"));
+        }
+        draft.regexes += 1;
+        if draft.regexes > MOST_REGEXES {
+            let message = format!("more than {MOST_REGEXES} regular expressions for one limit");
+            return Err(findings.error(node.place, message, "join them with `|`, or list ids"));
+        }
+        draft.limit.overrides.add_regex(regex.as_str(), given);
+        Ok(())
+    }
+
+    fn given(&self, shared: &Shared<'_>, place: Place, comment: Option<&str>) -> Override {
+        let comment = comment.or(shared.comment).map(Into::into);
+        let origin = Origin { file: self.file, line: place.line, comment };
+        Override { allowance: shared.allowance.clone(), until: shared.until, origin }
+    }
+}
+
+/// Whom an override is for.
+enum Subject<'n> {
+    Id(&'n str, Place),
+    Ids(&'n [Node]),
+    Networks(&'n [Node]),
+    Regexes(&'n [Node]),
+}
+
+fn subject<'n>(
+    key: &'n Key,
+    id: Option<&'n str>,
+    fields: &Fields<'n>,
+    findings: &mut Findings,
+) -> Result<Subject<'n>, Reported> {
+    let mut given = SUBJECTS.iter().filter_map(|name| fields.get(name));
+    let (first, second) = (given.next(), given.next());
+    if let Some(id) = id {
+        return match first {
+            None => Ok(Subject::Id(id, key.place)),
+            Some((other, _)) => {
+                let message = format!("`{}` beside the id in the key", other.text);
+                Err(findings.error(other.place, message, "keep one of them"))
+            }
+        };
+    }
+    if let Some((other, _)) = second {
+        let help = "make an entry for each; one of `ids`, `regex` and `cidr` says whom it is for";
+        return Err(findings.error(other.place, format!("`{}` is one too many", other.text), help));
+    }
+    let Some((kind, node)) = first else {
+        let message = format!("{} names no id", quoted(&key.text));
+        let help = "write `Name:id`, or give `ids`, `regex` or `cidr`; defaults belong under `limits`";
+        return Err(findings.error(key.place, message, help));
+    };
+    let nodes = match (kind.text.as_str(), &node.value) {
+        ("ids", Value::Scalar { .. } | Value::Map(_)) => {
+            let message = format!("`ids` is a list, this is {}", node.kind());
+            return Err(findings.error(node.place, message, "write `ids: [...]`"));
+        }
+        _ => one_or_more(node, findings)?,
+    };
+    Ok(match kind.text.as_str() {
+        "ids" => Subject::Ids(nodes),
+        "cidr" => Subject::Networks(nodes),
+        _ => Subject::Regexes(nodes),
+    })
+}
+
+fn twice(
+    overrides: &Overrides,
+    first: usize,
+    files: &[String],
+    place: Place,
+    what: &str,
+    findings: &mut Findings,
+) -> Reported {
+    let origin = overrides.get(first).map(|given| &given.origin);
+    let file = origin.and_then(|origin| files.get(usize::from(origin.file))).map_or("", String::as_str);
+    let line = origin.map_or(0, |origin| origin.line);
+    let help = format!("the first one is at {file}:{line}; keep one of them");
+    findings.error(place, format!("ambiguous: a second override for {}", quoted(what)), help)
+}

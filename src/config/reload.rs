@@ -1,0 +1,221 @@
+//! Noticing that the files changed.
+//!
+//! Files are polled, by path: a Kubernetes volume changes by swapping a symbolic link of the directory, which file
+//! system notifications miss and a read through the path cannot. Everything here blocks; the caller gives it a thread.
+
+use std::fs::Metadata;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::problem::Problem;
+use super::{Source, read};
+
+/// A file that was changed less than this before it was read may change again without a later time stamp: the clocks
+/// of file systems tick every 4 ms to 2 s.
+const COARSEST_CLOCK: Duration = Duration::from_secs(3);
+
+/// Whether to look into the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Only if their time stamps, sizes or inodes differ: reading 70 MB every two seconds would be wasteful.
+    IfTouched,
+    /// In any case, as on SIGHUP.
+    Always,
+}
+
+/// What has become of the files since the last time.
+#[derive(Debug)]
+pub enum Change {
+    /// They say the same, or are still unreadable for the same reason.
+    Same,
+    /// They say something else, or can be read again.
+    New(Sources),
+    /// One of them cannot be read. Said once for each reason.
+    Unreadable(Problem),
+}
+
+/// All files of the rules, read together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The rules file.
+    pub limits: Source,
+    /// The files of overrides.
+    pub overrides: Vec<Source>,
+}
+
+/// Watches a rules file and files of overrides.
+#[derive(Debug)]
+pub struct Watcher {
+    limits: PathBuf,
+    overrides: Vec<PathBuf>,
+    state: State,
+}
+
+/// What was seen last.
+#[derive(Debug)]
+enum State {
+    Nothing,
+    Read { stamps: Option<Vec<Stamp>>, hash: u64 },
+    Failed(Problem),
+}
+
+/// What a changed file shows without being read: device, inode, size, and the times of its content and its metadata
+/// in seconds and nanoseconds. The latter catches copies that keep the former.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
+
+impl Watcher {
+    /// Watches these files; the first [`Self::poll`] reads them.
+    pub fn new(limits: PathBuf, overrides: Vec<PathBuf>) -> Self {
+        Self { limits, overrides, state: State::Nothing }
+    }
+
+    /// What changed since the last call.
+    pub fn poll(&mut self, look: Look) -> Change {
+        let now = SystemTime::now();
+        let before = self.stamps();
+        if let State::Read { stamps: Some(seen), .. } = &self.state
+            && look == Look::IfTouched
+            && before.as_ref().is_some_and(|stamps| stamps == seen)
+        {
+            return Change::Same;
+        }
+        let sources = match self.read() {
+            Ok(sources) => sources,
+            Err(problem) => {
+                if matches!(&self.state, State::Failed(known) if *known == problem) {
+                    return Change::Same;
+                }
+                self.state = State::Failed(problem.clone());
+                return Change::Unreadable(problem);
+            }
+        };
+        // Stamps that moved while the files were read, or may stand still while they change, are no help next time.
+        let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
+        let hash = hash(&sources);
+        let same = matches!(self.state, State::Read { hash: known, .. } if known == hash);
+        self.state = State::Read { stamps, hash };
+        if same { Change::Same } else { Change::New(sources) }
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&self.limits).chain(&self.overrides).map(PathBuf::as_path)
+    }
+
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        self.paths().map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
+    }
+
+    fn read(&self) -> Result<Sources, Problem> {
+        let overrides = self.overrides.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+        Ok(Sources { limits: read(&self.limits)?, overrides })
+    }
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    (metadata.dev(), metadata.ino(), metadata.size(), modified, (metadata.ctime(), metadata.ctime_nsec()))
+}
+
+fn settled(stamps: &[Stamp], now: SystemTime) -> bool {
+    let Ok(now) = now.duration_since(SystemTime::UNIX_EPOCH) else { return false };
+    let quiet_since = i64::try_from(now.saturating_sub(COARSEST_CLOCK).as_secs()).unwrap_or(i64::MAX);
+    stamps.iter().all(|(.., modified, changed)| modified.0.max(changed.0) < quiet_since)
+}
+
+/// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
+fn hash(sources: &Sources) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for source in std::iter::once(&sources.limits).chain(&sources.overrides) {
+        source.text.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Polls and compares what was found: the text of the rules file, `Err` for unreadable, `None` for no change.
+    #[track_caller]
+    fn polls(watcher: &mut Watcher, look: Look, expected: Option<Result<&str, ()>>) {
+        let found = match watcher.poll(look) {
+            Change::Same => None,
+            Change::New(sources) => Some(Ok(sources.limits.text)),
+            Change::Unreadable(_) => Some(Err(())),
+        };
+        assert_eq!(found.as_ref().map(|found| found.as_deref().map_err(|()| ())), expected);
+    }
+
+    #[test]
+    fn changed_content_is_new_and_touched_files_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (limits, overrides) = (directory.path().join("limits.yaml"), directory.path().join("overrides.yaml"));
+        fs::write(&limits, "a").unwrap();
+        fs::write(&overrides, "b").unwrap();
+        let mut watcher = Watcher::new(limits.clone(), vec![overrides.clone()]);
+        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+        polls(&mut watcher, Look::IfTouched, None);
+        fs::write(&limits, "a").unwrap();
+        polls(&mut watcher, Look::IfTouched, None);
+        polls(&mut watcher, Look::Always, None);
+        // The same length within the same tick of the clock must be noticed too.
+        fs::write(&limits, "c").unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Ok("c")));
+        fs::write(&overrides, "d").unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Ok("c")));
+    }
+
+    #[test]
+    fn settled_files_are_not_read_unless_asked_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watcher = Watcher::new(path.clone(), Vec::new());
+        // As if `b` had been read long ago at the time of these stamps.
+        let sources = Sources { limits: Source { name: String::new(), text: "b".into() }, overrides: Vec::new() };
+        watcher.state = State::Read { stamps: watcher.stamps(), hash: hash(&sources) };
+        polls(&mut watcher, Look::IfTouched, None);
+        polls(&mut watcher, Look::Always, Some(Ok("a")));
+        let stamps = watcher.stamps().unwrap();
+        assert!(!settled(&stamps, SystemTime::now()));
+        assert!(settled(&stamps, SystemTime::now() + Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn an_unreadable_file_is_said_once_and_its_return_is_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        let mut watcher = Watcher::new(path.clone(), Vec::new());
+        polls(&mut watcher, Look::IfTouched, Some(Err(())));
+        polls(&mut watcher, Look::IfTouched, None);
+        fs::write(&path, "a").unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+        fs::write(&path, [0xff]).unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Err(())));
+        fs::write(&path, "a").unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+    }
+
+    #[test]
+    fn a_swapped_symbolic_link_is_followed() {
+        // What a kubelet does: `limits.yaml` -> `..data/limits.yaml`, and `..data` is renamed over.
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        for version in ["1", "2"] {
+            fs::create_dir(root.join(version)).unwrap();
+            fs::write(root.join(version).join("limits.yaml"), version).unwrap();
+        }
+        symlink("1", root.join("..data")).unwrap();
+        symlink("..data/limits.yaml", root.join("limits.yaml")).unwrap();
+        let mut watcher = Watcher::new(root.join("limits.yaml"), Vec::new());
+        polls(&mut watcher, Look::IfTouched, Some(Ok("1")));
+        symlink("2", root.join("..data_tmp")).unwrap();
+        fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+        polls(&mut watcher, Look::IfTouched, Some(Ok("2")));
+    }
+}
