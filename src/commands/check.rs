@@ -52,22 +52,19 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
         };
         let loaded = config::load(&source, &overrides, fingerprinter, now);
         write!(err, "{}", loaded.report)?;
-        match loaded.rules {
-            Some(rules) => {
-                let limits = rules.limits();
-                let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
-                let warnings = match loaded.report.warnings {
-                    0 => String::new(),
-                    warnings => format!(", {}", counted(warnings, "warning")),
-                };
-                let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
-                writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
-            }
-            None => {
-                writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
-                exit = 1;
-            }
-        }
+        let Some(rules) = loaded.rules else {
+            writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
+            exit = 1;
+            continue;
+        };
+        let limits = rules.limits();
+        let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
+        let warnings = match loaded.report.warnings {
+            0 => String::new(),
+            warnings => format!(", {}", counted(warnings, "warning")),
+        };
+        let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
+        writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
     }
     Ok(exit)
 }
