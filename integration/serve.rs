@@ -37,8 +37,8 @@ fn rush(processes: &[&Weir], each: usize) -> usize {
 fn exactly_the_burst_passes_in_memory_with_two_workers() {
     let weir = Weir::serve(THOUSAND, &["--workers", "2"]);
     assert_eq!(rush(&[&weir], 40), 1_000);
-    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"allowed\"}"), 1_000.0);
-    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"denied\"}"), 1_560.0);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"allowed\"}"), 1_000);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"denied\"}"), 1_560);
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn exactly_the_burst_passes_through_two_processes_that_share_a_redis() {
     // Nothing may be decided by a policy here, however busy the machine is.
     let flags = ["--workers", "2", "--store", &url, "--store-timeout", "5s"];
     let (one, other) = (Weir::serve(THOUSAND, &flags), Weir::serve(THOUSAND, &flags));
-    is_connected(&one, 2.0);
-    is_connected(&other, 2.0);
+    is_connected(&one, 2);
+    is_connected(&other, 2);
     assert_eq!(rush(&[&one, &other], 40), 1_000);
 }
 
-fn is_connected(weir: &Weir, workers: f64) {
+fn is_connected(weir: &Weir, workers: u64) {
     eventually("all workers are connected", || match weir.metric("weir_store_connections") {
         connected if connected == workers => Ok(()),
         connected => Err(connected),
@@ -67,7 +67,7 @@ fn idle_time_saves_nothing_up(flags: &[&str]) {
         let limits = format!("limits: {{ L{burst}: {{ by: global, count: {burst}, period: {}m }} }}", burst * 10);
         let weir = Weir::serve(&limits, flags);
         if !flags.is_empty() {
-            is_connected(&weir, 1.0);
+            is_connected(&weir, 1);
         }
         let mut connection = weir.connect();
         assert_eq!(connection.get("/", &[]).status, 200);
@@ -163,7 +163,7 @@ fn a_redis_that_freezes_costs_what_the_policies_say() {
     resumes(&weir);
     redis.freeze();
     by_policy(&weir, TIMEOUT, 50);
-    assert!(weir.metric("weir_store_errors_total{kind=\"late\"}") >= 1.0);
+    assert!(weir.metric("weir_store_errors_total{kind=\"late\"}") >= 1);
     redis.thaw();
     resumes(&weir);
 }
@@ -175,7 +175,7 @@ fn a_redis_without_memory_costs_what_the_policies_say() {
     resumes(&weir);
     redis.cli(&["config", "set", "maxmemory", "1"]);
     by_policy(&weir, TIMEOUT, 20);
-    assert!(weir.metric("weir_store_errors_total{kind=\"refused\"}") >= 1.0);
+    assert!(weir.metric("weir_store_errors_total{kind=\"refused\"}") >= 1);
     redis.cli(&["config", "set", "maxmemory", "0"]);
     resumes(&weir);
 }
@@ -212,14 +212,14 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
         let ready = weir.admin("/readyz").body;
         if ready.contains("burst must be at least 1") { Ok(()) } else { Err(ready) }
     });
-    assert_eq!(weir.metric("weir_config_last_reload_successful"), 0.0);
+    assert_eq!(weir.metric("weir_config_last_reload_successful"), 0);
     assert_eq!(ask(), (200, "\"L\";r=1".into()));
 
     // The two that were used stay used.
     std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 10 } }").unwrap();
     weir.signal("HUP");
     eventually("the new rules are in force", || match weir.metric("weir_config_last_reload_successful") {
-        1.0 => Ok(()),
+        1 => Ok(()),
         other => Err(other),
     });
     assert_eq!(ask(), (200, "\"L\";r=7".into()));
@@ -230,7 +230,7 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
     std::os::unix::fs::symlink("new.yaml", &swapped).unwrap();
     std::fs::rename(&swapped, weir.limits_file()).unwrap();
     let reloads = || weir.metric("weir_config_reloads_total{result=\"success\"}");
-    eventually("the change is noticed", || if reloads() >= 2.0 { Ok(()) } else { Err(reloads()) });
+    eventually("the change is noticed", || if reloads() >= 2 { Ok(()) } else { Err(reloads()) });
     assert_eq!(ask(), (200, "\"L\";r=16".into()));
 }
 
@@ -256,8 +256,8 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     // New ids share one bucket at the bound, and it is empty.
     assert_eq!(status("newcomer"), 429);
     let keys = weir.metric("weir_keys");
-    assert!((1_900.0..=2_100.0).contains(&keys), "{keys} keys are held");
-    assert!(weir.metric("weir_keys_overflowed") > 10_000.0);
+    assert!((1_900..=2_100).contains(&keys), "{keys} keys are held");
+    assert!(weir.metric("weir_keys_overflowed") > 10_000);
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
 }

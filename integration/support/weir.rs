@@ -66,7 +66,7 @@ impl Weir {
 
     /// The value of a metric, by its name with its labels.
     #[track_caller]
-    pub(crate) fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.admin("/metrics").body;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))

@@ -70,19 +70,15 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
         }
     };
     match cli.command {
-        Command::Serve(args) => serve::run(*args, err),
-        Command::Check(args) => check::run(&args, out, err).map(outcome),
+        Command::Serve(args) => serve::run(&args, err),
+        Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Replay(args) => replay::run(&args, out, err),
-        Command::Schema(args) => schema::run(&args, out).map(outcome),
+        Command::Schema(args) => schema::run(&args, out),
     }
 }
 
 fn could_not_start(err: &mut dyn Write, error: &dyn Display) -> io::Result<ExitCode> {
     writeln!(err, "error: {error}")?;
     Ok(ExitCode::CouldNotStart)
-}
-
-fn outcome(code: u8) -> ExitCode {
-    if code == 0 { ExitCode::Success } else { ExitCode::BadInput }
 }

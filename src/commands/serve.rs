@@ -93,7 +93,7 @@ pub struct Args {
 }
 
 /// Serves until a signal ends it.
-pub fn run(args: Args, err: &mut dyn Write) -> io::Result<ExitCode> {
+pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let checked = logging::start(&args.log).and_then(|()| {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
