@@ -17,6 +17,8 @@ use super::Timeouts;
 /// request costs the timer wheel nothing.
 #[derive(Debug)]
 pub(super) struct Activity {
+    /// The time at which the connection's task was woken: what happens in one go happens at one time.
+    now: Cell<Instant>,
     phase: Cell<Phase>,
     since: Cell<Instant>,
     uploading: Cell<bool>,
@@ -41,18 +43,31 @@ enum Phase {
 
 impl Activity {
     pub(super) fn new() -> Self {
+        let now = Instant::now();
         Self {
+            now: Cell::new(now),
             phase: Cell::new(Phase::Opened),
-            since: Cell::new(Instant::now()),
+            since: Cell::new(now),
             uploading: Cell::new(false),
             late: Cell::new(false),
             unread: Cell::new(false),
         }
     }
 
+    /// The connection's task was woken. One look at the clock a wake-up instead of one an event saves a request a dozen
+    /// of them, 0.3 us.
+    pub(super) fn wake(&self) {
+        self.now.set(Instant::now());
+    }
+
+    /// When the connection's task was woken.
+    pub(super) fn now(&self) -> Instant {
+        self.now.get()
+    }
+
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
-        self.since.set(Instant::now());
+        self.moved();
     }
 
     /// The request's fields are complete; `uploading` if a body follows.
@@ -75,7 +90,7 @@ impl Activity {
 
     /// A part of a body has moved.
     pub(super) fn moved(&self) {
-        self.since.set(Instant::now());
+        self.since.set(self.now.get());
     }
 
     /// The request's body has ended; from now on it is the upstream that is waited for.

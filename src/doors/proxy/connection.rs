@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::activity::{Activity, Watched};
 use super::fields::Peer;
+use super::stream::Compact;
 use super::{MAX_BUFFER, Proxy};
 
 /// Fields of a request. hyper answers 431 to more.
@@ -39,7 +40,7 @@ impl Proxy {
                 async move { proxy.serve(&peer, &activity, request).await }
             })
         };
-        let io = TokioIo::new(Watched::new(stream, activity.clone()));
+        let io = TokioIo::new(Watched::new(Compact(stream), activity.clone()));
         // The deadlines are ours: hyper's for the fields would take a timer and an allocation a request, and would
         // treat an idle connection like a slow one.
         let mut connection = http1::Builder::new()
@@ -51,6 +52,7 @@ impl Proxy {
         let mut is_draining = false;
         let mut alarm = pin!(sleep_until(activity.deadline(&self.timeouts).into()));
         let ended = poll_fn(|cx| {
+            activity.wake();
             loop {
                 if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
                     return Poll::Ready(Some(ended));
@@ -66,7 +68,7 @@ impl Proxy {
                     alarm.as_mut().reset(deadline.into());
                 }
                 while alarm.as_mut().poll(cx).is_ready() {
-                    if deadline <= Instant::now() {
+                    if deadline <= activity.now() {
                         break;
                     }
                     alarm.as_mut().reset(deadline.into());
@@ -83,7 +85,7 @@ impl Proxy {
         .await;
         match ended {
             Some(Ok(())) if activity.has_unread() => {
-                linger(connection.into_parts().io.into_inner().into_inner()).await;
+                linger(connection.into_parts().io.into_inner().into_inner().0).await;
             }
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::debug!("a client's connection ended: {error}"),

@@ -23,13 +23,14 @@ use super::activity::Activity;
 use super::body::RequestBody;
 use super::failure::UpstreamError;
 use super::pool::Pool;
+use super::stream::Compact;
 
-/// A connection to an upstream.
+/// A connection to an upstream. It goes from hand to hand in a box: it is a kilobyte.
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: http1::SendRequest<RequestBody>,
     /// `None` when it is closed.
-    driver: Option<http1::Connection<TokioIo<TcpStream>, RequestBody>>,
+    driver: Option<http1::Connection<TokioIo<Compact<TcpStream>>, RequestBody>>,
     /// When it came into the pool.
     pub(super) idle_since: Instant,
 }
@@ -45,9 +46,10 @@ pub(super) enum SendError {
 
 impl Connection {
     /// Speaks HTTP/1.1 on a new stream.
-    pub(super) async fn handshake(stream: TcpStream) -> Result<Self, hyper::Error> {
-        let (sender, driver) = http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(stream)).await?;
-        Ok(Self { sender, driver: Some(driver), idle_since: Instant::now() })
+    pub(super) async fn handshake(stream: TcpStream) -> Result<Box<Self>, hyper::Error> {
+        let (sender, driver) =
+            http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(Compact(stream))).await?;
+        Ok(Box::new(Self { sender, driver: Some(driver), idle_since: Instant::now() }))
     }
 
     /// Reads and writes what can be read and written now.
@@ -67,7 +69,7 @@ impl Connection {
 
     /// Sends a request and waits for the response's fields.
     pub(super) async fn send(
-        mut self,
+        mut self: Box<Self>,
         request: Request<RequestBody>,
         activity: &Rc<Activity>,
         pool: &Rc<Pool>,
@@ -109,7 +111,7 @@ impl Connection {
 pub(super) struct UpstreamBody {
     incoming: Incoming,
     /// `None` once the body has ended or failed.
-    connection: Option<Connection>,
+    connection: Option<Box<Connection>>,
     pool: Rc<Pool>,
     activity: Rc<Activity>,
 }
@@ -122,7 +124,7 @@ impl UpstreamBody {
                 connection.drive(cx);
             }
             if connection.is_reusable() {
-                self.pool.put(connection);
+                self.pool.put(connection, self.activity.now());
             }
         }
     }

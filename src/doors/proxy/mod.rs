@@ -38,6 +38,7 @@ mod failure;
 mod fields;
 mod log;
 mod pool;
+mod stream;
 mod target;
 mod upstream;
 

@@ -18,7 +18,7 @@ const MAX_IDLE: usize = 256;
 pub(super) struct Pool {
     /// Host and port, for the log.
     authority: String,
-    idle: RefCell<VecDeque<Connection>>,
+    idle: RefCell<VecDeque<Box<Connection>>>,
     idle_time: Duration,
     counters: Rc<Counters>,
     log: Throttle,
@@ -31,10 +31,10 @@ impl Pool {
 
     /// The connection that was used last: it is the least likely to have been closed, and the others get a chance to
     /// grow old.
-    pub(super) fn take(&self) -> Option<Connection> {
+    pub(super) fn take(&self, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         let connection = idle.pop_back()?;
-        if connection.idle_since.elapsed() < self.idle_time {
+        if now.saturating_duration_since(connection.idle_since) < self.idle_time {
             return Some(connection);
         }
         // The others are older.
@@ -43,10 +43,10 @@ impl Pool {
     }
 
     /// Keeps a connection for another request.
-    pub(super) fn put(&self, mut connection: Connection) {
+    pub(super) fn put(&self, mut connection: Box<Connection>, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE {
-            connection.idle_since = Instant::now();
+            connection.idle_since = now;
             idle.push_back(connection);
         }
     }

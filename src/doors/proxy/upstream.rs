@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::time::Instant;
 
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -118,10 +117,10 @@ impl Client {
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, self.host.clone());
         }
-        let start = Instant::now();
+        let start = activity.now();
         let sent = self.exchange(request, activity).await;
         match &sent {
-            Ok(_) => self.counters.upstream_answered(start.elapsed()),
+            Ok(_) => self.counters.upstream_answered(activity.now() - start),
             Err(error) => match error.reason() {
                 Some(reason) => self.pool.failed(reason, error),
                 None => tracing::debug!(upstream = %self.upstream, "request broke off: {error}"),
@@ -136,7 +135,7 @@ impl Client {
         activity: &Rc<Activity>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         loop {
-            let pooled = self.pool.take();
+            let pooled = self.pool.take(activity.now());
             let was_pooled = pooled.is_some();
             let connection = match pooled {
                 Some(connection) => connection,
@@ -156,7 +155,7 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, UpstreamError> {
+    async fn connect(&self) -> Result<Box<Connection>, UpstreamError> {
         let HttpUpstream { host, port } = &self.upstream;
         // Resolves the name anew each time: a pool that keeps its connections asks seldom, and a server that moved is
         // found within the idle time.
