@@ -142,8 +142,8 @@ impl MemoryStore {
 /// Where a charge's bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Under its own fingerprint, with this meter.
-    Held(Meter),
+    /// Under its own fingerprint, in this slot, with this meter.
+    Held(usize, Meter),
     /// To be put there; there is room.
     New,
     /// In the limit's shared bucket: the bucket is new and there is no room.
@@ -155,9 +155,10 @@ impl Shard {
         Self { table: Table::new(bound), evicted: 0, overflowed: 0 }
     }
 
+    #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
-        if let Some(meter) = self.table.find(charge.bucket.fingerprint) {
-            return Place::Held(meter);
+        if let Some((slot, meter)) = self.table.find(charge.bucket.fingerprint) {
+            return Place::Held(slot, meter);
         }
         if self.table.len() >= bound {
             // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and
@@ -172,14 +173,16 @@ impl Shard {
     }
 }
 
+#[inline]
 fn read(shared: Option<&HashMap<String, Meter>>, place: Place, charge: &Charge) -> Option<Meter> {
     match place {
-        Place::Held(meter) => Some(meter),
+        Place::Held(_, meter) => Some(meter),
         Place::New => None,
         Place::Shared => shared?.get(&shared_key(charge)).copied(),
     }
 }
 
+#[inline]
 fn apply(
     shard: &mut Shard,
     shared: Option<&mut HashMap<String, Meter>>,
@@ -190,12 +193,13 @@ fn apply(
     let fingerprint = charge.bucket.fingerprint;
     match (place, change, shared) {
         (_, Change::Keep, _) | (Place::Shared, _, None) => {}
-        (Place::Held(_) | Place::New, Change::Write(meter), _) => {
+        (Place::Held(slot, _), Change::Write(meter), _) => shard.table.update(slot, fingerprint, meter),
+        (Place::New, Change::Write(meter), _) => {
             if shard.table.insert(fingerprint, meter) {
                 shard.evicted += shard.table.sweep(meter.since, SWEEP);
             }
         }
-        (Place::Held(_) | Place::New, Change::Clear, _) => shard.table.remove(fingerprint),
+        (Place::Held(..) | Place::New, Change::Clear, _) => shard.table.remove(fingerprint),
         (Place::Shared, Change::Write(meter), Some(shared)) => {
             // Limits that a reload removed leave their bucket here until it is full.
             shared.retain(|_, other| !other.is_full(meter.since));

@@ -42,9 +42,21 @@ impl Table {
         self.held
     }
 
-    /// The meter of a bucket, if it is held.
-    pub(super) fn find(&self, fingerprint: u128) -> Option<Meter> {
-        self.locate(key(fingerprint)).ok().map(|slot| self.slots[slot].meter)
+    /// The meter of a bucket, if it is held, and its slot, for [`Self::update`].
+    #[inline]
+    pub(super) fn find(&self, fingerprint: u128) -> Option<(usize, Meter)> {
+        self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].meter))
+    }
+
+    /// Sets the meter of a bucket that was found in `slot`, wherever it has moved since.
+    #[inline]
+    pub(super) fn update(&mut self, slot: usize, fingerprint: u128, meter: Meter) {
+        match self.slots.get_mut(slot) {
+            Some(entry) if entry.fingerprint == key(fingerprint) => entry.meter = meter,
+            _ => {
+                self.insert(fingerprint, meter);
+            }
+        }
     }
 
     /// Sets the meter of a bucket; whether the bucket is new.
@@ -97,6 +109,7 @@ impl Table {
     }
 
     /// The slot of a fingerprint, or else the one that it has to go to.
+    #[inline]
     fn locate(&self, fingerprint: u128) -> Result<usize, usize> {
         if self.slots.is_empty() {
             return Err(0);
@@ -246,7 +259,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 prop_assert!(table.slots() <= slots_for(bound));
                 for (fingerprint, full_at) in &map {
-                    prop_assert_eq!(table.find(*fingerprint), Some(meter(*full_at)));
+                    prop_assert_eq!(table.find(*fingerprint).map(|(_, meter)| meter), Some(meter(*full_at)));
                 }
             }
             for _ in 0..bound {
