@@ -89,6 +89,9 @@ fn together(criterion: &mut Criterion, keys: u64) {
     let mut random = Random(3);
     for count in [2, 4] {
         let mut charges = vec![charge(ample()); count];
+        for (place, charge) in (0..).zip(&mut charges) {
+            charge.bucket.fingerprint = fingerprint(place);
+        }
         criterion.bench_with_input(BenchmarkId::new("decide/charges", count), &count, |bencher, &count| {
             bencher.iter(|| {
                 // Keys of one request are different: each comes from a part of its own.
@@ -177,7 +180,7 @@ fn ample() -> Numbers {
 
 fn charge(numbers: Numbers) -> Charge {
     Charge {
-        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: 0 },
+        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: fingerprint(0) },
         numbers,
         cost: 1,
         mode: Mode::Spend,
