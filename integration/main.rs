@@ -4,6 +4,7 @@
 
 mod commands;
 mod layers;
+mod proxy;
 mod redis;
 mod serve;
 mod support;

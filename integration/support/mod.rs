@@ -2,7 +2,10 @@
 
 pub(crate) mod http;
 pub(crate) mod redis;
+pub(crate) mod server;
+pub(crate) mod upstream;
 pub(crate) mod weir;
+pub(crate) mod wire;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};

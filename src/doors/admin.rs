@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::store::redis::Breaker;
 
 /// For a request's fields, and for the next request: a scraper that keeps its connection comes every 15 s or so.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What the process knows of its own readiness.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Admin {
         response
     }
 
-    fn health_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+    fn health_page(_: &Self) -> (StatusCode, &'static str, Vec<u8>) {
         (StatusCode::OK, "text/plain; charset=utf-8", b"ok\n".to_vec())
     }
 

@@ -11,7 +11,7 @@ const BACKLOG: i32 = 4_096;
 
 /// When an idle peer is asked whether it is still there, so that one that vanished does not hold its socket for ever.
 const KEEPALIVE: TcpKeepalive =
-    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
+    TcpKeepalive::new().with_time(Duration::from_mins(1)).with_interval(Duration::from_secs(20)).with_retries(3);
 
 /// Binds `count` sockets to one address, so that the system spreads the connections over them (`SO_REUSEPORT`). With
 /// port 0 the system picks a port for the first and the others take the same.

@@ -108,10 +108,10 @@ impl Running {
 
 /// Starts a server: when it returns, the doors are open. After an error, what had been started ends by itself.
 pub fn start(
-    options: ServerOptions,
-    shared: Arc<Shared>,
-    make_store: MakeStore,
-    readiness: Arc<Readiness>,
+    options: &ServerOptions,
+    shared: &Arc<Shared>,
+    make_store: &MakeStore,
+    readiness: &Arc<Readiness>,
     reload: Reload,
 ) -> Result<Running, ServerError> {
     let bind = |door, address, count| {

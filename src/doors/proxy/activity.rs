@@ -154,7 +154,7 @@ impl Activity {
 }
 
 /// Ten years, for a timeout that is so long that the clock cannot add it.
-const FOREVER: Duration = Duration::from_secs(315_360_000);
+const FOREVER: Duration = Duration::from_hours(87_600);
 
 /// A client's stream, watched.
 #[derive(Debug)]

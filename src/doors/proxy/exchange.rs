@@ -90,9 +90,14 @@ impl Connection {
             Some(Ok(response)) => {
                 let (parts, incoming) = response.into_parts();
                 let pool = pool.clone();
-                let mut body = UpstreamBody { incoming, connection: Some(self), pool, activity: activity.clone() };
+                let activity = activity.clone();
+                let mut body = UpstreamBody { incoming, connection: Some(self), pool, activity, broken: None };
                 if body.incoming.is_end_stream() {
-                    poll_fn(|cx| Poll::Ready(body.finish(cx))).await;
+                    poll_fn(|cx| {
+                        body.finish(cx);
+                        Poll::Ready(())
+                    })
+                    .await;
                 }
                 Ok(Response::from_parts(parts, body))
             }
@@ -114,6 +119,8 @@ pub(super) struct UpstreamBody {
     connection: Option<Box<Connection>>,
     pool: Rc<Pool>,
     activity: Rc<Activity>,
+    /// How it broke off, once it has.
+    broken: Option<hyper::Error>,
 }
 
 impl UpstreamBody {
@@ -140,6 +147,9 @@ impl Body for UpstreamBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         let mut polled = self.poll_incoming();
         if polled.is_pending()
             && let Some(connection) = &mut self.connection
@@ -147,7 +157,7 @@ impl Body for UpstreamBody {
             connection.drive(cx);
             polled = self.poll_incoming();
         }
-        match &polled {
+        match polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(_))) => {
                 self.activity.moved();
@@ -158,7 +168,12 @@ impl Body for UpstreamBody {
             Poll::Ready(None) => self.finish(cx),
             Poll::Ready(Some(Err(error))) => {
                 self.connection = None;
-                self.pool.body_failed(error);
+                self.pool.body_failed(&error);
+                // hyper drops what it has not sent when it hears of an error, even the response's fields. So it hears
+                // of it a turn later, when all that came before is on its way.
+                self.broken = Some(error);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
         }
         polled

@@ -20,8 +20,11 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 ///
 /// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because no
 /// upgrade is offered: an `h2c` that slips through would take the following requests past every limit.
-const HOP_BY_HOP: [HeaderName; 7] =
-    [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHORIZATION, HTTP2_SETTINGS];
+const HOP_BY_HOP: [HeaderName; 8] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHORIZATION, HTTP2_SETTINGS];
+
+/// Fields in which a peer says who the client is. Those that we send are replaced.
+const CLAIMS: [HeaderName; 5] = [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, FORWARDED, X_REAL_IP];
 
 /// Fields that a `Connection` field may name without effect: what says where the message goes and how long it is.
 const NOT_CONNECTION_OPTIONS: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
@@ -33,23 +36,32 @@ static VIA_10: HeaderValue = HeaderValue::from_static("1.0 weir");
 /// Takes away the fields that are not meant for the next hop.
 pub(super) fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
-        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-        headers.remove(CONNECTION);
-        for option in lines.iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
-            let option = option.trim();
-            // What nearly every `Connection` field says; `keep-alive` goes below.
-            if option.eq_ignore_ascii_case("keep-alive") || option.eq_ignore_ascii_case("close") {
-                continue;
-            }
-            if let Ok(name) = HeaderName::try_from(option)
-                && !NOT_CONNECTION_OPTIONS.contains(&name)
-            {
-                headers.remove(name);
-            }
+        strip_named(headers);
+    }
+    remove_all(headers, &HOP_BY_HOP);
+}
+
+/// Takes away what the `Connection` field names.
+fn strip_named(headers: &mut HeaderMap) {
+    let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    for option in lines.iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
+        let option = option.trim();
+        // What nearly every `Connection` field says, and no field of use.
+        if option.eq_ignore_ascii_case("keep-alive") || option.eq_ignore_ascii_case("close") {
+            continue;
+        }
+        if let Ok(name) = HeaderName::try_from(option)
+            && !NOT_CONNECTION_OPTIONS.contains(&name)
+        {
+            headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
+}
+
+/// Removes what is there of `names`. To look through the few names of a message costs less than to hash each of these.
+fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    while let Some(present) = headers.keys().find_map(|given| names.iter().find(|name| *name == given)) {
+        headers.remove(present);
     }
 }
 
@@ -84,14 +96,12 @@ impl Peer {
                 headers.entry(X_FORWARDED_HOST).or_insert(host);
             }
         } else {
+            remove_all(headers, &CLAIMS);
             headers.insert(X_FORWARDED_FOR, self.text.clone());
             headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
-            match host {
-                Some(host) => headers.insert(X_FORWARDED_HOST, host),
-                None => headers.remove(X_FORWARDED_HOST),
-            };
-            headers.remove(FORWARDED);
-            headers.remove(X_REAL_IP);
+            if let Some(host) = host {
+                headers.insert(X_FORWARDED_HOST, host);
+            }
         }
         headers.append(VIA, if version == Version::HTTP_10 { VIA_10.clone() } else { VIA_11.clone() });
     }

@@ -71,7 +71,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             header: Duration::from_secs(10),
-            idle: Duration::from_secs(60),
+            idle: Duration::from_mins(1),
             connect: Duration::from_secs(1),
             response: Duration::from_secs(30),
             upstream_idle: Duration::from_secs(4),

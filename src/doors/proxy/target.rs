@@ -113,13 +113,10 @@ mod tests {
         }
     }
 
+    type Fields = &'static [(&'static str, &'static str)];
+
     #[track_caller]
-    fn check_request(
-        method: &str,
-        target: &str,
-        version: Version,
-        fields: &[(&'static str, &str)],
-    ) -> Result<String, Failure> {
+    fn check_request(method: &str, target: &str, version: Version, fields: Fields) -> Result<String, Failure> {
         let mut request = Request::builder().method(method).uri(target).version(version);
         for (name, value) in fields {
             request = request.header(*name, *value);
@@ -132,7 +129,7 @@ mod tests {
 
     #[test]
     fn requests_are_made_origin_form() {
-        let cases: [(&str, &[(&'static str, &str)], &str); 4] = [
+        let cases: [(&str, Fields, &str); 4] = [
             ("/a//b?c=%20d", &[("host", "A.example:80")], "a.example /a//b?c=%20d A.example:80"),
             ("http://b.example:81/x?y", &[("host", "a.example")], "b.example /x?y b.example:81"),
             ("http://b.example", &[("host", "a.example")], "b.example / b.example"),
@@ -146,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_forwarded_is_refused() {
-        let cases: [(&str, &str, &[(&'static str, &str)], &str); 6] = [
+        let cases: [(&str, &str, Fields, &str); 6] = [
             ("GET", "/", &[], "has a `Host`"),
             ("GET", "/", &[("host", "a"), ("host", "a")], "one `Host`"),
             ("GET", "/", &[("host", "a/b")], "no host"),

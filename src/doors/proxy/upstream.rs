@@ -121,10 +121,13 @@ impl Client {
         let sent = self.exchange(request, activity).await;
         match &sent {
             Ok(_) => self.counters.upstream_answered(activity.now() - start),
-            Err(error) => match error.reason() {
-                Some(reason) => self.pool.failed(reason, error),
-                None => tracing::debug!(upstream = %self.upstream, "request broke off: {error}"),
-            },
+            Err(error) => {
+                if let Some(reason) = error.reason() {
+                    self.pool.failed(reason, error);
+                } else {
+                    tracing::debug!(upstream = %self.upstream, "a request broke off: {error}");
+                }
+            }
         }
         sent
     }

@@ -1,0 +1,69 @@
+//! The admin door.
+
+use std::sync::Arc;
+
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Clock, Store};
+
+use crate::support::server::{Setup, WIDE};
+use crate::support::wire::Wire;
+
+#[test]
+fn the_pages_are_there_and_nothing_else() {
+    let weir = Setup::new(WIDE).start("echo");
+    weir.connect().get("/");
+    let metrics = weir.page("/metrics");
+    assert_eq!(metrics.field("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    for series in [
+        "weir_decisions_total{limit=\"Wide\",result=\"allowed\"} 1",
+        "weir_keys 1",
+        "weir_store_connections 1",
+        "weir_http_requests_total{code=\"2xx\"} 1",
+        "weir_build_info{",
+    ] {
+        assert!(metrics.text().contains(series), "{series} is not in {}", metrics.text());
+    }
+    assert_eq!(weir.page("/healthz").text(), "ok\n");
+    assert_eq!(weir.page("/nothing").status(), 404);
+    let mut client = Wire::connect(weir.admin);
+    client.send("POST /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
+    let refused = client.response();
+    assert_eq!((refused.status(), refused.field("allow")), (405, Some("GET, HEAD")));
+    client.send("HEAD /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.head().unwrap().field("content-length"), Some("3"));
+    assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");
+}
+
+#[test]
+fn readiness_tells_of_broken_rules_and_stays() {
+    let weir = Setup::new(WIDE).start("echo");
+    let page = || {
+        let page = weir.page("/readyz");
+        (page.status(), serde_json::from_str::<serde_json::Value>(page.text()).unwrap())
+    };
+    assert_eq!(page(), (200, serde_json::json!({"status": "ready", "store": "up", "config": "ok"})));
+    weir.readiness.reloaded(Some("limits.yaml:1:1: \"x\"".into()));
+    let (status, body) = page();
+    assert_eq!((status, &body["status"], &body["config"]), (200, &"degraded".into(), &"error".into()));
+    assert_eq!(body["config_error"], "limits.yaml:1:1: \"x\"");
+    weir.readiness.reloaded(None);
+    assert_eq!(page().1["status"], "ready");
+}
+
+#[test]
+fn a_store_that_is_away_is_told_and_requests_are_answered() {
+    let mut setup = Setup::new(WIDE);
+    setup.workers = 2;
+    setup.store = Some(Arc::new(|| {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let options = RedisOptions::new(format!("redis://{free}"), Clock::own());
+        Ok(Store::Redis(RedisStore::connect(&options.target().unwrap())))
+    }));
+    let weir = setup.start("echo");
+    assert_eq!(weir.connect().get("/").status(), 200);
+    let page = weir.page("/readyz");
+    assert_eq!(page.status(), 200);
+    assert!(page.text().contains("\"store\":\"down\"") && page.text().contains("store_error"), "{}", page.text());
+    assert_eq!(weir.metric("weir_store_connections"), 0);
+    assert_eq!(weir.metric("weir_store_errors_total{kind=\"down\"}"), 1);
+}

@@ -1,0 +1,147 @@
+//! Starting and stopping.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use weir::doors::admin::Readiness;
+use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream as Target};
+use weir::server::{MakeStore, ServerError, ServerOptions, start};
+
+use crate::support::eventually;
+use crate::support::server::{Setup, WIDE, Weir};
+use crate::support::upstream::{Upstream, ok};
+
+/// An upstream that answers when it is told to.
+fn held() -> (Upstream, mpsc::Sender<()>) {
+    let (go, told) = mpsc::channel();
+    let told = parking_lot::Mutex::new(told);
+    let upstream = Upstream::start(move |wire, _| {
+        while wire.request().is_some() {
+            if told.lock().recv().is_err() {
+                return;
+            }
+            wire.send(ok("at last"));
+        }
+    });
+    (upstream, go)
+}
+
+fn weir(upstream: &Upstream, grace: Duration) -> Weir {
+    let mut setup = Setup::new(WIDE);
+    setup.grace = grace;
+    setup.start(&format!("http://{}", upstream.address))
+}
+
+#[track_caller]
+fn wait_until_refused(weir: &Weir) {
+    eventually("new connections are refused", || match TcpStream::connect(weir.proxy) {
+        Ok(_) => Err("accepted"),
+        Err(_) => Ok(()),
+    });
+}
+
+#[test]
+fn what_runs_is_answered_and_nothing_after_it() {
+    let (upstream, go) = held();
+    let weir = weir(&upstream, Duration::from_secs(30));
+    let (mut busy, mut idle, mut fresh) = (weir.connect(), weir.connect(), weir.connect());
+    idle.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    go.send(()).unwrap();
+    assert_eq!(idle.response().text(), "at last");
+    busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    weir.stop();
+    idle.expect_end();
+    fresh.expect_end();
+    wait_until_refused(&weir);
+    let ready = weir.page("/readyz");
+    assert_eq!(ready.status(), 503);
+    assert!(ready.text().contains("draining"), "{}", ready.text());
+    assert_eq!(weir.page("/healthz").status(), 200);
+    go.send(()).unwrap();
+    let response = busy.response();
+    assert_eq!((response.text(), response.field("connection")), ("at last", Some("close")));
+    busy.expect_end();
+    let start = Instant::now();
+    weir.join();
+    assert!(start.elapsed() < Duration::from_secs(5), "it ends when the last request has, not after the grace");
+}
+
+#[test]
+fn what_outlasts_the_grace_is_cut_off() {
+    let (upstream, _go) = held();
+    let grace = Duration::from_millis(300);
+    let weir = weir(&upstream, grace);
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    let start = Instant::now();
+    weir.stop();
+    weir.join();
+    let took = start.elapsed();
+    assert!(took >= grace && took < grace + Duration::from_secs(3), "took {took:?}");
+    client.expect_end();
+}
+
+fn options(proxy: &str) -> ServerOptions {
+    ServerOptions {
+        proxy_address: proxy.parse().unwrap(),
+        proxy: ProxyOptions {
+            upstream: Target::Echo,
+            trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
+            generations: weir::engine::reply::Generations::default(),
+            timeouts: Timeouts::default(),
+        },
+        admin_address: None,
+        workers: 2.try_into().unwrap(),
+        grace: Duration::from_millis(100),
+        handle_signals: false,
+    }
+}
+
+#[test]
+fn an_address_in_use_is_known_before_anything_starts() {
+    let other = Setup::new(WIDE).start("echo");
+    let make_store: MakeStore = Arc::new(|| panic!("no worker is started"));
+    let error = start(
+        &options(&other.proxy.to_string()),
+        &other.shared,
+        &make_store,
+        &Arc::new(Readiness::default()),
+        Box::new(|_| {}),
+    )
+    .unwrap_err();
+    assert!(matches!(error, ServerError::Bind { door: "proxy", address, .. } if address == other.proxy));
+    assert!(error.to_string().contains(&format!("cannot listen on {} (proxy)", other.proxy)), "{error}");
+}
+
+#[test]
+fn a_store_that_cannot_be_made_is_known_at_the_start() {
+    let other = Setup::new(WIDE).start("echo");
+    let make_store: MakeStore = Arc::new(|| Err("no such store".to_owned()));
+    let readiness = Arc::new(Readiness::default());
+    let error = start(&options("127.0.0.1:0"), &other.shared, &make_store, &readiness, Box::new(|_| {}));
+    assert!(matches!(error, Err(ServerError::Worker(reason)) if reason == "no such store"));
+}
+
+#[test]
+fn the_rules_are_looked_at_now_and_then() {
+    let (told, looks) = mpsc::channel();
+    let other = Setup::new(WIDE).start("echo");
+    let memory = Arc::new(weir::store::memory::MemoryStore::new(10, weir::store::Clock::own()));
+    let make_store: MakeStore = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
+    let reload = Box::new(move |forced| told.send(forced).unwrap());
+    let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
+    assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "nobody asked for it");
+    running.stop();
+    running.join();
+    assert!(looks.try_iter().count() < 2 && looks.recv().is_err(), "nobody looks after the end");
+}

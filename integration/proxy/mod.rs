@@ -1,0 +1,8 @@
+//! The proxy door and the server around it, byte by byte.
+
+mod admin;
+mod draining;
+mod failing;
+mod forwarding;
+mod limiting;
+mod waiting;

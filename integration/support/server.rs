@@ -1,0 +1,125 @@
+//! A Weir in this process.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir::config::{self, Source};
+use weir::doors::admin::Readiness;
+use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use weir::engine::client_address::TrustedProxies;
+use weir::engine::fingerprint::Fingerprinter;
+use weir::engine::numbers::Micros;
+use weir::engine::reply::Generations;
+use weir::engine::rules::Rules;
+use weir::gate::Shared;
+use weir::metrics::Metrics;
+use weir::server::{MakeStore, Running, ServerOptions, start};
+use weir::store::memory::MemoryStore;
+use weir::store::{Clock, Store};
+
+use super::wire::{Message, Wire};
+
+/// A limit that no test reaches.
+pub(crate) const WIDE: &str = "limits: { Wide: { by: global, burst: 1000000, count: 1000000, period: 1s } }";
+
+/// What a test may choose.
+pub(crate) struct Setup {
+    pub(crate) rules: String,
+    pub(crate) workers: usize,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) trusted: Vec<&'static str>,
+    pub(crate) grace: Duration,
+    pub(crate) clock: Clock,
+    pub(crate) store: Option<MakeStore>,
+}
+
+pub(crate) struct Weir {
+    pub(crate) proxy: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) readiness: Arc<Readiness>,
+    running: Option<Running>,
+}
+
+impl Setup {
+    pub(crate) fn new(rules: &str) -> Self {
+        Self {
+            rules: rules.to_owned(),
+            workers: 1,
+            timeouts: Timeouts::default(),
+            trusted: Vec::new(),
+            grace: Duration::from_millis(200),
+            clock: Clock::own(),
+            store: None,
+        }
+    }
+
+    pub(crate) fn start(self, upstream: &str) -> Weir {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let memory = Arc::new(MemoryStore::new(100_000, self.clock.clone()));
+        let local = MemoryStore::new(100_000, self.clock);
+        let shared = Arc::new(Shared::new(rules(&self.rules), metrics, local));
+        let readiness = Arc::new(Readiness::default());
+        let options = ServerOptions {
+            proxy_address: "127.0.0.1:0".parse().unwrap(),
+            proxy: ProxyOptions {
+                upstream: Upstream::parse(upstream).unwrap(),
+                trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
+                generations: Generations::default(),
+                timeouts: self.timeouts,
+            },
+            admin_address: Some("127.0.0.1:0".parse().unwrap()),
+            workers: NonZeroUsize::new(self.workers).unwrap(),
+            grace: self.grace,
+            handle_signals: false,
+        };
+        let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
+        let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
+        Weir { proxy: running.proxy, admin: running.admin.unwrap(), shared, readiness, running: Some(running) }
+    }
+}
+
+pub(crate) fn rules(text: &str) -> Rules {
+    let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
+    let loaded = config::load(&source, &[], Fingerprinter::new((1, 2)), Micros(0));
+    loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report))
+}
+
+impl Weir {
+    pub(crate) fn connect(&self) -> Wire {
+        Wire::connect(self.proxy)
+    }
+
+    /// A page of the admin door.
+    pub(crate) fn page(&self, path: &str) -> Message {
+        Wire::connect(self.admin).get(path)
+    }
+
+    /// The value of a metric.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let page = self.page("/metrics");
+        let line = page.text().lines().find_map(|line| line.strip_prefix(series)).map(str::trim);
+        line.unwrap_or_else(|| panic!("no {series} in {}", page.text())).parse().unwrap()
+    }
+
+    /// Begins the drain.
+    pub(crate) fn stop(&self) {
+        self.running.as_ref().unwrap().stop();
+    }
+
+    /// Waits for the end of it.
+    pub(crate) fn join(mut self) {
+        self.running.take().unwrap().join();
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop();
+            running.join();
+        }
+    }
+}
