@@ -1,6 +1,5 @@
 //! What several tests need.
 
-pub(crate) mod http;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod upstream;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tempfile::TempDir;
 
 use super::eventually;
-use super::http::{Answer, Connection};
+use super::wire::{Message, Wire};
 
 /// A process with its rules in a directory of its own. It is killed when this is dropped.
 pub(crate) struct Weir {
@@ -50,24 +50,25 @@ impl Weir {
     }
 
     /// A connection to the proxy.
-    pub(crate) fn connect(&self) -> Connection {
-        Connection::open(self.proxy)
+    pub(crate) fn connect(&self) -> Wire {
+        Wire::connect(self.proxy)
     }
 
     /// One request on a connection of its own.
-    pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
-        self.connect().get(path, fields)
+    pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Message {
+        self.connect().get_with(path, fields)
     }
 
     /// One request to the admin door.
-    pub(crate) fn admin(&self, path: &str) -> Answer {
-        Connection::open(self.admin).get(path, &[])
+    pub(crate) fn admin(&self, path: &str) -> Message {
+        Wire::connect(self.admin).get(path)
     }
 
     /// The value of a metric, by its name with its labels.
     #[track_caller]
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let text = self.admin("/metrics").body;
+        let answer = self.admin("/metrics");
+        let text = answer.text();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
     }

@@ -22,7 +22,7 @@ use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
 use crate::server::reload::{Reloaded, Reloader, seconds};
-use crate::server::{self, ServerOptions};
+use crate::server::{self, MakeStore, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 
@@ -130,9 +130,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
         }
     };
-    let make_store = Arc::new(move || Ok(plan.open()));
+    let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
     let options = args.server_options(generations, upstream);
-    match server::start(options, shared, make_store, readiness, Box::new(reload)) {
+    match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
             Ok(ExitCode::Success)

@@ -478,7 +478,7 @@ mod tests {
         let host = Component { source: Source::Host, form: Form::Text };
         parses(&[host], "API.Example.com", Ok("api.example.com"));
         let path = Component { source: Source::Path, form: Form::Text };
-        parses(&[path.clone()], "//v1/", Ok("/v1"));
+        parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
         parses(&[path], "v1", Err("write `/v1`"));
         parses(&[], "x", Err("by: global"));
     }
