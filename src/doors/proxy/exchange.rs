@@ -70,11 +70,11 @@ impl Connection {
     /// Sends a request and waits for the response's fields.
     pub(super) async fn send(
         mut self: Box<Self>,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         activity: &Rc<Activity>,
         pool: &Rc<Pool>,
     ) -> Result<Response<UpstreamBody>, SendError> {
-        let mut promise = pin!(self.sender.try_send_request(request));
+        let mut promise = pin!(self.sender.try_send_request(*request));
         let received = poll_fn(|cx| {
             self.drive(cx);
             // Only the driver keeps the promise, and it was polled just now: no other wake-up is needed. With one, each

@@ -3,28 +3,34 @@
 use std::net::IpAddr;
 
 use http::Version;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// Fields of one hop (RFC 9110 section 7.6.1), and credentials for a proxy, which we are.
+/// Whether a field is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
 ///
 /// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because no
 /// upgrade is offered: an `h2c` that slips through would take the following requests past every limit.
-const HOP_BY_HOP: [HeaderName; 8] =
-    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHORIZATION, HTTP2_SETTINGS];
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+            | "proxy-authorization"
+            | "http2-settings"
+    )
+}
 
-/// Fields in which a peer says who the client is. Those that we send are replaced.
-const CLAIMS: [HeaderName; 5] = [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, FORWARDED, X_REAL_IP];
+/// Whether a peer says in a field who the client is.
+fn is_claim(name: &str) -> bool {
+    matches!(name, "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "forwarded" | "x-real-ip")
+}
 
 /// Fields that a `Connection` field may name without effect: what says where the message goes and how long it is.
 const NOT_CONNECTION_OPTIONS: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
@@ -38,7 +44,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         strip_named(headers);
     }
-    remove_all(headers, &HOP_BY_HOP);
+    remove_all(headers, is_hop_by_hop);
 }
 
 /// Takes away what the `Connection` field names.
@@ -58,10 +64,11 @@ fn strip_named(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what is there of `names`. To look through the few names of a message costs less than to hash each of these.
-fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
-    while let Some(present) = headers.keys().find_map(|given| names.iter().find(|name| *name == given)) {
-        headers.remove(present);
+/// Removes the fields that are `unwanted`. To look through the few names of a message costs less than to hash all the
+/// names that it might have.
+fn remove_all(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    while let Some(name) = headers.keys().find(|name| unwanted(name.as_str())).cloned() {
+        headers.remove(name);
     }
 }
 
@@ -96,7 +103,7 @@ impl Peer {
                 headers.entry(X_FORWARDED_HOST).or_insert(host);
             }
         } else {
-            remove_all(headers, &CLAIMS);
+            remove_all(headers, is_claim);
             headers.insert(X_FORWARDED_FOR, self.text.clone());
             headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
             if let Some(host) = host {

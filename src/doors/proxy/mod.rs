@@ -147,7 +147,8 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, Infallible> {
         activity.exchange(!request.body().is_end_stream());
         let in_flight = InFlight::begin(&self.counters, activity);
-        let request = request.map(|body| RequestBody::new(body, activity.clone()));
+        // In a box, because it goes through many hands: as a value, each of their futures would have room for it.
+        let request = Box::new(request.map(|body| RequestBody::new(body, activity.clone())));
         Ok(self.answer(peer, activity, request).await.map(|content| {
             activity.answer();
             ResponseBody::new(content, in_flight)
@@ -158,7 +159,7 @@ impl Proxy {
         &self,
         peer: &Peer,
         activity: &Rc<Activity>,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
     ) -> Response<Content> {
         let checked = match target::check(&mut request) {
             Ok(checked) => checked,
@@ -207,13 +208,13 @@ impl Proxy {
         &self,
         peer: &Peer,
         activity: &Rc<Activity>,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<Content>, Failure> {
         let version = request.version();
         fields::strip(request.headers_mut());
         peer.forward(version, request.headers_mut());
         match &self.route {
-            Route::Echo => Ok(echo::answer(request).await?.map(text)),
+            Route::Echo => Ok(echo::answer(*request).await?.map(text)),
             Route::Http(client) => {
                 let mut response = client.send(request, activity).await?;
                 *response.version_mut() = Version::HTTP_11;

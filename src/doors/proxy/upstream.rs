@@ -110,7 +110,7 @@ impl Client {
     /// Sends a request and waits for the response's fields.
     pub(super) async fn send(
         &self,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
         activity: &Rc<Activity>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         *request.version_mut() = Version::HTTP_11;
@@ -134,7 +134,7 @@ impl Client {
 
     async fn exchange(
         &self,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
         activity: &Rc<Activity>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         loop {
@@ -151,7 +151,7 @@ impl Client {
                 Ok(response) => return Ok(response),
                 // The server closed an idle connection and nothing was written to it, so the request may go another
                 // way whatever its method. The pool shrinks with each turn, so the turns end.
-                Err(SendError::Unsent(unsent, _)) if was_pooled => request = *unsent,
+                Err(SendError::Unsent(unsent, _)) if was_pooled => request = unsent,
                 Err(SendError::Unsent(_, error)) => return Err(UpstreamError::Closed(error)),
                 Err(SendError::Failed(error)) => return Err(error),
             }
