@@ -79,7 +79,7 @@ fn check_agrees_with_every_case() {
         }
         let output = weir(&arguments);
         let text = String::from_utf8(output.stderr).unwrap();
-        let expected = if case["expect"] == "ok" { 0 } else { 1 };
+        let expected = i32::from(case["expect"] == "error");
         assert_eq!(output.status.code(), Some(expected), "{}: {text}", case["case"]);
         assert_eq!(text.contains("error: "), expected == 1, "{}: {text}", case["case"]);
         assert!(text.contains("warning: ") || case["expect_warning"].is_null(), "{}: {text}", case["case"]);

@@ -6,4 +6,5 @@ mod commands;
 mod layers;
 mod proxy;
 mod redis;
+mod serve;
 mod support;

@@ -84,7 +84,7 @@ pub struct Metrics {
     decisions: IntCounterVec,
     /// How long a verdict took, the store's part included.
     pub decision_seconds: Histogram,
-    /// How long the store took.
+    /// How long Redis took; a decision in memory is not timed by itself.
     pub store_seconds: Histogram,
     store_errors: IntCounterVec,
     /// Workers with a connection to the store; for memory, all of them.
@@ -145,7 +145,7 @@ impl Metrics {
             store_seconds: histogram(
                 &registry,
                 "weir_store_duration_seconds",
-                "Time the store took",
+                "Time that Redis took",
                 &DECISION_BUCKETS,
             )?,
             store_errors: counters(&registry, "weir_store_errors_total", "Store calls without an answer", &["kind"])?,

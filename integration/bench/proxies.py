@@ -9,7 +9,8 @@ over the rounds, ratios are medians of the rounds' ratios:
     CPU us/req   user and system time of all processes and threads, with Weir on Redis also that of the Redis server
     PSS MiB      the largest proportional set size seen, sampled four times a second; with Redis also the server's
 
-The answers are checked: all 200 where the limit is ample, more than 99 % 429 where it is not.
+The answers are checked: all 200 where the limit is ample, more than 99 % 429 where it is not, and none that the store
+did not decide.
 
 `--scale` instead compares Weir with 1 limit to Weir with 10,000 limits on as many paths and 1,000,000 overrides.
 What this needs beside Weir comes with `integration/install.sh bench`.
@@ -46,6 +47,7 @@ def load(contender, path, seconds, connections):
     """One turn of one contender."""
     command = [contenders.program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
     command += ["-s", str(HERE / "wrk.lua"), f"http://127.0.0.1:{contender.port}{path}"]
+    undecided = contender.store_errors()
     before, memory, waited = contender.cpu_seconds(), contender.pss_mib(), 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as wrk:
         while True:
@@ -72,6 +74,7 @@ def load(contender, path, seconds, connections):
         "pss_mib": memory,
         "refused": figures["statuses_above_399"] / figures["requests"],
         "socket_errors": figures["socket_errors"],
+        "store_errors": contender.store_errors() - undecided,
     }
 
 
@@ -90,6 +93,8 @@ def check_answers(contender, scenario, path, turn):
     """A contender that answers something else is cheap for the wrong reason."""
     status, body = answer(contender, path)
     who = f"{contender.name}, {scenario}"
+    if turn["store_errors"]:
+        raise Failure(f"{who}: {turn['store_errors']:.0f} requests were not decided by the store")
     if scenario == "passing":
         if (status, body) != (200, contenders.BODY):
             raise Failure(f"{who}: want 200 and the upstream's body, got {status} and {body[:80]!r}")
@@ -190,6 +195,8 @@ def main():
     parser.add_argument("--peers-only", action="store_true", help="leave Weir out")
     parser.add_argument("--json", metavar="FILE", help="also write every figure of every round there")
     options = parser.parse_args()
+    # A run takes minutes; what is known is said at once, into a pipe too.
+    sys.stdout.reconfigure(line_buffering=True)
     try:
         report = run(options)
     except Failure as failure:

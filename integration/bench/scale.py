@@ -40,9 +40,9 @@ def run(binary, options, rounds, ratio):
         upstream = contenders.upstream(stage)
         running, figures = [], {}
         for name, limits, more in [("few", few, []), ("many", many, ["--overrides", overrides])]:
-            [port] = contenders.free_ports(1)
-            command = contenders.weir_command(binary, upstream.port, port, options.workers, limits, *more)
-            process, seconds = stage.start(name, command, port)
+            ports = contenders.free_ports(2)
+            command = contenders.weir_command(binary, upstream.port, ports, options.workers, limits, *more)
+            process, seconds = stage.start(name, command, ports[0])
             running.append(contenders.Contender(name, [process]))
             figures[name] = {"load_seconds": seconds, "pss_mib": process.pss_mib()}
         turns = rounds(running, "passing", PATH, options)

@@ -29,7 +29,9 @@ fn main() {
         report_memory(keys);
     }
     let mut criterion = Criterion::default().configure_from_args();
-    held(&mut criterion, keys);
+    held(&mut criterion, "decide/allowed", keys);
+    // The same with buckets that fit into a core's cache: the difference is what the memory costs.
+    held(&mut criterion, "decide/allowed, few keys", 1_000);
     denied(&mut criterion, keys);
     together(&mut criterion, keys);
     two_threads(&mut criterion, keys);
@@ -55,10 +57,10 @@ fn resident_kib() -> u64 {
 }
 
 /// One charge on a bucket that is held and has enough left: a read and a write.
-fn held(criterion: &mut Criterion, keys: u64) {
+fn held(criterion: &mut Criterion, name: &str, keys: u64) {
     let store = filled(keys, ample());
     let (mut random, mut charge) = (Random(1), charge(ample()));
-    criterion.bench_function("decide/allowed", |bencher| {
+    criterion.bench_function(name, |bencher| {
         bencher.iter(|| {
             charge.bucket.fingerprint = fingerprint(random.below(keys));
             decide(&store, std::slice::from_ref(&charge))
@@ -87,6 +89,9 @@ fn together(criterion: &mut Criterion, keys: u64) {
     let mut random = Random(3);
     for count in [2, 4] {
         let mut charges = vec![charge(ample()); count];
+        for (place, charge) in (0..).zip(&mut charges) {
+            charge.bucket.fingerprint = fingerprint(place);
+        }
         criterion.bench_with_input(BenchmarkId::new("decide/charges", count), &count, |bencher, &count| {
             bencher.iter(|| {
                 // Keys of one request are different: each comes from a part of its own.
@@ -170,12 +175,12 @@ fn decide(store: &MemoryStore, charges: &[Charge]) -> Vec<Decision> {
 
 /// Numbers of a bucket that neither runs dry nor is full again while it is measured.
 fn ample() -> Numbers {
-    Numbers::new(1_000_000_000, 1, 60_000_000_000).unwrap()
+    Numbers::new(100_000_000, 1, 60_000_000_000).unwrap()
 }
 
 fn charge(numbers: Numbers) -> Charge {
     Charge {
-        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: 0 },
+        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: fingerprint(0) },
         numbers,
         cost: 1,
         mode: Mode::Spend,

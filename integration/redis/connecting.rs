@@ -25,7 +25,7 @@ async fn stays_down(options: &RedisOptions, reason: &str) {
 #[tokio::test]
 async fn tls_with_an_authority_and_a_client_certificate() {
     install_provider();
-    let server = RedisServer::start(RedisConfig { tls: true, ..RedisConfig::default() });
+    let server = RedisServer::start(&RedisConfig { tls: true, ..RedisConfig::default() });
     let ours = RedisOptions {
         ca_file: Some(server.ca_file()),
         cert_file: Some(server.client_cert_file()),
@@ -43,7 +43,7 @@ async fn tls_with_an_authority_and_a_client_certificate() {
 async fn a_user_with_just_enough_rights_a_password_and_a_database() {
     let rights =
         "user weir on >s%ecret@1 ~weir:{0}:* resetchannels -@all +evalsha +eval +get +set +del +time +ping +select";
-    let server = RedisServer::start(RedisConfig { lines: vec![rights.into()], ..RedisConfig::default() });
+    let server = RedisServer::start(&RedisConfig { lines: vec![rights.into()], ..RedisConfig::default() });
     let url = format!("redis://weir:s%25ecret%401@{}/3", server.address());
     let store = connected(&options(&url)).await;
     spend(&store).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
 
 #[tokio::test]
 async fn a_wrong_password_is_named_and_the_right_one_may_come_later() {
-    let server = RedisServer::start(RedisConfig { password: Some("other".into()), ..RedisConfig::default() });
+    let server = RedisServer::start(&RedisConfig { password: Some("other".into()), ..RedisConfig::default() });
     let url = format!("redis://:secret@{}", server.address());
     stays_down(&options(&url), "the server refuses the user or password").await;
     stays_down(&options(&format!("redis://{}", server.address())), "NOAUTH").await;

@@ -3,6 +3,7 @@
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod upstream;
+pub(crate) mod weir;
 pub(crate) mod wire;
 
 use std::fmt::Debug;

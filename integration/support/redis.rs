@@ -34,14 +34,14 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     /// Starts a server and waits until it takes connections.
-    pub(crate) fn start(config: RedisConfig) -> Self {
+    pub(crate) fn start(config: &RedisConfig) -> Self {
         let server = (0..ATTEMPTS).find_map(|_| Self::listen(config.clone(), free_port()));
         server.unwrap_or_else(|| panic!("redis-server did not start {ATTEMPTS} times with {config:?}"))
     }
 
     /// A plain server.
     pub(crate) fn plain() -> Self {
-        Self::start(RedisConfig::default())
+        Self::start(&RedisConfig::default())
     }
 
     /// A plain server on this port.

@@ -64,7 +64,17 @@ impl Wire {
     /// Sends a request without a body and reads the response.
     #[track_caller]
     pub(crate) fn get(&mut self, target: &str) -> Message {
-        self.send(format!("GET {target} HTTP/1.1\r\nhost: a.example\r\n\r\n"));
+        self.get_with(target, &[])
+    }
+
+    /// As [`Self::get`], with these fields.
+    #[track_caller]
+    pub(crate) fn get_with(&mut self, target: &str, fields: &[(&str, &str)]) -> Message {
+        let mut head = format!("GET {target} HTTP/1.1\r\nhost: a.example\r\n");
+        for (name, value) in fields {
+            head.extend([*name, ": ", *value, "\r\n"]);
+        }
+        self.send(head + "\r\n");
         self.response()
     }
 

@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::ExitCode;
 use crate::config::{self, Report};
 use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
+use crate::store::Clock;
 
-/// Validate rules files; every mistake is shown
+/// Validates rules files, and shows every mistake
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Rules files, each validated by itself
@@ -19,55 +19,51 @@ pub struct Args {
     pub overrides: Vec<PathBuf>,
 }
 
-/// Runs the command: what is good goes to `out`, what is wrong to `err`. Returns the exit code: 0, or 1 if any file
-/// has an error.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<u8> {
+/// Runs the command: what is good goes to `out`, what is wrong to `err`. [`ExitCode::BadInput`]
+/// if any file has an error.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let mut overrides = Vec::with_capacity(args.overrides.len());
-    let mut exit = 0;
+    let mut exit = ExitCode::Success;
     for path in &args.overrides {
         match config::read(path) {
             Ok(source) => overrides.push(source),
             Err(problem) => {
                 write!(err, "{}", Report::of(problem))?;
-                exit = 1;
+                exit = ExitCode::BadInput;
             }
         }
     }
-    if exit != 0 {
+    if exit != ExitCode::Success {
         // Without all overrides the rules files would be found good or bad for the wrong reasons.
         return Ok(exit);
     }
     // Nothing is looked up in these rules, so the hash needs no secret.
     let fingerprinter = Fingerprinter::new((0, 0));
-    let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_micros());
-    let now = Micros(u64::try_from(micros).unwrap_or(u64::MAX));
+    let now = Clock::own().now();
     for path in &args.files {
         let source = match config::read(path) {
             Ok(source) => source,
             Err(problem) => {
                 write!(err, "{}", Report::of(problem))?;
-                exit = 1;
+                exit = ExitCode::BadInput;
                 continue;
             }
         };
         let loaded = config::load(&source, &overrides, fingerprinter, now);
         write!(err, "{}", loaded.report)?;
-        match loaded.rules {
-            Some(rules) => {
-                let limits = rules.limits();
-                let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
-                let warnings = match loaded.report.warnings {
-                    0 => String::new(),
-                    warnings => format!(", {}", counted(warnings, "warning")),
-                };
-                let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
-                writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
-            }
-            None => {
-                writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
-                exit = 1;
-            }
-        }
+        let Some(rules) = loaded.rules else {
+            writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
+            exit = ExitCode::BadInput;
+            continue;
+        };
+        let limits = rules.limits();
+        let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
+        let warnings = match loaded.report.warnings {
+            0 => String::new(),
+            warnings => format!(", {}", counted(warnings, "warning")),
+        };
+        let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
+        writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
     }
     Ok(exit)
 }
@@ -85,7 +81,7 @@ mod tests {
 
     /// Checks files with these texts and compares the exit code, and parts of both outputs.
     #[track_caller]
-    fn check(rules: &str, overrides: Option<&str>, exit: u8, out_part: &str, err_part: &str) {
+    fn check(rules: &str, overrides: Option<&str>, exit: ExitCode, out_part: &str, err_part: &str) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         std::fs::write(&path, rules).unwrap();
@@ -104,18 +100,24 @@ mod tests {
 
     #[test]
     fn good_files_are_counted_and_bad_ones_explained() {
-        check(RULES, None, 0, "limits.yaml: ok, 1 limit, 1 override\n", "");
-        check(RULES, Some("A:10.0.0.2: { deny: true }"), 0, "1 limit, 2 overrides\n", "");
-        check("limits: {}", None, 0, "0 limits, 0 overrides, 1 warning", "warning: there are no limits");
-        check("limits: []", None, 1, "", "limits.yaml: 1 error\n");
-        check(RULES, Some("A:10.0.0.1: { deny: true }"), 1, "", "overrides.yaml:1:1");
+        check(RULES, None, ExitCode::Success, "limits.yaml: ok, 1 limit, 1 override\n", "");
+        check(RULES, Some("A:10.0.0.2: { deny: true }"), ExitCode::Success, "1 limit, 2 overrides\n", "");
+        check(
+            "limits: {}",
+            None,
+            ExitCode::Success,
+            "0 limits, 0 overrides, 1 warning",
+            "warning: there are no limits",
+        );
+        check("limits: []", None, ExitCode::BadInput, "", "limits.yaml: 1 error\n");
+        check(RULES, Some("A:10.0.0.1: { deny: true }"), ExitCode::BadInput, "", "overrides.yaml:1:1");
     }
 
     #[test]
     fn missing_files_are_errors() {
         let args = Args { files: vec!["/nonexistent/limits.yaml".into()], overrides: Vec::new() };
         let mut err = Vec::new();
-        assert_eq!(run(&args, &mut Vec::new(), &mut err).unwrap(), 1);
+        assert_eq!(run(&args, &mut Vec::new(), &mut err).unwrap(), ExitCode::BadInput);
         assert!(String::from_utf8(err).unwrap().contains("cannot be read"));
     }
 }

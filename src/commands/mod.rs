@@ -13,6 +13,7 @@ pub mod replay;
 mod rules;
 mod scenario;
 pub mod schema;
+pub mod serve;
 mod store;
 mod values;
 
@@ -26,6 +27,8 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Runs the proxy and the admin door
+    Serve(Box<serve::Args>),
     Check(check::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -67,18 +70,15 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
         }
     };
     match cli.command {
-        Command::Check(args) => check::run(&args, out, err).map(outcome),
+        Command::Serve(args) => serve::run(&args, err),
+        Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Replay(args) => replay::run(&args, out, err),
-        Command::Schema(args) => schema::run(&args, out).map(outcome),
+        Command::Schema(args) => schema::run(&args, out),
     }
 }
 
 fn could_not_start(err: &mut dyn Write, error: &dyn Display) -> io::Result<ExitCode> {
     writeln!(err, "error: {error}")?;
     Ok(ExitCode::CouldNotStart)
-}
-
-fn outcome(code: u8) -> ExitCode {
-    if code == 0 { ExitCode::Success } else { ExitCode::BadInput }
 }

@@ -220,7 +220,9 @@ impl Player {
     async fn forget(&self, mut used: Vec<Charge>) {
         used.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
         used.dedup_by(|a, b| a.bucket == b.bucket);
-        used.iter_mut().for_each(|charge| charge.mode = Mode::Reset);
+        for charge in &mut used {
+            charge.mode = Mode::Reset;
+        }
         let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0) }).await;
     }
 }

@@ -2,14 +2,15 @@
 
 use std::io::{self, Write};
 
+use super::ExitCode;
 use crate::config::SCHEMA;
 
-/// Print the JSON schema of limits.yaml
+/// Prints the JSON schema of limits.yaml
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Runs the command: the schema goes to `out`. Returns the exit code, 0.
-pub fn run(_args: &Args, out: &mut dyn Write) -> io::Result<u8> {
+/// Runs the command: the schema goes to `out`.
+pub fn run(_args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     out.write_all(SCHEMA.as_bytes())?;
-    Ok(0)
+    Ok(ExitCode::Success)
 }

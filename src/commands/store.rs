@@ -40,7 +40,7 @@ pub(super) struct StoreArgs {
 /// A store that was checked and not yet opened: what each worker opens for itself.
 pub(super) enum StorePlan {
     Memory(Arc<MemoryStore>),
-    Redis(Target),
+    Redis(Box<Target>),
 }
 
 impl StoreArgs {
@@ -57,7 +57,7 @@ impl StoreArgs {
             timeout: timeout.unwrap_or(self.store_timeout),
             clock,
         };
-        options.target().map(StorePlan::Redis).map_err(|error| error.to_string())
+        options.target().map(|target| StorePlan::Redis(Box::new(target))).map_err(|error| error.to_string())
     }
 
     /// The bound of a table in memory.

@@ -79,9 +79,14 @@ fn list(words: &[&str]) -> String {
 /// The text of a scalar, plain or quoted: YAML's types play no part.
 pub(super) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
     match &node.value {
-        Value::Scalar { .. } if node.is_null() => Err(findings.error(node.place, "a value is missing here", "")),
+        Value::Scalar { .. } if node.is_null() => {
+            Err(findings.error(node.place, "a value is missing here", "write one, in quotes if it is `null` or `~`"))
+        }
         Value::Scalar { text, .. } => Ok(text),
-        _ => Err(findings.error(node.place, format!("text is expected here, this is {}", node.kind()), "")),
+        _ => {
+            let message = format!("text is expected here, this is {}", node.kind());
+            Err(findings.error(node.place, message, "write a single value"))
+        }
     }
 }
 
@@ -108,7 +113,7 @@ pub(super) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Report
 pub(super) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     let Value::Scalar { text, plain } = &node.value else {
         let message = format!("a whole number is expected here, this is {}", node.kind());
-        return Err(findings.error(node.place, message, ""));
+        return Err(findings.error(node.place, message, "write digits, such as 20"));
     };
     match number(text, *plain) {
         Ok(number) => Ok(number),

@@ -100,9 +100,10 @@ impl Limits {
                 let first = &self.drafts[*first];
                 let message = format!("a second limit with the name {}", quoted(&key.text));
                 let line = first.place.line;
-                let help = match first.limit.name == key.text {
-                    true => format!("the first one is in line {line}; keep one of them"),
-                    false => format!("{} is in line {line}: names have no case", quoted(&first.limit.name)),
+                let help = if first.limit.name == key.text {
+                    format!("the first one is in line {line}; keep one of them")
+                } else {
+                    format!("{} is in line {line}: names have no case", quoted(&first.limit.name))
                 };
                 findings.error(key.place, message, help);
             }
@@ -146,9 +147,10 @@ fn check_name(key: &Key, findings: &mut Findings) {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if let Some((limit, id)) = name.split_once(':') {
         let message = format!("{} is no name of a limit", quoted(name));
-        let help = match limit.is_empty() || id.is_empty() {
-            true => "a name has letters, digits, `_`, `.` and `-`",
-            false => "an override `Name:id` belongs under `overrides`",
+        let help = if limit.is_empty() || id.is_empty() {
+            "a name has letters, digits, `_`, `.` and `-`"
+        } else {
+            "an override `Name:id` belongs under `overrides`"
         };
         findings.error(key.place, message, help);
     } else if name.is_empty() {
@@ -205,6 +207,9 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     }
     if let Ok(Some(share)) = fields.read("enforce_for", findings, share) {
         limit.enforce_for = share;
+        if let (Some((key, _)), false) = (fields.get("enforce_for"), limit.mode == LimitMode::Enforce) {
+            findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
+        }
     }
     if let Ok(Some(missing)) = fields.read("missing", findings, |node, findings| choice(node, &MISSING, findings)) {
         limit.missing = missing;

@@ -19,7 +19,7 @@ pub(super) const KEYS: [&str; 5] = ["methods", "host", "path", "headers", "cidr"
 /// The conditions on one header.
 pub(super) const HEADER_KEYS: [&str; 4] = ["value", "prefix", "regex", "present"];
 
-/// Methods that are registered (RFC 9110 and WebDAV). Others are accepted, unless they look like one of these.
+/// Methods that are registered (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
 const METHODS: [&str; 16] = [
     "GET",
     "HEAD",

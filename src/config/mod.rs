@@ -1,6 +1,6 @@
 //! The files `limits.yaml` and its overrides, turned into [`Rules`]: every mistake at once, each with its place.
 //!
-//! This is the only module that names the YAML crate. A file is read as a stream of entries ([`yaml`]), each entry
+//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry
 //! becomes values of the engine, and whatever is wrong goes into a [`Report`]; the rules load if it has no errors.
 
 mod by;
@@ -14,6 +14,7 @@ mod numbers;
 mod overrides;
 mod problem;
 mod reload;
+mod schema;
 mod settings;
 mod suggest;
 mod yaml;
@@ -26,15 +27,13 @@ pub use duration::parse as parse_duration;
 pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Look, Sources, Watcher};
+pub use schema::SCHEMA;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::Rules;
 
 /// A million overrides take 70 MB; a file beyond this is not meant.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
-
-/// The JSON schema of a rules file, for editors.
-pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +68,7 @@ pub fn read(path: &Path) -> Result<Source, Problem> {
         Ok(text) => Ok(Source { name, text }),
         Err(error) => {
             let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let line = good.split(|byte| *byte == b'\n').count();
             Err(Problem::of_file(&name, format!("line {line} is not UTF-8"), "save the file as UTF-8"))
         }
     }

@@ -11,6 +11,12 @@ const MOST_PRINTED: usize = 50;
 /// Longer lines are shown cut, around the caret.
 const WIDEST_LINE: usize = 120;
 
+/// Of a line longer than this in bytes nothing is shown: it would be searched anew for each of its problems.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// Messages and help are cut here, because they repeat what the file says.
+const LONGEST_TEXT: usize = 400;
+
 /// What somebody typed is repeated up to this many characters.
 const WIDEST_WORD: usize = 60;
 
@@ -85,22 +91,23 @@ impl Findings {
         self.errors >= MOST_KEPT
     }
 
-    pub(super) fn error(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) -> Reported {
+    pub(super) fn error(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
         self.errors += 1;
         if self.errors <= MOST_KEPT {
-            self.keep(Severity::Error, place, message.into(), help.into());
+            self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
         }
         Reported
     }
 
-    pub(super) fn warning(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
+    pub(super) fn warning(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {
         self.warnings += 1;
         if self.warnings <= MOST_KEPT {
-            self.keep(Severity::Warning, place, message.into(), help.into());
+            self.keep(Severity::Warning, place, message.as_ref(), help.as_ref());
         }
     }
 
-    fn keep(&mut self, severity: Severity, place: Place, message: String, help: String) {
+    fn keep(&mut self, severity: Severity, place: Place, message: &str, help: &str) {
+        let (message, help) = (shown(message, LONGEST_TEXT), shown(help, LONGEST_TEXT));
         let file = self.file.clone();
         self.problems.push(Problem { severity, file, place: Some(place), message, help, source_line: None });
     }
@@ -124,7 +131,8 @@ impl Report {
             while current.is_some_and(|(number, _)| number < place.line) {
                 current = lines.next();
             }
-            problem.source_line = current.map(|(_, line)| line.to_owned());
+            problem.source_line =
+                current.map(|(_, line)| line).filter(|line| line.len() <= LONGEST_LINE).map(str::to_owned);
         }
         self.problems.append(&mut found);
         self.problems.sort_by_key(|problem| problem.severity);
@@ -155,6 +163,13 @@ impl Problem {
             source_line: None,
         }
     }
+
+    /// The problem in one line, for a log or a status page: `limits.yaml:4:5: message (help)`.
+    pub fn one_line(&self) -> String {
+        let place = self.place.map(|place| format!(":{}:{}", place.line, place.column)).unwrap_or_default();
+        let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help) };
+        format!("{}{place}: {}{help}", self.file, self.message)
+    }
 }
 
 impl fmt::Display for Problem {
@@ -181,7 +196,7 @@ impl fmt::Display for Problem {
 }
 
 /// The part of a line that is shown, and the caret's offset and width in it. Tabs and control characters become
-/// spaces: the caret must stand below its character, and a file must not steer a terminal.
+/// spaces: the caret must stand below its character.
 fn window(line: &str, place: Place) -> (String, usize, usize) {
     let column = place.column.saturating_sub(1) as usize;
     let start = if column < WIDEST_LINE { 0 } else { column - WIDEST_LINE / 2 };
@@ -194,15 +209,17 @@ fn window(line: &str, place: Place) -> (String, usize, usize) {
 
 /// What somebody typed, for a message: without control characters, cut, in backticks.
 pub(super) fn quoted(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(WIDEST_WORD)
-        .map(|character| if character.is_control() { '\u{fffd}' } else { character })
-        .collect();
-    if text.chars().nth(WIDEST_WORD).is_some() {
+    format!("`{}`", shown(text, WIDEST_WORD))
+}
+
+/// Text of at most `most` characters, and without control characters: a file must not steer a terminal.
+fn shown(text: &str, most: usize) -> String {
+    let plain = |character: char| if character.is_control() { '\u{fffd}' } else { character };
+    let mut shown: String = text.chars().take(most).map(plain).collect();
+    if text.chars().nth(most).is_some() {
         shown.push_str("...");
     }
-    format!("`{shown}`")
+    shown
 }
 
 #[cfg(test)]
@@ -237,6 +254,8 @@ warning: second
 ";
         assert_eq!(report.to_string(), expected);
         assert_eq!((report.errors, report.warnings), (1, 1));
+        assert_eq!(report.problems[0].one_line(), "limits.yaml:2:4: first (write 10)");
+        assert_eq!(Problem::of_file("a", "gone".into(), "").one_line(), "a: gone");
     }
 
     #[test]
@@ -252,6 +271,11 @@ warning: second
         assert!(text.ends_with("and 950 more\n"), "{text}");
         assert_eq!(text.matches("error: wrong").count(), MOST_PRINTED);
         assert!(text.lines().all(|line| line.len() < WIDEST_LINE + 10));
+        let mut findings = Findings::new("f");
+        findings.error(place(1, 90_000, 1), "m".repeat(1_000_000), "\u{1b}[2J");
+        let mut report = Report::default();
+        report.add(findings, &"x".repeat(100_000));
+        assert!(report.to_string().len() < 600 && !report.to_string().contains('\u{1b}'));
         assert_eq!(quoted(&"y\u{1b}".repeat(100)).chars().count(), WIDEST_WORD + 5);
     }
 }

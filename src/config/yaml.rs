@@ -122,7 +122,7 @@ impl<'t> Reader<'t> {
                 self.depth -= 1;
                 Ok(None)
             }
-            (event, span) => Ok(Some(self.key_of(event, span, findings)?)),
+            (event, span) => Ok(Some(key_of(event, span, findings)?)),
         }
     }
 
@@ -248,17 +248,17 @@ impl<'t> Reader<'t> {
         };
         Ok(Node { place, value })
     }
+}
 
-    fn key_of(&mut self, event: Event<'t>, span: Span, findings: &mut Findings) -> Result<Key, Reported> {
-        refuse_extras(&event, span, findings)?;
-        let place = place(span);
-        match event {
-            Event::Scalar(text, ..) if text == "<<" => {
-                Err(findings.error(place, "merge keys (`<<`) are not supported", "write the fields out"))
-            }
-            Event::Scalar(text, ..) => Ok(Key { text: text.into_owned(), place }),
-            _ => Err(findings.error(place, "a key must be text", "put quotes around a key that begins with [ or {")),
+fn key_of(event: Event<'_>, span: Span, findings: &mut Findings) -> Result<Key, Reported> {
+    refuse_extras(&event, span, findings)?;
+    let place = place(span);
+    match event {
+        Event::Scalar(text, ..) if text == "<<" => {
+            Err(findings.error(place, "merge keys (`<<`) are not supported", "write the fields out"))
         }
+        Event::Scalar(text, ..) => Ok(Key { text: text.into_owned(), place }),
+        _ => Err(findings.error(place, "a key must be text", "put quotes around a key that begins with [ or {")),
     }
 }
 
@@ -269,16 +269,12 @@ pub(super) struct Seen(HashMap<String, u32>);
 impl Seen {
     /// Whether the key is new; if not, that is reported.
     pub(super) fn is_new(&mut self, key: &Key, findings: &mut Findings) -> bool {
-        match self.0.get(&key.text) {
-            Some(line) => {
-                repeated(key, *line, findings);
-                false
-            }
-            None => {
-                self.0.insert(key.text.clone(), key.place.line);
-                true
-            }
+        if let Some(line) = self.0.get(&key.text) {
+            repeated(key, *line, findings);
+            return false;
         }
+        self.0.insert(key.text.clone(), key.place.line);
+        true
     }
 }
 
@@ -291,8 +287,9 @@ fn repeated(key: &Key, first: u32, findings: &mut Findings) {
 fn refuse_extras(event: &Event<'_>, span: Span, findings: &mut Findings) -> Result<(), Reported> {
     let (anchor, tagged) = match event {
         Event::Alias(_) => (1, false),
-        Event::Scalar(_, _, anchor, tag) => (*anchor, tag.is_some()),
-        Event::MappingStart(anchor, tag) | Event::SequenceStart(anchor, tag) => (*anchor, tag.is_some()),
+        Event::Scalar(_, _, anchor, tag) | Event::MappingStart(anchor, tag) | Event::SequenceStart(anchor, tag) => {
+            (*anchor, tag.is_some())
+        }
         _ => (0, false),
     };
     if anchor > 0 {
@@ -336,7 +333,9 @@ pub(super) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported
     loop {
         let (event, span) = reader.next(findings)?;
         if !matches!(event, Event::StreamStart | Event::DocumentStart(_)) {
-            return reader.build(event, span, findings);
+            let node = reader.build(event, span, findings)?;
+            reader.end(findings)?;
+            return Ok(node);
         }
     }
 }
@@ -397,7 +396,7 @@ mod tests {
         refused(&"[".repeat(1_000_000), "recursion limit");
         refused(&"- ".repeat(1_000_000), "nested deeper");
         refused(&"{a: ".repeat(1_000_000), "");
-        refused(&format!("{}: 1\n", "k".repeat(10_000)), "");
+        refused(&format!("{}: 1\n", "k".repeat(10_000)), "mapping values are not allowed");
         refused(&format!("a: \"{}", "x".repeat(1_000_000)), "quote");
     }
 }

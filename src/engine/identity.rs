@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::charge::Bucket;
 use super::domain;
 use super::fingerprint::{Fingerprinter, Running};
+use super::path::normalise;
 use super::request::{Request, decode};
 
 /// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
@@ -96,9 +97,21 @@ impl Component {
 
     /// The canonical text of this component as an override writes it, or why a request can never have it.
     fn parse(&self, text: &str) -> Result<String, String> {
+        if text.is_empty() {
+            return Err("a component of the id is empty".into());
+        }
         match (&self.source, self.form) {
             (Source::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
             (_, Form::RegisteredDomain) => parse_registered_domain(text),
+            // Requests come with these in one spelling, so an id in another one would never match.
+            (Source::Host, Form::Text) => Ok(text.to_ascii_lowercase()),
+            (Source::Path, Form::Text) if !text.starts_with('/') => {
+                Err(format!("a path begins with `/`; write `/{text}`"))
+            }
+            (Source::Path, Form::Text) => Ok(normalise(text).into_owned()),
+            (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim() != text => {
+                Err(format!("values have no spaces around them; write `{}`", text.trim()))
+            }
             (_, form) => canonical(form, text),
         }
     }
@@ -470,6 +483,13 @@ mod tests {
         parses(&[header(Form::Integer)], "007", Err("write 7"));
         parses(&[header(Form::RegisteredDomain)], "www.example.com", Err("registered domain is example.com"));
         parses(&[header(Form::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
+        parses(&[header(Form::Text)], " gold", Err("write `gold`"));
+        parses(&[header(Form::Text), header(Form::Text)], "a:", Err("is empty"));
+        let host = Component { source: Source::Host, form: Form::Text };
+        parses(&[host], "API.Example.com", Ok("api.example.com"));
+        let path = Component { source: Source::Path, form: Form::Text };
+        parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
+        parses(&[path], "v1", Err("write `/v1`"));
         parses(&[], "x", Err("by: global"));
     }
 

@@ -71,6 +71,7 @@ pub enum Change {
 /// `meter` is what is stored, or `None` for a full bucket. `effective_from` is when the numbers took effect; it is
 /// read only when the bucket was written under others. Costs above `Numbers::burst` are denied for ever, with
 /// `retry_after: None`.
+#[inline]
 pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> (Decision, Change) {
     let numbers = &charge.numbers;
     let level = meter.map_or(0, |meter| meter.level_at(numbers, now, effective_from));

@@ -207,7 +207,9 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
         let mut body = problem_members(kind, title, status, &detail);
         body.push_str(",\"violated-policies\":[");
         for (place, name) in refusing(rules, verdict).into_iter().enumerate() {
-            let _ = write!(body, "{}\"{name}\"", if place == 0 { "" } else { "," });
+            body.push_str(if place == 0 { "\"" } else { ",\"" });
+            body.push_str(name);
+            body.push('"');
         }
         body.push_str("]}");
         problem_response(status, body)
@@ -252,8 +254,14 @@ fn problem_response(status: StatusCode, body: String) -> Response<String> {
 
 fn problem_members(kind: &str, title: &str, status: StatusCode, detail: &str) -> String {
     let mut body = String::with_capacity(320);
-    let _ = write!(body, "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}", status.as_u16());
-    body.push_str(",\"detail\":\"");
+    for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":\""] {
+        body.push_str(part);
+    }
+    if detail.bytes().all(|byte| byte != b'"' && byte != b'\\' && !byte.is_ascii_control()) {
+        body.push_str(detail);
+        body.push('"');
+        return body;
+    }
     for character in detail.chars() {
         match character {
             '"' | '\\' => {

@@ -72,6 +72,6 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, clock: &Clock) -> cr
 }
 
 /// The wall clock in seconds.
-pub(crate) fn seconds(clock: &Clock) -> i64 {
+pub fn seconds(clock: &Clock) -> i64 {
     i64::try_from(clock.now().0 / 1_000_000).unwrap_or(i64::MAX)
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use hashbrown::{HashTable, hash_table};
 use parking_lot::{Mutex, MutexGuard};
+use table::Table;
 
 use super::{Batch, Clock, StoreError};
 use crate::engine::charge::{Charge, Decision};
@@ -11,11 +11,13 @@ use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
 use crate::engine::settle::{has_duplicate, settle};
 
+mod table;
+
 /// The default bound on the buckets that are held.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
-/// The buckets a shard is made for. A table of 16 384 slots doubles at 14 336 entries (7/8), so a shard that is at its
-/// bound should be nearly, and never quite, that full.
+/// The buckets a shard is made for: some 600 KiB, which is what growing by one shard's doubling moves at a time, and
+/// enough shards that two threads rarely meet in one.
 const KEYS_PER_SHARD: usize = 13_000;
 
 /// Slots that the insertion of a new bucket looks at, to drop those that are full again. Each insertion frees what it
@@ -36,18 +38,8 @@ pub struct MemoryStore {
     clock: Clock,
 }
 
-/// 48 bytes and one of hashbrown's: 1 000 000 buckets take 58 MiB.
-#[derive(Clone, Copy)]
-struct Entry {
-    fingerprint: u128,
-    meter: Meter,
-}
-
-#[derive(Default)]
 struct Shard {
-    table: HashTable<Entry>,
-    /// The slot at which the next sweep goes on.
-    cursor: usize,
+    table: Table,
     evicted: u64,
     overflowed: u64,
 }
@@ -73,7 +65,7 @@ impl MemoryStore {
         let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
         let fair = max_keys.div_ceil(shards).max(1);
         let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
-        let shards = (0..shards).map(|_| Mutex::default()).collect();
+        let shards = (0..shards).map(|_| Mutex::new(Shard::new(keys_per_shard))).collect();
         Self { shards, keys_per_shard, shared: Mutex::default(), clock }
     }
 
@@ -84,9 +76,9 @@ impl MemoryStore {
             let mut shard = self.shards[self.shard(charge)].lock();
             let place = shard.place(charge, now, self.keys_per_shard);
             let mut shared = (place == Place::Shared).then(|| self.shared.lock());
-            let meter = read(&shard, shared.as_deref(), place, charge);
+            let meter = read(shared.as_deref(), place, charge);
             let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
-            apply(&mut shard, shared.as_deref_mut(), place, charge, change, self.keys_per_shard);
+            apply(&mut shard, shared.as_deref_mut(), place, charge, change);
             return Ok(vec![decision]);
         }
         self.decide_together(batch, now)
@@ -103,27 +95,26 @@ impl MemoryStore {
         numbers.dedup();
         let mut shards: Vec<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
-        let places: Vec<Place> =
-            batch.charges.iter().map(|charge| shards[guard(charge)].place(charge, now, self.keys_per_shard)).collect();
+        let mut places = Vec::with_capacity(batch.charges.len());
+        let mut new = vec![0; shards.len()];
+        for charge in batch.charges {
+            let guard = guard(charge);
+            let place = shards[guard].place(charge, now, self.keys_per_shard.saturating_sub(new[guard]));
+            new[guard] += usize::from(place == Place::New);
+            places.push(place);
+        }
         let mut shared = places.contains(&Place::Shared).then(|| self.shared.lock());
         let mut changes = Vec::with_capacity(batch.charges.len());
         let decisions = settle(
             batch.charges,
             now,
             batch.effective_from,
-            |place, charge| read(&shards[guard(charge)], shared.as_deref(), places[place], charge),
+            |place, charge| read(shared.as_deref(), places[place], charge),
             |place, change| changes.push((place, change)),
         );
         for (place, change) in changes {
             let charge = &batch.charges[place];
-            apply(
-                &mut shards[guard(charge)],
-                shared.as_deref_mut(),
-                places[place],
-                charge,
-                change,
-                self.keys_per_shard,
-            );
+            apply(&mut shards[guard(charge)], shared.as_deref_mut(), places[place], charge, change);
         }
         Ok(decisions)
     }
@@ -151,100 +142,64 @@ impl MemoryStore {
 /// Where a charge's bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Under its own fingerprint, or to be put there.
-    Own,
+    /// Under its own fingerprint, in this slot, with this meter.
+    Held(usize, Meter),
+    /// To be put there; there is room.
+    New,
     /// In the limit's shared bucket: the bucket is new and there is no room.
     Shared,
 }
 
 impl Shard {
+    const fn new(bound: usize) -> Self {
+        Self { table: Table::new(bound), evicted: 0, overflowed: 0 }
+    }
+
+    #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
-        if self.table.len() < bound || self.find(charge).is_some() {
-            return Place::Own;
+        if let Some((slot, meter)) = self.table.find(charge.bucket.fingerprint) {
+            return Place::Held(slot, meter);
         }
-        // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and an
-        // attacker would only have to send enough new ids to be rid of a denial.
-        self.sweep(now, FULL_SWEEP);
+        if self.table.len() >= bound {
+            // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and
+            // an attacker would only have to send enough new ids to be rid of a denial.
+            self.evicted += self.table.sweep(now, FULL_SWEEP);
+        }
         if self.table.len() < bound {
-            return Place::Own;
+            return Place::New;
         }
         self.overflowed += 1;
         Place::Shared
     }
-
-    fn find(&self, charge: &Charge) -> Option<Meter> {
-        let fingerprint = charge.bucket.fingerprint;
-        self.table.find(hash(fingerprint), |entry| entry.fingerprint == fingerprint).map(|entry| entry.meter)
-    }
-
-    fn write(&mut self, charge: &Charge, meter: Meter, bound: usize) {
-        let fingerprint = charge.bucket.fingerprint;
-        let same = |entry: &Entry| entry.fingerprint == fingerprint;
-        if self.table.len() == self.table.capacity() && self.table.num_buckets() >= slots_for(bound) {
-            self.compact(bound);
-        }
-        match self.table.entry(hash(fingerprint), same, |entry| hash(entry.fingerprint)) {
-            hash_table::Entry::Occupied(mut entry) => entry.get_mut().meter = meter,
-            hash_table::Entry::Vacant(slot) => {
-                slot.insert(Entry { fingerprint, meter });
-                self.sweep(meter.since, SWEEP);
-            }
-        }
-    }
-
-    /// Makes the table anew at its final size.
-    ///
-    /// hashbrown counts the slots of removed entries as taken until it rehashes, and when more than half of the table
-    /// is live it doubles instead of rehashing in place. Under churn that would break the bound on memory.
-    fn compact(&mut self, bound: usize) {
-        let mut table = HashTable::with_capacity(slots_for(bound) / 8 * 7);
-        for entry in self.table.drain() {
-            table.insert_unique(hash(entry.fingerprint), entry, |entry| hash(entry.fingerprint));
-        }
-        self.table = table;
-    }
-
-    fn clear(&mut self, charge: &Charge) {
-        let fingerprint = charge.bucket.fingerprint;
-        if let Ok(entry) = self.table.find_entry(hash(fingerprint), |entry| entry.fingerprint == fingerprint) {
-            entry.remove();
-        }
-    }
-
-    /// Drops the buckets that are full at `now` among the next `slots` slots.
-    fn sweep(&mut self, now: Micros, slots: usize) {
-        let all = self.table.num_buckets();
-        for _ in 0..slots.min(all) {
-            self.cursor = if self.cursor + 1 < all { self.cursor + 1 } else { 0 };
-            if let Ok(entry) = self.table.get_bucket_entry(self.cursor)
-                && entry.get().meter.is_full(now)
-            {
-                entry.remove();
-                self.evicted += 1;
-            }
-        }
-    }
 }
 
-fn read(shard: &Shard, shared: Option<&HashMap<String, Meter>>, place: Place, charge: &Charge) -> Option<Meter> {
+#[inline]
+fn read(shared: Option<&HashMap<String, Meter>>, place: Place, charge: &Charge) -> Option<Meter> {
     match place {
-        Place::Own => shard.find(charge),
+        Place::Held(_, meter) => Some(meter),
+        Place::New => None,
         Place::Shared => shared?.get(&shared_key(charge)).copied(),
     }
 }
 
+#[inline]
 fn apply(
     shard: &mut Shard,
     shared: Option<&mut HashMap<String, Meter>>,
     place: Place,
     charge: &Charge,
     change: Change,
-    bound: usize,
 ) {
+    let fingerprint = charge.bucket.fingerprint;
     match (place, change, shared) {
         (_, Change::Keep, _) | (Place::Shared, _, None) => {}
-        (Place::Own, Change::Write(meter), _) => shard.write(charge, meter, bound),
-        (Place::Own, Change::Clear, _) => shard.clear(charge),
+        (Place::Held(slot, _), Change::Write(meter), _) => shard.table.update(slot, fingerprint, meter),
+        (Place::New, Change::Write(meter), _) => {
+            if shard.table.insert(fingerprint, meter) {
+                shard.evicted += shard.table.sweep(meter.since, SWEEP);
+            }
+        }
+        (Place::Held(..) | Place::New, Change::Clear, _) => shard.table.remove(fingerprint),
         (Place::Shared, Change::Write(meter), Some(shared)) => {
             // Limits that a reload removed leave their bucket here until it is full.
             shared.retain(|_, other| !other.is_full(meter.since));
@@ -262,17 +217,6 @@ fn shared_key(charge: &Charge) -> String {
     let short = key.split([':', '#']).next().unwrap_or(key);
     let window = key.rsplit_once('#').map_or("0", |(_, window)| window);
     format!("{short}#{window}")
-}
-
-/// The slots of a table for `bound` entries, with a twentieth to spare for slots of removed ones.
-fn slots_for(bound: usize) -> usize {
-    ((bound + bound / 20) * 8 / 7 + 1).next_power_of_two().max(16)
-}
-
-/// A fingerprint is a hash already; its low half serves the table.
-#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
-const fn hash(fingerprint: u128) -> u64 {
-    fingerprint as u64
 }
 
 #[cfg(test)]
@@ -332,7 +276,7 @@ mod tests {
         assert!(usage.keys <= at_most + 1 && usage.keys > max_keys as u64, "{usage:?}");
         assert_eq!((usage.evicted, usage.overflowed), (0, u64::from(ids) - (usage.keys - 1)));
         for shard in &store.shards {
-            assert!(shard.lock().table.num_buckets() <= slots_for(store.keys_per_shard));
+            assert!(shard.lock().table.slots() <= table::slots_for(store.keys_per_shard));
         }
     }
 
@@ -365,7 +309,7 @@ mod tests {
         assert_eq!(usage.overflowed, 0);
         // Removed entries leave marks in the table; doubling it to be rid of them would break the bound on memory.
         for shard in &store.shards {
-            assert_eq!(shard.lock().table.num_buckets(), slots_for(store.keys_per_shard));
+            assert_eq!(shard.lock().table.slots(), table::slots_for(store.keys_per_shard));
         }
     }
 

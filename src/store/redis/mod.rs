@@ -1,7 +1,7 @@
 //! Buckets in a Redis server: one call of `lua/gcra.lua` decides all charges of a request.
 //!
 //! A request uses the connection that is there or fails at once; it never waits for another. The connection belongs to
-//! a task, see [`owner`], which opens it, probes it and replaces it. A request whose reply is late has perhaps been
+//! a task (`owner`), which opens it, probes it and replaces it. A request whose reply is late has perhaps been
 //! charged, so it is never sent again.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Clock, StoreError};
 use crate::engine::charge::Decision;
-use crate::engine::numbers::EXACT;
+use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::settle::has_duplicate;
 
 mod options;
@@ -143,7 +143,7 @@ impl RedisStore {
 
 impl Live {
     /// One call; a second one with the source if the server does not know the script, which it then has not run.
-    async fn ask(&self, batch: &Batch<'_>, now: Option<crate::engine::numbers::Micros>) -> Result<Value, RedisError> {
+    async fn ask(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
         let by_hash = script::command(script::Form::Hash, batch, now);
         let answer = connection.send_packed_command(&by_hash).await.and_then(Value::extract_error);

@@ -23,6 +23,8 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where Redis is, as it was typed.
+///
+/// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`, and `+select` for a database other than 0.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path`.

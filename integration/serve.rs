@@ -1,0 +1,321 @@
+//! `weir serve` as a user starts it: real processes, a real Redis, trouble.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::eventually;
+use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::weir::Weir;
+
+/// One bucket for all, which never refills.
+const THOUSAND: &str = "limits: { L: { by: global, burst: 1000 } }";
+
+/// Sends `each` requests on each of 64 connections at once, which take turns among the processes. Counts those that
+/// pass.
+fn rush(processes: &[&Weir], each: usize) -> usize {
+    let passed = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for (_, process) in (0..64).zip(processes.iter().cycle()) {
+            let passed = &passed;
+            scope.spawn(move || {
+                let mut connection = process.connect();
+                for _ in 0..each {
+                    match connection.get("/").status() {
+                        200 => passed.fetch_add(1, Ordering::Relaxed),
+                        429 => 0,
+                        other => panic!("status {other}"),
+                    };
+                }
+            });
+        }
+    });
+    passed.into_inner()
+}
+
+#[test]
+fn exactly_the_burst_passes_in_memory_with_two_workers() {
+    let weir = Weir::serve(THOUSAND, &["--workers", "2"]);
+    assert_eq!(rush(&[&weir], 40), 1_000);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"allowed\"}"), 1_000);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"denied\"}"), 1_560);
+}
+
+#[test]
+fn exactly_the_burst_passes_through_two_processes_that_share_a_redis() {
+    let redis = RedisServer::plain();
+    let url = redis.url();
+    // Nothing may be decided by a policy here, however busy the machine is.
+    let flags = ["--workers", "2", "--store", &url, "--store-timeout", "5s"];
+    let (one, other) = (Weir::serve(THOUSAND, &flags), Weir::serve(THOUSAND, &flags));
+    is_connected(&one, 2);
+    is_connected(&other, 2);
+    assert_eq!(rush(&[&one, &other], 40), 1_000);
+}
+
+fn is_connected(weir: &Weir, workers: u64) {
+    eventually("all workers are connected", || match weir.metric("weir_store_connections") {
+        connected if connected == workers => Ok(()),
+        connected => Err(connected),
+    });
+}
+
+/// One request, a pause, then ten times the burst at once: at most the burst passes.
+fn idle_time_saves_nothing_up(flags: &[&str]) {
+    for burst in [10, 20, 100] {
+        // Ten minutes for the whole burst: what comes back while the test runs is less than a token.
+        let limits = format!("limits: {{ L{burst}: {{ by: global, count: {burst}, period: {}m }} }}", burst * 10);
+        let weir = Weir::serve(&limits, flags);
+        if !flags.is_empty() {
+            is_connected(&weir, 1);
+        }
+        let mut connection = weir.connect();
+        assert_eq!(connection.get("/").status(), 200);
+        let passed = (0..10 * burst).filter(|_| connection.get("/").status() == 200).count();
+        assert_eq!(passed, burst - 1, "burst {burst}");
+    }
+}
+
+#[test]
+fn idle_time_saves_nothing_up_in_memory() {
+    idle_time_saves_nothing_up(&[]);
+}
+
+#[test]
+fn idle_time_saves_nothing_up_on_redis() {
+    let redis = RedisServer::plain();
+    idle_time_saves_nothing_up(&["--workers", "1", "--store", &redis.url(), "--store-timeout", "5s"]);
+}
+
+/// What a store that is away does to the limits of each policy, and how the process comes back.
+const POLICIES: &str = "
+limits:
+  Open:   { match: { path: /open },   by: global, burst: 1000000, on_store_error: allow }
+  Closed: { match: { path: /closed }, by: global, burst: 1000000, on_store_error: deny }
+  Local:  { match: { path: /local },  by: global, burst: 5,       on_store_error: local }
+";
+
+/// Asks each path for a while, from several connections at once, and compares each answer with what the limit's policy
+/// says. Every answer has to come within the store's timeout, which is generous here: what is tested is that the
+/// deadline holds, not how fast the machine is.
+fn by_policy(weir: &Weir, timeout: Duration, requests: usize) {
+    let local_passed = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for path in ["/open", "/closed", "/local"].into_iter().cycle().take(6) {
+            let local_passed = &local_passed;
+            scope.spawn(move || {
+                let mut connection = weir.connect();
+                for _ in 0..requests {
+                    let asked = Instant::now();
+                    let answer = connection.get(path);
+                    let took = asked.elapsed();
+                    assert!(took < timeout + Duration::from_millis(500), "{path} took {took:?}");
+                    match (path, answer.status()) {
+                        ("/open", 200) | ("/local", 429) => {}
+                        ("/closed", 503) => {
+                            assert_eq!(answer.field("retry-after"), Some("1"));
+                            assert!(answer.text().contains("\"violated-policies\":[\"Closed\"]"), "{}", answer.text());
+                        }
+                        ("/local", 200) => drop(local_passed.fetch_add(1, Ordering::Relaxed)),
+                        (path, status) => panic!("{path} got {status}"),
+                    }
+                }
+            });
+        }
+    });
+    assert!(local_passed.into_inner() <= 5, "the local limit let more pass than its burst");
+}
+
+/// The store answers again: requests to the limit that fails closed pass, within 2 s and without a restart.
+fn resumes(weir: &Weir) {
+    eventually("limiting resumes", || match weir.get("/closed", &[]).status() {
+        200 => Ok(()),
+        other => Err(other),
+    });
+    // Each worker has a connection of its own.
+    eventually("the store is up", || {
+        let ready = weir.admin("/readyz");
+        if ready.text().contains("\"store\":\"up\"") { Ok(()) } else { Err(ready) }
+    });
+}
+
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+fn with_redis(redis: &RedisServer) -> Weir {
+    Weir::serve(POLICIES, &["--workers", "1", "--store", &redis.url(), "--store-timeout", "50ms"])
+}
+
+#[test]
+fn a_redis_that_is_killed_costs_what_the_policies_say() {
+    let mut redis = RedisServer::plain();
+    let weir = with_redis(&redis);
+    resumes(&weir);
+    redis.kill();
+    by_policy(&weir, TIMEOUT, 50);
+    let ready = weir.admin("/readyz");
+    assert!(ready.status() == 200 && ready.text().contains("\"store\":\"down\""), "{ready:?}");
+    redis.restart();
+    resumes(&weir);
+}
+
+#[test]
+fn a_redis_that_freezes_costs_what_the_policies_say() {
+    let redis = RedisServer::plain();
+    let weir = with_redis(&redis);
+    resumes(&weir);
+    redis.freeze();
+    by_policy(&weir, TIMEOUT, 50);
+    assert!(weir.metric("weir_store_errors_total{kind=\"late\"}") >= 1);
+    redis.thaw();
+    resumes(&weir);
+}
+
+#[test]
+fn a_redis_without_memory_costs_what_the_policies_say() {
+    let redis = RedisServer::plain();
+    let weir = with_redis(&redis);
+    resumes(&weir);
+    redis.cli(&["config", "set", "maxmemory", "1"]);
+    by_policy(&weir, TIMEOUT, 20);
+    assert!(weir.metric("weir_store_errors_total{kind=\"refused\"}") >= 1);
+    redis.cli(&["config", "set", "maxmemory", "0"]);
+    resumes(&weir);
+}
+
+#[test]
+fn a_process_starts_without_its_redis_and_says_so() {
+    let mut redis = RedisServer::start(&RedisConfig { password: Some("pa:ss".into()), ..RedisConfig::default() });
+    redis.kill();
+    let url = redis.url().replace("pa:ss", "pa%3Ass");
+    let weir = Weir::serve(POLICIES, &["--workers", "2", "--store", &url]);
+    let ready = weir.admin("/readyz");
+    assert!(ready.status() == 200 && ready.text().contains("\"store\":\"down\""), "{ready:?}");
+    assert_eq!(weir.admin("/healthz").status(), 200);
+    assert_eq!(weir.get("/open", &[]).status(), 200);
+    assert_eq!(weir.get("/closed", &[]).status(), 503);
+    redis.restart();
+    resumes(&weir);
+    assert!(!weir.log().contains("pa%3Ass"), "the log shows the password:\n{}", weir.log());
+}
+
+#[test]
+fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
+    let weir = Weir::serve("limits: { L: { by: global, burst: 3 } }", &["--workers", "1"]);
+    let mut connection = weir.connect();
+    let mut ask = || {
+        let answer = connection.get("/");
+        (answer.status(), answer.field("ratelimit").unwrap_or("").to_owned())
+    };
+    assert_eq!(ask(), (200, "\"L\";r=2".into()));
+
+    std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 0 } }").unwrap();
+    weir.signal("HUP");
+    eventually("the broken file shows", || {
+        let ready = weir.admin("/readyz");
+        if ready.text().contains("burst must be at least 1") { Ok(()) } else { Err(ready) }
+    });
+    assert_eq!(weir.metric("weir_config_last_reload_successful"), 0);
+    assert_eq!(ask(), (200, "\"L\";r=1".into()));
+
+    // The two that were used stay used.
+    std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 10 } }").unwrap();
+    weir.signal("HUP");
+    eventually("the new rules are in force", || match weir.metric("weir_config_last_reload_successful") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    assert_eq!(ask(), (200, "\"L\";r=7".into()));
+
+    // Without a signal, and by the swap of a symbolic link as Kubernetes does it.
+    let swapped = weir.directory().join("swapped.yaml");
+    std::fs::write(weir.directory().join("new.yaml"), "limits: { L: { by: global, burst: 20 } }").unwrap();
+    std::os::unix::fs::symlink("new.yaml", &swapped).unwrap();
+    std::fs::rename(&swapped, weir.limits_file()).unwrap();
+    let reloads = || weir.metric("weir_config_reloads_total{result=\"success\"}");
+    eventually("the change is noticed", || if reloads() >= 2 { Ok(()) } else { Err(reloads()) });
+    assert_eq!(ask(), (200, "\"L\";r=16".into()));
+}
+
+#[test]
+fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
+    let limits = "limits: { L: { by: { header: x-id }, count: 2, period: 1h } }";
+    let weir = Weir::serve(limits, &["--workers", "2", "--max-keys", "2000"]);
+    let status = |id: &str| weir.get("/", &[("x-id", id)]).status();
+    assert_eq!([status("victim"), status("victim"), status("victim")], [200, 200, 429]);
+    let before = weir.resident();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let weir = &weir;
+            scope.spawn(move || {
+                let mut connection = weir.connect();
+                for id in 0..2_500 {
+                    connection.get_with("/", &[("x-id", &format!("{thread}-{id}"))]);
+                }
+            });
+        }
+    });
+    assert_eq!(status("victim"), 429, "the flood freed the bucket");
+    // New ids share one bucket at the bound, and it is empty.
+    assert_eq!(status("newcomer"), 429);
+    let keys = weir.metric("weir_keys");
+    assert!((1_900..=2_100).contains(&keys), "{keys} keys are held");
+    assert!(weir.metric("weir_keys_overflowed") > 10_000);
+    let grown = weir.resident().saturating_sub(before);
+    assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
+}
+
+#[test]
+fn sigterm_lets_what_runs_end_and_takes_nothing_new() {
+    let mut weir = Weir::serve(THOUSAND, &["--workers", "2"]);
+    let mut connection = weir.connect();
+    assert_eq!(connection.get("/").status(), 200);
+    let start = Instant::now();
+    weir.signal("TERM");
+    assert_eq!(weir.wait().code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(5), "an idle connection kept the process for {:?}", start.elapsed());
+    assert!(std::net::TcpStream::connect(weir.proxy).is_err(), "the port is still taken");
+}
+
+#[test]
+fn generations_of_fields_are_chosen() {
+    let weir = Weir::serve("limits: { L: { by: global, burst: 3 } }", &["--headers", "x-ratelimit"]);
+    let answer = weir.get("/", &[]);
+    assert_eq!(answer.field("x-ratelimit-remaining"), Some("2"));
+    assert_eq!(answer.field("ratelimit"), None);
+}
+
+#[test]
+fn the_client_is_found_behind_trusted_proxies() {
+    let limits = "limits: { L: { by: ip, burst: 1 } }";
+    let weir = Weir::serve(limits, &["--trusted-proxies", "127.0.0.0/8,10.0.0.0/8"]);
+    let status = |forwarded: &str| weir.get("/", &[("x-forwarded-for", forwarded)]).status();
+    assert_eq!(status("203.0.113.7"), 200);
+    assert_eq!(status("1.2.3.4, 203.0.113.7, 10.0.0.9"), 429, "a client must not choose its own address");
+    assert_eq!(status("203.0.113.8"), 200);
+}
+
+#[test]
+fn what_is_wrong_at_the_start_is_said_at_once() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (flags, code, part) in [
+        (vec![], 2, "--upstream is missing"),
+        (vec!["--upstream", "ftp://x"], 2, "--upstream"),
+        (vec!["--upstream", "a=http://x"], 2, "not supported by this version"),
+        (vec!["--upstream", "echo", "--headers", "draft"], 2, "unknown generation"),
+        (vec!["--upstream", "echo", "--store", "redis://"], 2, "--store"),
+        (vec!["--upstream", "echo", "--grace", "5"], 2, "no unit"),
+        (vec!["--upstream", "echo", "--limits", "none.yaml"], 1, "none.yaml"),
+        (vec!["--upstream", "echo", "--admin", "127.0.0.1:0", "--proxy", &address], 3, "cannot listen"),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+            .arg("serve")
+            .args(&flags)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {text}");
+        assert!(text.contains(part), "{flags:?}: {text}");
+    }
+}

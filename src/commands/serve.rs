@@ -1,0 +1,190 @@
+//! `weir serve`: the proxy and the admin door.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::rules::RulesArgs;
+use super::store::StoreArgs;
+use super::values::{parse_duration, parse_network};
+use super::{ExitCode, could_not_start, logging};
+use crate::config::Look;
+use crate::doors::admin::Readiness;
+use crate::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use crate::engine::client_address::TrustedProxies;
+use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::reply::Generations;
+use crate::gate;
+use crate::metrics::Metrics;
+use crate::server::reload::{Reloaded, Reloader, seconds};
+use crate::server::{self, MakeStore, ServerOptions};
+use crate::store::Clock;
+use crate::store::memory::MemoryStore;
+
+/// Flags of `weir serve`. Each has an environment variable and a key of the same name in the `--config` file; a flag
+/// beats a variable, and a variable beats the file.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where allowed requests go: `http://host:port`, or `echo`, which answers with what it received
+    #[arg(long, value_name = "URL", env = "WEIR_UPSTREAM")]
+    upstream: Vec<String>,
+
+    /// The address of the proxy
+    #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
+    proxy: SocketAddr,
+
+    /// The address of /metrics, /healthz and /readyz
+    #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
+    admin: SocketAddr,
+
+    /// Worker threads; one a core unless given
+    #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
+    workers: Option<NonZeroUsize>,
+
+    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed
+    #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
+    trusted_proxies: Vec<IpNet>,
+
+    /// Generations of rate limit fields: ietf-11, ietf-03, x-ratelimit, none
+    #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
+    headers: Vec<String>,
+
+    /// How long requests may go on after SIGTERM
+    #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
+    grace: Duration,
+
+    /// How long connecting to the upstream may take
+    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
+    connect_timeout: Duration,
+
+    /// How long the upstream may take to begin its response
+    #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
+    response_timeout: Duration,
+
+    /// How long a connection may be idle, between requests and in the midst of a body
+    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
+    idle_timeout: Duration,
+
+    /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
+    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    first_byte_timeout: Duration,
+
+    /// How long an idle connection to the upstream is kept; less than the upstream keeps it
+    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
+    upstream_idle_timeout: Duration,
+
+    #[command(flatten)]
+    rules: RulesArgs,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    log: logging::LogArgs,
+
+    /// A YAML file of these flags: `store: redis://...`
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<std::path::PathBuf>,
+}
+
+/// Serves until a signal ends it.
+pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
+    let checked = logging::start(&args.log).and_then(|()| {
+        let generations = Generations::parse(args.headers.iter().map(String::as_str));
+        let generations = generations.map_err(|error| format!("--headers: {error}"))?;
+        let upstream = upstream(&args.upstream)?;
+        let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
+        Ok((generations, upstream, plan))
+    });
+    let (generations, upstream, plan) = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
+    let clock = Clock::own();
+    let (mut reloader, loaded) =
+        Reloader::start(args.rules.limits.clone(), args.rules.overrides.clone(), random_fingerprinter(), clock.clone());
+    write!(err, "{}", loaded.report)?;
+    let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
+    let metrics = match Metrics::new() {
+        Ok(metrics) => Arc::new(metrics),
+        Err(error) => return could_not_start(err, &error),
+    };
+    metrics.reload_successful.set(1);
+    metrics.reload_timestamp.set(seconds(&clock));
+    let local = MemoryStore::new(args.store.max_keys(), Clock::own());
+    let shared = Arc::new(gate::Shared::new(rules, metrics, local));
+    let readiness = Arc::new(Readiness::default());
+    let reload = {
+        let (shared, readiness) = (Arc::clone(&shared), Arc::clone(&readiness));
+        move |asked| match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+            Reloaded::Unchanged => {}
+            Reloaded::Replaced => readiness.reloaded(None),
+            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+        }
+    };
+    let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
+    let options = args.server_options(generations, upstream);
+    match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
+        Ok(running) => {
+            running.join();
+            Ok(ExitCode::Success)
+        }
+        Err(error) => could_not_start(err, &error),
+    }
+}
+
+impl Args {
+    fn server_options(&self, generations: Generations, upstream: Upstream) -> ServerOptions {
+        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        ServerOptions {
+            proxy_address: self.proxy,
+            proxy: ProxyOptions {
+                upstream,
+                trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
+                generations,
+                timeouts: Timeouts {
+                    header: self.first_byte_timeout,
+                    idle: self.idle_timeout,
+                    connect: self.connect_timeout,
+                    response: self.response_timeout,
+                    upstream_idle: self.upstream_idle_timeout,
+                },
+            },
+            admin_address: Some(self.admin),
+            workers: self.workers.unwrap_or(cores),
+            grace: self.grace,
+            handle_signals: true,
+        }
+    }
+}
+
+/// The one upstream. Routes by host and prefix have their place in the syntax, so that they are refused by name
+/// rather than taken for a part of an address.
+fn upstream(given: &[String]) -> Result<Upstream, String> {
+    match given {
+        [] => Err(
+            "--upstream is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try the rules"
+                .into(),
+        ),
+        [one] if one.contains('=') || one.contains(',') => Err(format!(
+            "--upstream `{one}`: routes and several addresses are not supported by this version of Weir; give one URL"
+        )),
+        [one] => Upstream::parse(one).map_err(|error| format!("--upstream: {error}")),
+        _ => Err("--upstream: several upstreams are not supported by this version of Weir; give one".into()),
+    }
+}
+
+/// A secret of this process: see [`Fingerprinter`].
+fn random_fingerprinter() -> Fingerprinter {
+    // Each `RandomState` has keys of the system's randomness, so the hash of nothing is a random number.
+    let random = || RandomState::new().hash_one(());
+    Fingerprinter::new((random(), random()))
+}

@@ -1,0 +1,167 @@
+//! The JSON schema of the rules file. It is written by hand, for its descriptions; the tests hold it to the parser.
+
+/// The JSON schema of a rules file, for editors. `#/$defs/overrides` describes a file of overrides.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Map, Value as Json};
+
+    use super::super::problem::Findings;
+    use super::super::tests::cases;
+    use super::super::yaml::{Node, Value, tree};
+    use super::super::{by, limit, load, matching, numbers, overrides};
+    use super::*;
+
+    /// The value that an editor sees: scalars by the YAML 1.2 core schema.
+    fn json(node: &Node) -> Json {
+        match &node.value {
+            Value::Map(entries) => {
+                Json::Object(entries.iter().map(|(key, node)| (key.text.clone(), json(node))).collect::<Map<_, _>>())
+            }
+            Value::List(items) => Json::Array(items.iter().map(json).collect()),
+            Value::Scalar { plain: true, .. } if node.is_null() => Json::Null,
+            Value::Scalar { text, plain: true } => match text.as_str() {
+                "true" => Json::Bool(true),
+                "false" => Json::Bool(false),
+                number => number
+                    .parse::<i128>()
+                    .map(|_| number.trim_start_matches('0').to_owned())
+                    .or_else(|_| number.parse::<f64>().map(|_| number.to_owned()))
+                    .ok()
+                    .and_then(|number| serde_json::from_str(&number).ok())
+                    .unwrap_or_else(|| Json::String(number.to_owned())),
+            },
+            Value::Scalar { text, .. } => Json::String(text.clone()),
+        }
+    }
+
+    fn schema() -> Json {
+        serde_json::from_str(SCHEMA).unwrap()
+    }
+
+    fn validators() -> (jsonschema::Validator, jsonschema::Validator) {
+        let rules = schema();
+        let mut overrides = rules.clone();
+        for key in ["type", "required", "additionalProperties", "properties"] {
+            overrides.as_object_mut().unwrap().remove(key);
+        }
+        overrides["$ref"] = "#/$defs/overrides".into();
+        (jsonschema::validator_for(&rules).unwrap(), jsonschema::validator_for(&overrides).unwrap())
+    }
+
+    /// Why a text does not fit a schema; `None` if it does.
+    fn misfit(validator: &jsonschema::Validator, text: &str) -> Option<String> {
+        let mut findings = Findings::new("f");
+        let Ok(node) = tree(text, &mut findings) else { return Some("no YAML".into()) };
+        validator.validate(&json(&node)).err().map(|error| format!("{error} at {}", error.instance_path()))
+    }
+
+    #[test]
+    fn the_sample_and_every_good_case_fit() {
+        let (rules, overrides) = validators();
+        assert_eq!(misfit(&rules, include_str!("../../limits.yaml")), None);
+        for case in cases().iter().filter(|case| case["expect"] == "ok") {
+            assert_eq!(misfit(&rules, case["limits"].as_str().unwrap()), None, "{}", case["case"]);
+            if let Some(text) = case["overrides"].as_str() {
+                assert_eq!(misfit(&overrides, text), None, "{}", case["case"]);
+            }
+        }
+    }
+
+    #[test]
+    fn structural_mistakes_do_not_fit() {
+        let (rules, overrides) = validators();
+        // What only the parser can know: names of other places, ids, arithmetic, and the spelling of numbers.
+        let semantic = [
+            "burst octal-looking 010",
+            "burst x interval overflows",
+            "more tokens than nanoseconds",
+            "duplicate limit name",
+            "period 0",
+            "second YAML document in the file",
+            "tab indentation",
+            "override unknown name",
+            "map format, second entry unknown name",
+            "map format, third entry bad id",
+            "the same id twice with different values",
+            "override with a blank id",
+            "new format, IPv6 not the lowest of its /64",
+            "fqdn set with a bad member",
+            "fqdn set with a trailing comma",
+        ];
+        for case in cases().iter().filter(|case| case["expect"] == "error") {
+            let name = case["case"].as_str().unwrap();
+            if semantic.contains(&name) || name.starts_with("id: ") {
+                continue;
+            }
+            let fits = misfit(&rules, case["limits"].as_str().unwrap()).is_none()
+                && case["overrides"].as_str().is_none_or(|text| misfit(&overrides, text).is_none());
+            assert!(!fits, "{name}");
+        }
+        for text in [
+            "limit: {}",
+            "limits: { A: { count: 1 } }",
+            "limits: { A: { rates: [{ count: 1, period: 1s }], burst: 1 } }",
+            "limits: { A: { rates: [] } }",
+            "limits: { A: { unlimited: true, burst: 1 } }",
+            "limits: { A: { unlimited: true, deny: true } }",
+            "limits: { A: { count: \"1\", period: 1s } }",
+            "limits: { A: { count: 1, period: 60 } }",
+            "limits: { A: { by: [ip, global] } }",
+            "limits: { A: { by: ip/129 } }",
+            "limits: { A: { by: { header: x, query: y } } }",
+            "limits: { A: { match: { path: v1 } } }",
+            "limits: { A: { enforce_for: 101% } }",
+            "limits: { A: { cost: -1 } }",
+            "limits: { A: { algorithm: queue } }",
+            "limits: { A:b: {} }",
+            "limits: {}\noverrides: { A: { burst: 1 } }",
+            "limits: {}\noverrides: { A:1: { ids: [2], burst: 1 } }",
+            "limits: {}\noverrides: { A:1: { comment: x } }",
+            "limits: {}\noverrides: [A]",
+        ] {
+            assert!(misfit(&rules, text).is_some(), "{text}");
+        }
+    }
+
+    /// Compares the keys below a place of the schema with those that the parser knows.
+    #[track_caller]
+    fn same(schema: &Json, place: &str, known: &[&str]) {
+        let found: BTreeSet<&str> = match schema.pointer(place).unwrap() {
+            Json::Object(properties) => properties.keys().map(String::as_str).collect(),
+            Json::Array(words) => words.iter().filter_map(Json::as_str).collect(),
+            _ => panic!("{place}"),
+        };
+        assert_eq!(found, known.iter().copied().collect(), "{place}");
+    }
+
+    #[test]
+    fn the_schema_and_the_parser_know_the_same_words() {
+        let schema = schema();
+        let component = "/$defs/component/anyOf/2/properties";
+        same(&schema, "/properties", &load::KEYS);
+        same(&schema, "/$defs/limit/properties", &limit::KEYS);
+        same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
+        same(&schema, "/$defs/limit/properties/missing/enum", &limit::MISSING.map(|(word, _)| word));
+        same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
+        same(&schema, "/$defs/limit/properties/algorithm/enum", &limit::ALGORITHMS);
+        same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
+        same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
+        same(&schema, component, &by::KEYS);
+        same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
+        same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
+        same(&schema, "/$defs/match/properties", &matching::KEYS);
+        same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
+        same(&schema, "/$defs/override/properties", &overrides::KEYS);
+        same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
+        assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);
+        assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_COMPONENTS);
+        let (rules, _) = validators();
+        for word in by::WORDS {
+            assert_eq!(misfit(&rules, &format!("limits: {{ A: {{ by: {word} }} }}")), None);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A hash table of buckets with a final size: open addressing, linear probing, entries in the order of their home slots
+//! (Robin Hood hashing).
+//!
+//! A lookup is all cache misses: with a million buckets the entries are far larger than any core's cache. Here
+//! fingerprint and meter lie side by side, so it misses once, where a table with control bytes of its own misses twice,
+//! the second time only when the first is answered. A removal moves the followers back and leaves no mark, so churn
+//! neither slows the table down nor makes it grow.
+
+use crate::engine::meter::Meter;
+use crate::engine::numbers::Micros;
+
+/// The slots of the smallest table.
+const SMALLEST: usize = 16;
+
+/// A bucket. 48 bytes, at most four fifths of the slots taken: 60 bytes a bucket when a table is at its bound.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// 0 in a vacant slot.
+    fingerprint: u128,
+    meter: Meter,
+}
+
+const VACANT: Entry = Entry { fingerprint: 0, meter: Meter { since: Micros(0), level: 0, token: 0, drain: 0 } };
+
+/// The table. It starts without memory and doubles until `bound` buckets fit.
+pub(super) struct Table {
+    slots: Vec<Entry>,
+    held: usize,
+    bound: usize,
+    /// The slot at which the next sweep goes on.
+    cursor: usize,
+}
+
+impl Table {
+    /// A table for at most `bound` buckets; to insert more is a mistake of the caller.
+    pub(super) const fn new(bound: usize) -> Self {
+        Self { slots: Vec::new(), held: 0, bound, cursor: 0 }
+    }
+
+    /// Buckets held.
+    pub(super) const fn len(&self) -> usize {
+        self.held
+    }
+
+    /// The meter of a bucket, if it is held, and its slot, for [`Self::update`].
+    #[inline]
+    pub(super) fn find(&self, fingerprint: u128) -> Option<(usize, Meter)> {
+        self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].meter))
+    }
+
+    /// Sets the meter of a bucket that was found in `slot`, wherever it has moved since.
+    #[inline]
+    pub(super) fn update(&mut self, slot: usize, fingerprint: u128, meter: Meter) {
+        match self.slots.get_mut(slot) {
+            Some(entry) if entry.fingerprint == key(fingerprint) => entry.meter = meter,
+            _ => {
+                self.insert(fingerprint, meter);
+            }
+        }
+    }
+
+    /// Sets the meter of a bucket; whether the bucket is new.
+    pub(super) fn insert(&mut self, fingerprint: u128, meter: Meter) -> bool {
+        let fingerprint = key(fingerprint);
+        let mut slot = match self.locate(fingerprint) {
+            Ok(slot) => {
+                self.slots[slot].meter = meter;
+                return false;
+            }
+            Err(slot) => slot,
+        };
+        if self.held >= capacity(self.slots.len()) {
+            self.grow();
+            slot = self.locate(fingerprint).unwrap_or_else(|slot| slot);
+        }
+        debug_assert!(self.held < self.bound, "the caller has checked the bound");
+        // Whatever stands here and behind moves on by one, so the order of home slots is kept.
+        let mut moved = Entry { fingerprint, meter };
+        while moved.fingerprint != VACANT.fingerprint {
+            std::mem::swap(&mut self.slots[slot], &mut moved);
+            slot = self.next(slot);
+        }
+        self.held += 1;
+        true
+    }
+
+    /// Forgets a bucket, if it is held.
+    pub(super) fn remove(&mut self, fingerprint: u128) {
+        if let Ok(slot) = self.locate(key(fingerprint)) {
+            self.vacate(slot);
+        }
+    }
+
+    /// Forgets the buckets that are full at `now` among the next `slots` slots; how many they were.
+    pub(super) fn sweep(&mut self, now: Micros, slots: usize) -> u64 {
+        let mut dropped = 0;
+        for _ in 0..slots.min(self.slots.len()) {
+            self.cursor = self.next(self.cursor);
+            // A follower may have moved into the slot; it is looked at in its turn.
+            if let Some(entry) = self.slots.get(self.cursor)
+                && entry.fingerprint != VACANT.fingerprint
+                && entry.meter.is_full(now)
+            {
+                self.vacate(self.cursor);
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
+    /// The slot of a fingerprint, or else the one that it has to go to.
+    #[inline]
+    fn locate(&self, fingerprint: u128) -> Result<usize, usize> {
+        if self.slots.is_empty() {
+            return Err(0);
+        }
+        let mut slot = self.home(fingerprint);
+        for distance in 0..self.slots.len() {
+            let entry = &self.slots[slot];
+            if entry.fingerprint == fingerprint {
+                return Ok(slot);
+            }
+            // One that is nearer to its home than we would be here has a later home: ours is not behind it.
+            if entry.fingerprint == VACANT.fingerprint || self.distance(slot, entry) < distance {
+                return Err(slot);
+            }
+            slot = self.next(slot);
+        }
+        Err(slot)
+    }
+
+    /// Empties a slot and moves back those behind it that are not at home.
+    fn vacate(&mut self, mut slot: usize) {
+        loop {
+            let behind = self.next(slot);
+            let follower = self.slots[behind];
+            if follower.fingerprint == VACANT.fingerprint || self.home(follower.fingerprint) == behind {
+                break;
+            }
+            self.slots[slot] = follower;
+            slot = behind;
+        }
+        self.slots[slot] = VACANT;
+        self.held -= 1;
+    }
+
+    fn grow(&mut self) {
+        let slots = (self.slots.len() * 2).max(SMALLEST).min(slots_for(self.bound));
+        let old = std::mem::replace(&mut self.slots, vec![VACANT; slots]);
+        self.held = 0;
+        for entry in old {
+            if entry.fingerprint != VACANT.fingerprint {
+                self.insert(entry.fingerprint, entry.meter);
+            }
+        }
+    }
+
+    /// Where an entry belongs: the low half of the fingerprint, scaled. (The high half chose the shard.)
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is meant, and the product is below the length")]
+    fn home(&self, fingerprint: u128) -> usize {
+        ((u128::from(fingerprint as u64) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    /// How far behind its home the entry in `slot` stands.
+    fn distance(&self, slot: usize, entry: &Entry) -> usize {
+        let home = self.home(entry.fingerprint);
+        if slot >= home { slot - home } else { slot + self.slots.len() - home }
+    }
+
+    fn next(&self, slot: usize) -> usize {
+        if slot + 1 < self.slots.len() { slot + 1 } else { 0 }
+    }
+
+    /// The slots that it has memory for.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// The fingerprint under which a bucket is filed; that of a vacant slot is taken.
+const fn key(fingerprint: u128) -> u128 {
+    if fingerprint == VACANT.fingerprint { 1 } else { fingerprint }
+}
+
+/// The entries that a table of so many slots takes: four fifths, at which a lookup looks at three slots on average.
+const fn capacity(slots: usize) -> usize {
+    slots / 5 * 4
+}
+
+/// The least slots that take `entries`.
+pub(super) const fn slots_for(entries: usize) -> usize {
+    let slots = entries.div_ceil(4) * 5;
+    if slots < SMALLEST { SMALLEST } else { slots }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Full at the microsecond `full_at`.
+    fn meter(full_at: u64) -> Meter {
+        Meter { since: Micros(0), level: full_at, token: 1, drain: 1 }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u128, u64),
+        Remove(u128),
+        Sweep(u64, usize),
+    }
+
+    /// Few fingerprints, many of them with the same home or at the end of the table, where it wraps around.
+    fn fingerprint() -> impl Strategy<Value = u128> {
+        (0..4u128, 0..40u128).prop_map(|(part, number)| match part {
+            0 => number,
+            1 => u128::from(u64::MAX) - number,
+            _ => number << 58 | part << 100,
+        })
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (fingerprint(), 1..100u64).prop_map(|(key, full_at)| Step::Insert(key, full_at)),
+            2 => fingerprint().prop_map(Step::Remove),
+            1 => (1..100u64, 1..20usize).prop_map(|(now, slots)| Step::Sweep(now, slots)),
+        ]
+    }
+
+    proptest! {
+        /// The table does what a map does, and its entries stay in order.
+        #[test]
+        fn is_a_map(bound in 1..60usize, steps in prop::collection::vec(step(), 1..300)) {
+            let mut table = Table::new(bound);
+            let mut map: HashMap<u128, u64> = HashMap::new();
+            for step in steps {
+                match step {
+                    Step::Insert(fingerprint, full_at) => {
+                        if map.len() < bound || map.contains_key(&key(fingerprint)) {
+                            let new = table.insert(fingerprint, meter(full_at));
+                            prop_assert_eq!(new, map.insert(key(fingerprint), full_at).is_none());
+                        }
+                    }
+                    Step::Remove(fingerprint) => {
+                        table.remove(fingerprint);
+                        map.remove(&key(fingerprint));
+                    }
+                    Step::Sweep(now, slots) => {
+                        let dropped = table.sweep(Micros(now), slots);
+                        let before = map.len();
+                        map.retain(|fingerprint, full_at| *full_at > now || table.find(*fingerprint).is_some());
+                        prop_assert_eq!(u64::try_from(before - map.len()).unwrap(), dropped);
+                    }
+                }
+                prop_assert_eq!(table.len(), map.len());
+                prop_assert!(table.slots() <= slots_for(bound));
+                for (fingerprint, full_at) in &map {
+                    prop_assert_eq!(table.find(*fingerprint).map(|(_, meter)| meter), Some(meter(*full_at)));
+                }
+            }
+            for _ in 0..bound {
+                table.sweep(Micros(100), table.slots());
+            }
+            prop_assert_eq!(table.len(), 0);
+        }
+    }
+}
