@@ -190,7 +190,8 @@ mod tests {
 
     use super::*;
     use crate::engine::fingerprint::Fingerprinter;
-    use crate::engine::identity::{Component, Form, Source};
+    use crate::engine::form::Form;
+    use crate::engine::identity::{Component, Source};
     use crate::engine::limit::{Allowance, Limit, LimitMode};
     use crate::engine::numbers::{Micros, Numbers};
     use crate::engine::verdict::Standing;

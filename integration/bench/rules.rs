@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use http::{HeaderMap, HeaderValue};
 use weir::engine::fingerprint::Fingerprinter;
-use weir::engine::identity::Id;
+use weir::engine::id::Id;
 use weir::engine::limit::{Allowance, Limit};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::engine::overrides::{Origin, Override};

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::config::{self, Severity};
 use crate::engine::charge::{Charge, Decision, Mode, Outcome};
 use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity::opaque;
+use crate::engine::key::opaque;
 use crate::engine::limit::{Allowance, Limit};
 use crate::engine::numbers::Micros;
 use crate::engine::rules::{Plan, Planned, Rules, add_windows};

@@ -6,7 +6,8 @@ use super::fields::{Fields, choice, text, truth};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{Node, Value};
-use crate::engine::identity::{Component, Form, Source};
+use crate::engine::form::Form;
+use crate::engine::identity::{Component, Source};
 use crate::engine::path::Pattern;
 
 /// The words that stand alone.

@@ -8,7 +8,7 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::yaml::{Key, Node, Value};
 use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity::Id;
+use crate::engine::id::Id;
 use crate::engine::limit::Allowance;
 use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};

@@ -7,7 +7,8 @@ use serde_json::Value as Json;
 
 use super::*;
 use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity::{self, Component, Form};
+use crate::engine::form::Form;
+use crate::engine::identity::{self, Component};
 use crate::engine::limit::{Allowance, Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::matching::HostPattern;
 use crate::engine::numbers::{Micros, Numbers};

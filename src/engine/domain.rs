@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::identity::{address, network};
+use super::form::{address, network};
 
 /// A host name in lower case without its trailing dot, or an address in its shortest text.
 ///

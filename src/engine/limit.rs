@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
-use super::identity::{Component, Form, Source};
+use super::form::Form;
+use super::identity::{Component, Source};
 use super::matching::Match;
 use super::numbers::Numbers;
 use super::overrides::Overrides;

@@ -284,7 +284,9 @@ mod tests {
     use http::HeaderMap;
     use http::header::HeaderName;
 
-    use super::super::identity::{Component, Form, Id, Source};
+    use super::super::form::Form;
+    use super::super::id::Id;
+    use super::super::identity::{Component, Source};
     use super::super::matching::Match;
     use super::super::overrides::{Origin, Override};
     use super::super::path::Pattern;

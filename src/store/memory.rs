@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::engine::charge::{Mode, Outcome};
     use crate::engine::fingerprint::Fingerprinter;
-    use crate::engine::identity::opaque;
+    use crate::engine::key::opaque;
     use crate::engine::numbers::Numbers;
 
     const SECOND: u64 = 1_000_000;

@@ -1,0 +1,93 @@
+//! The keys of buckets: ids as text that users cannot forge.
+
+use super::charge::Bucket;
+use super::fingerprint::{Fingerprinter, Running};
+use super::form::sha256;
+
+/// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
+const LONGEST_COMPONENT: usize = 64;
+
+/// The bucket of one id, given as opaque text: what a scenario names.
+pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
+    let mut key = Key::new(short, fingerprinter);
+    key.push(id);
+    let fingerprint = key.fingerprint();
+    key.bucket(fingerprint)
+}
+
+/// A key under construction: its text and the fingerprint so far.
+pub(super) struct Key {
+    text: String,
+    hash: Running,
+}
+
+impl Key {
+    pub(super) fn new(short: &str, fingerprinter: &Fingerprinter) -> Self {
+        let mut hash = fingerprinter.start();
+        hash.write(short.as_bytes());
+        let mut text = String::with_capacity(short.len() + 32);
+        text.push_str(short);
+        Self { text, hash }
+    }
+
+    /// The fingerprint of what it says so far.
+    pub(super) fn fingerprint(&self) -> u128 {
+        self.hash.finish()
+    }
+
+    /// The bucket under this key.
+    pub(super) fn bucket(self, fingerprint: u128) -> Bucket {
+        Bucket { key: self.text, fingerprint }
+    }
+
+    /// Adds a component. It is percent-encoded, so that user text can neither end a component nor make a Redis hash
+    /// tag (`{...}` decides the slot of a key), and hashed when it is long.
+    pub(super) fn push(&mut self, component: &str) {
+        if component.bytes().all(is_plain) && component.len() <= LONGEST_COMPONENT {
+            return self.push_encoded(component);
+        }
+        let mut encoded = String::with_capacity(component.len() + 8);
+        for byte in component.bytes() {
+            if is_plain(byte) {
+                encoded.push(char::from(byte));
+            } else {
+                push_escaped(&mut encoded, byte);
+            }
+        }
+        if encoded.len() > LONGEST_COMPONENT {
+            encoded = format!("~{}", &sha256(component)[..32]);
+        }
+        self.push_encoded(&encoded);
+    }
+
+    pub(super) fn push_encoded(&mut self, encoded: &str) {
+        let start = self.text.len();
+        self.text.push(':');
+        self.text.push_str(encoded);
+        self.hash.write(&self.text.as_bytes()[start..]);
+    }
+}
+
+/// Bytes that stand for themselves in a key. `~` begins a hashed component, `*` a missing one and `#` a window.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._/@,+=".contains(&byte)
+}
+
+fn push_escaped(text: &mut String, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    text.push('%');
+    text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    text.push(char::from(DIGITS[usize::from(byte & 15)]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_components_are_hashed() {
+        let key = |length: usize| opaque("L", &"x".repeat(length), &Fingerprinter::new((1, 2))).key;
+        assert_eq!(key(65).len(), "L:~".len() + 32);
+        assert_eq!(key(64).len(), "L:".len() + 64);
+    }
+}
