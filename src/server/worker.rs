@@ -47,8 +47,9 @@ impl Worker {
             Ok(runtime) => runtime,
             Err(error) => return report(Err(format!("no runtime: {error}"))),
         };
-        // What is left when this returns is dropped with the runtime.
         runtime.block_on(self.serve(report));
+        // Drops what is left. A name that is being resolved is not waited for: that can take the resolver half a minute.
+        runtime.shutdown_background();
     }
 
     async fn serve(self, report: impl FnOnce(Result<Store, String>)) {
