@@ -12,6 +12,7 @@ use weir::server::{MakeStore, ServerError, ServerOptions, start};
 use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
+use crate::support::weir::Weir as Process;
 
 /// An upstream that answers when it is told to.
 fn held() -> (Upstream, mpsc::Sender<()>) {
@@ -144,4 +145,23 @@ fn the_rules_are_looked_at_now_and_then() {
     running.stop();
     running.join();
     assert!(looks.try_iter().count() < 2 && looks.recv().is_err(), "nobody looks after the end");
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_what_runs() {
+    let (upstream, go) = held();
+    let mut weir = Process::serve(WIDE, &["--upstream", &format!("http://{}", upstream.address), "--grace", "60s"]);
+    let (mut busy, mut idle) = (weir.connect(), weir.connect());
+    busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    weir.signal("TERM");
+    idle.expect_end();
+    weir.signal("INT");
+    assert!(weir.wait().success());
+    assert!(weir.log().contains("connections were cut off"), "{}", weir.log());
+    busy.expect_end();
+    drop(go);
 }

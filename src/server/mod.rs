@@ -186,9 +186,13 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(ServerError::System)
 }
 
+/// Threads that resolve the names of upstreams for one runtime. tokio would start 512 if the resolver hung.
+const MAX_BLOCKING_THREADS: usize = 8;
+
 /// A runtime whose tasks stay on this thread, so they share what they share without locks.
 fn build_runtime() -> io::Result<LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build_local(LocalOptions::default())
 }
 
 /// Looks at the rules now and then and when asked, until nobody can ask any more.

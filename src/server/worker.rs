@@ -47,8 +47,9 @@ impl Worker {
             Ok(runtime) => runtime,
             Err(error) => return report(Err(format!("no runtime: {error}"))),
         };
-        // What is left when this returns is dropped with the runtime.
         runtime.block_on(self.serve(report));
+        // Drops what is left. A name that is being resolved is not waited for: that can take the resolver half a minute.
+        runtime.shutdown_background();
     }
 
     async fn serve(self, report: impl FnOnce(Result<Store, String>)) {
@@ -100,7 +101,7 @@ impl Worker {
             }
         };
         if !matches!(timeout(self.grace, finished).await, Ok(true)) {
-            tracing::warn!(connections = tasks.len(), "connections were cut off: the grace period is over");
+            tracing::warn!(connections = tasks.len(), "connections were cut off");
         }
     }
 }
@@ -135,5 +136,23 @@ impl Drop for Open {
             self.metrics.panics.inc();
             tracing::error!("a connection's task panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let open = Open::new(metrics.clone());
+        assert_eq!((metrics.connections.get(), metrics.panics.get()), (1, 0));
+        let panicked = std::thread::spawn(move || {
+            let _open = open;
+            panic!("on purpose");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!((metrics.connections.get(), metrics.panics.get()), (0, 1));
     }
 }
