@@ -78,7 +78,7 @@ impl Component {
 pub struct Identified {
     /// The bucket of the whole id.
     pub bucket: Bucket,
-    /// Fingerprints of the first one, two, ... components; what overrides are looked up by.
+    /// Fingerprints of the first one, two, ... components, if they were wanted: what overrides are looked up by.
     pub prefixes: Vec<u128>,
 }
 
@@ -92,23 +92,25 @@ pub struct Lacking {
 /// The id of `request` for a limit by these components.
 ///
 /// With `share_missing` a component that the request lacks is replaced by a marker that no request can send.
-/// `prefixes` are only made for ids of at least one component.
 pub fn identify(
     by: &[Component],
     short: &str,
     request: &Request<'_>,
     share_missing: bool,
+    with_prefixes: bool,
     fingerprinter: &Fingerprinter,
 ) -> Result<Identified, Lacking> {
     let mut key = Key::new(short, fingerprinter);
-    let mut prefixes = Vec::with_capacity(by.len());
+    let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
     for (component, part) in by.iter().enumerate() {
         match part.of(request) {
             Some(text) => key.push(&text),
             None if share_missing => key.push_encoded(MISSING),
             None => return Err(Lacking { component }),
         }
-        prefixes.push(key.fingerprint());
+        if with_prefixes {
+            prefixes.push(key.fingerprint());
+        }
     }
     let fingerprint = prefixes.last().copied().unwrap_or_else(|| key.fingerprint());
     Ok(Identified { bucket: key.bucket(fingerprint), prefixes })
@@ -146,7 +148,9 @@ mod tests {
         let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let request =
             Request { method: "GET", host: "h", path: "/", query: None, headers: &headers, client, now: Micros(0) };
-        let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, false, &HASH) else { panic!("no id") };
+        let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, false, true, &HASH) else {
+            panic!("no id")
+        };
         assert_eq!(found.bucket.key, "L:a%3Ab%7Bc%7D%2A:127.0.0.1");
         let whole = Id::parse(&[header(Form::Text), ip(64)], "a%3Ab{c}*:127.0.0.1").unwrap();
         assert_eq!(whole.fingerprint("L", &HASH), found.bucket.fingerprint);
@@ -154,9 +158,9 @@ mod tests {
         assert_eq!(Some(&first.fingerprint("L", &HASH)), found.prefixes.first());
 
         let by = [Component { source: Source::Cookie("sid".into()), form: Form::Text }];
-        assert_eq!(identify(&by, "L", &request, false, &HASH).err(), Some(Lacking { component: 0 }));
+        assert_eq!(identify(&by, "L", &request, false, true, &HASH).err(), Some(Lacking { component: 0 }));
         assert_eq!(
-            identify(&by, "L", &request, true, &HASH).map(|found| found.bucket.key).ok().as_deref(),
+            identify(&by, "L", &request, true, true, &HASH).map(|found| found.bucket.key).ok().as_deref(),
             Some("L:*")
         );
     }

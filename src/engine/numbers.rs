@@ -150,12 +150,20 @@ impl Numbers {
 
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A refusal shows them, and under attack refusals are what is sent: no detour through format strings.
+        let mut digits = itoa::Buffer::new();
+        f.write_str("burst ")?;
+        f.write_str(digits.format(self.burst))?;
         if self.count == 0 {
-            return write!(f, "burst {}, never refills", self.burst);
+            return f.write_str(", never refills");
         }
         // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
         let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
-        write!(f, "burst {}, {} per {}{name}", self.burst, self.count, self.period / unit)
+        f.write_str(", ")?;
+        f.write_str(digits.format(self.count))?;
+        f.write_str(" per ")?;
+        f.write_str(digits.format(self.period / unit))?;
+        f.write_str(name)
     }
 }
 

@@ -292,15 +292,21 @@ fn grpc_refusal(code: &'static str, detail: &str) -> Response<String> {
 }
 
 fn describe(rules: &Rules, answer: &Answer) -> String {
-    let name = rules.limit(answer.limit).map_or("", |limit| limit.name.as_str());
-    let Some(numbers) = &answer.numbers else { return format!("{name} refuses this request") };
+    let mut text = String::with_capacity(128);
+    text.push_str(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()));
+    let Some(numbers) = &answer.numbers else {
+        text.push_str(" refuses this request");
+        return text;
+    };
+    let _ = write!(text, " allows {numbers}");
     if answer.cost > numbers.burst() {
-        return format!("{name} allows {numbers}; a cost of {} can never pass", answer.cost);
+        let _ = write!(text, "; a cost of {} can never pass", answer.cost);
+    } else if let Some(wait) = answer.decision.retry_after {
+        text.push_str("; retry after ");
+        text.push_str(itoa::Buffer::new().format(wait.ceil_seconds().max(1)));
+        text.push_str(" s");
     }
-    match answer.decision.retry_after {
-        Some(wait) => format!("{name} allows {numbers}; retry after {} s", wait.ceil_seconds().max(1)),
-        None => format!("{name} allows {numbers}"),
-    }
+    text
 }
 
 #[cfg(test)]

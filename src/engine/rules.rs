@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::charge::{Bucket, Charge, Mode};
 use super::fingerprint::{Fingerprinter, stable};
-use super::identity::{describe, identify};
+use super::identity::{Identified, Lacking, describe, identify};
 use super::index::Index;
 use super::limit::{Allowance, Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
 use super::matching::Mismatch;
@@ -156,7 +156,7 @@ impl Rules {
 
     fn charge(&self, place: u32, limit: &Limit, request: &Request<'_>, plan: &mut Plan) -> Result<(), BadCost> {
         let shared = limit.missing == Missing::Shared;
-        let identified = match identify(&limit.by, &limit.short, request, shared, &self.fingerprinter) {
+        let identified = match self.identify(limit, request, shared) {
             Ok(identified) => identified,
             Err(_) if limit.missing == Missing::Deny => {
                 let enforced = limit.is_enforced();
@@ -188,6 +188,11 @@ impl Rules {
         Ok(())
     }
 
+    fn identify(&self, limit: &Limit, request: &Request<'_>, share_missing: bool) -> Result<Identified, Lacking> {
+        let with_prefixes = !limit.overrides.is_empty();
+        identify(&limit.by, &limit.short, request, share_missing, with_prefixes, &self.fingerprinter)
+    }
+
     /// What each limit makes of `request`, in the order of the file.
     pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
         self.limits.iter().map(|limit| self.explain_limit(limit, request)).collect()
@@ -201,11 +206,10 @@ impl Rules {
             return Ok(Explanation::Unmatched(mismatch));
         }
         let id = describe(&limit.by, request);
-        let identified =
-            match identify(&limit.by, &limit.short, request, limit.missing != Missing::Skip, &self.fingerprinter) {
-                Ok(identified) => identified,
-                Err(lacking) => return Ok(Explanation::Lacking(lacking.component)),
-            };
+        let identified = match self.identify(limit, request, limit.missing != Missing::Skip) {
+            Ok(identified) => identified,
+            Err(lacking) => return Ok(Explanation::Lacking(lacking.component)),
+        };
         let text = || readable(&id);
         let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let given = limit.overrides.find(&subject);
