@@ -3,9 +3,6 @@
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // rustls panics at the first handshake when two providers are compiled in and none was chosen.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
