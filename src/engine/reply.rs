@@ -8,7 +8,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::charge::Decision;
 use super::numbers::Micros;
 use super::rules::Rules;
-use super::verdict::{Answer, Standing, Verdict};
+use super::verdict::{Standing, Verdict};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -190,29 +190,17 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
 /// The whole answer to a request that is refused; `is_grpc` if its content type is `application/grpc`.
 pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Response<String> {
     let unavailable = verdict.standing == Standing::Unavailable;
-    let detail = match verdict.binding() {
-        Some(binding) if !unavailable => describe(rules, binding),
-        _ => "The limit cannot be counted at the moment".to_owned(),
-    };
-    let mut response = if is_grpc {
-        grpc_refusal(if unavailable { UNAVAILABLE } else { RESOURCE_EXHAUSTED }, &detail)
-    } else {
-        let (status, kind, title) = if unavailable {
+    let mut response = match (is_grpc, unavailable) {
+        (true, true) => grpc_refusal(UNAVAILABLE, &detail(rules, verdict)),
+        (true, false) => grpc_refusal(RESOURCE_EXHAUSTED, &detail(rules, verdict)),
+        (false, true) => {
             let title = "Request cannot be satisfied due to temporary server capacity constraints";
-            (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title)
-        } else {
-            let title = "Request cannot be satisfied as assigned quota has been exceeded";
-            (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title)
-        };
-        let mut body = problem_members(kind, title, status, &detail);
-        body.push_str(",\"violated-policies\":[");
-        for (place, name) in refusing(rules, verdict).into_iter().enumerate() {
-            body.push_str(if place == 0 { "\"" } else { ",\"" });
-            body.push_str(name);
-            body.push('"');
+            refusal_problem(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title, rules, verdict)
         }
-        body.push_str("]}");
-        problem_response(status, body)
+        (false, false) => {
+            let title = "Request cannot be satisfied as assigned quota has been exceeded";
+            refusal_problem(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title, rules, verdict)
+        }
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -225,43 +213,31 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
     response
 }
 
-/// The names of the limits that refuse, each once.
-fn refusing<'r>(rules: &'r Rules, verdict: &Verdict) -> Vec<&'r str> {
-    let limits: Vec<u32> = if verdict.standing == Standing::Unavailable {
-        verdict.unanswered.iter().filter(|limit| limit.refuses).map(|limit| limit.limit).collect()
-    } else {
-        verdict.violated().map(|answer| answer.limit).collect()
-    };
-    let mut names: Vec<&str> =
-        limits.into_iter().filter_map(|limit| rules.limit(limit)).map(|limit| limit.name.as_str()).collect();
-    names.dedup();
-    names
+/// A problem that names the limits that refuse (RFC 9457, with the draft's extension `violated-policies`).
+fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, verdict: &Verdict) -> Response<String> {
+    let mut body = begin_problem(kind, title, status);
+    // Names need no escape, and there is nothing else in it but numbers and words of ours.
+    push_detail(&mut body, rules, verdict);
+    body.push_str("\",\"violated-policies\":[");
+    let mut last = None;
+    let unanswered = verdict.unanswered.iter().filter(|limit| limit.refuses).map(|limit| limit.limit);
+    for limit in unanswered.chain(verdict.violated().map(|answer| answer.limit)) {
+        if let Some(found) = rules.limit(limit)
+            && last != Some(limit)
+        {
+            body.push_str(if last.is_none() { "\"" } else { ",\"" });
+            body.push_str(&found.name);
+            body.push('"');
+            last = Some(limit);
+        }
+    }
+    body.push_str("]}");
+    problem_response(status, body)
 }
 
 /// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.
 pub fn problem(status: StatusCode, detail: &str) -> Response<String> {
-    let mut body = problem_members("about:blank", status.canonical_reason().unwrap_or("Error"), status, detail);
-    body.push('}');
-    problem_response(status, body)
-}
-
-fn problem_response(status: StatusCode, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    response
-}
-
-fn problem_members(kind: &str, title: &str, status: StatusCode, detail: &str) -> String {
-    let mut body = String::with_capacity(320);
-    for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":\""] {
-        body.push_str(part);
-    }
-    if detail.bytes().all(|byte| byte != b'"' && byte != b'\\' && !byte.is_ascii_control()) {
-        body.push_str(detail);
-        body.push('"');
-        return body;
-    }
+    let mut body = begin_problem("about:blank", status.canonical_reason().unwrap_or("Error"), status);
     for character in detail.chars() {
         match character {
             '"' | '\\' => {
@@ -274,8 +250,24 @@ fn problem_members(kind: &str, title: &str, status: StatusCode, detail: &str) ->
             other => body.push(other),
         }
     }
-    body.push('"');
+    body.push_str("\"}");
+    problem_response(status, body)
+}
+
+/// The members of a problem up to the text of its `detail`.
+fn begin_problem(kind: &str, title: &str, status: StatusCode) -> String {
+    let mut body = String::with_capacity(384);
+    for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":\""] {
+        body.push_str(part);
+    }
     body
+}
+
+fn problem_response(status: StatusCode, body: String) -> Response<String> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
 }
 
 /// A trailers-only answer: gRPC reads the status from the first and only block of fields.
@@ -291,13 +283,18 @@ fn grpc_refusal(code: &'static str, detail: &str) -> Response<String> {
     response
 }
 
-fn describe(rules: &Rules, answer: &Answer) -> String {
-    let mut text = String::with_capacity(128);
+fn detail(rules: &Rules, verdict: &Verdict) -> String {
+    let mut text = String::new();
+    push_detail(&mut text, rules, verdict);
+    text
+}
+
+/// What a refusal says to people: the limit that binds, what it allows and when to come back.
+fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
+    let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied);
+    let Some(answer) = binding else { return text.push_str("The limit cannot be counted at the moment") };
     text.push_str(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()));
-    let Some(numbers) = &answer.numbers else {
-        text.push_str(" refuses this request");
-        return text;
-    };
+    let Some(numbers) = &answer.numbers else { return text.push_str(" refuses this request") };
     let _ = write!(text, " allows {numbers}");
     if answer.cost > numbers.burst() {
         let _ = write!(text, "; a cost of {} can never pass", answer.cost);
@@ -306,7 +303,6 @@ fn describe(rules: &Rules, answer: &Answer) -> String {
         text.push_str(itoa::Buffer::new().format(wait.ceil_seconds().max(1)));
         text.push_str(" s");
     }
-    text
 }
 
 #[cfg(test)]
