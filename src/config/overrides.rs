@@ -23,8 +23,8 @@ const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
 /// The fields of an item of `ids` that is a map.
 pub(super) const ID_KEYS: [&str; 2] = ["id", "comment"];
 
-/// Each way to read colons as separators is tried where addresses may have some: 15504 with six components. Two whole IPv6 addresses and four
-/// numbers have 18 colons.
+/// Each way to read colons as separators is tried where addresses may have some: 15504 with six components. Two whole
+/// IPv6 addresses and four numbers have 18 colons.
 const MOST_COLONS: usize = 20;
 
 /// A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.

@@ -431,8 +431,8 @@ fn hostile_files_end_soon() {
     }
     check("limits:\n  Nothing: { count: 1, period: 1s }\n", &[&unknown], &["and 19950 more"]);
     let colons = format!("A:{}x: {one}", "a:".repeat(1_000).get(..900).unwrap_or_default());
-    let address = "{ header: a, as: address }";
-    let by = format!("by: [{address}, {address}, {address}, {address}, {{ header: e, as: integer }}]");
+    let addresses: Vec<String> = ["a", "b", "c", "d"].map(|name| format!("{{ header: {name}, as: address }}")).into();
+    let by = format!("by: [{}, {{ header: e, as: integer }}]", addresses.join(", "));
     let limits = format!("limits:\n  A: {{ {by}, count: 1, period: 1s }}\n");
     check(&limits, &[&colons], &["too many colons"]);
     // The most ways to read colons that there can be.
