@@ -192,8 +192,8 @@ mod tests {
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
-    use crate::engine::limit::{Allowance, Limit, LimitMode};
-    use crate::engine::numbers::{Micros, Numbers};
+    use crate::engine::limit::{Limit, LimitMode};
+    use crate::engine::numbers::{Allowance, Micros, Numbers};
     use crate::engine::verdict::Standing;
     use crate::store::Clock;
 

@@ -12,8 +12,9 @@ use super::rules::RulesArgs;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Allowance, Limit, Missing};
+use crate::engine::limit::{Limit, Missing};
 use crate::engine::matching::{HeaderTest, HostPattern, Match, Mismatch};
+use crate::engine::numbers::Allowance;
 use crate::engine::path::normalise;
 use crate::engine::request::{Request, host_of};
 use crate::engine::rules::{Explanation, Rules};
@@ -63,7 +64,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     headers.extend(args.headers.iter().cloned().map(|(name, value)| (Some(name), value)));
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
     let host = host.or_else(|| headers.get(HOST)?.to_str().ok().map(str::to_owned)).unwrap_or_default();
-    let host = host_of(&host);
+    let Some(host) = host_of(&host) else {
+        writeln!(err, "error: `{host}` is no host")?;
+        return Ok(ExitCode::BadInput);
+    };
     let path = normalise(uri.path());
     let client = TrustedProxies::new(args.trusted_proxies.clone()).client(args.ip, &headers);
     let request =

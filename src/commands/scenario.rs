@@ -14,8 +14,8 @@ use crate::config::{self, Severity};
 use crate::engine::charge::{Charge, Decision, Mode, Outcome};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::key::opaque;
-use crate::engine::limit::{Allowance, Limit};
-use crate::engine::numbers::Micros;
+use crate::engine::limit::Limit;
+use crate::engine::numbers::{Allowance, Micros};
 use crate::engine::rules::{Plan, Planned, Rules, add_windows};
 use crate::store::{Batch, Store, StoreError};
 

@@ -9,7 +9,8 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
-use crate::engine::limit::{Allowance, Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::numbers::Allowance;
 
 /// The fields of a limit.
 pub(super) const KEYS: [&str; 15] = [

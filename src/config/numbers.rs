@@ -7,7 +7,7 @@ use super::duration;
 use super::fields::{Fields, text, truth, whole};
 use super::problem::{Findings, Place, Reported};
 use super::yaml::{Node, Value};
-use crate::engine::limit::Allowance;
+use crate::engine::numbers::Allowance;
 use crate::engine::numbers::{EXACT, Numbers, NumbersError};
 
 /// The fields that say how much.

@@ -9,7 +9,7 @@ use super::problem::{Findings, Place, Reported, quoted};
 use super::yaml::{Key, Node, Value};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::id::Id;
-use crate::engine::limit::Allowance;
+use crate::engine::numbers::Allowance;
 use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};
 

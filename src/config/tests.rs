@@ -9,9 +9,9 @@ use super::*;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::form::Form;
 use crate::engine::identity::{self, Component};
-use crate::engine::limit::{Allowance, Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::matching::HostPattern;
-use crate::engine::numbers::{Micros, Numbers};
+use crate::engine::numbers::{Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
 use crate::engine::request::Request;
 

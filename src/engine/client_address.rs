@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::IpNet;
 
-use super::form::address;
+use super::address;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -68,11 +68,11 @@ fn forwarded_for(element: &str) -> Option<&str> {
 /// The address of a node, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
 fn node_address(node: &str) -> Option<IpAddr> {
     if let Some(bracketed) = node.strip_prefix('[') {
-        return address(bracketed.split_once(']')?.0).ok();
+        return address::parse(bracketed.split_once(']')?.0).ok();
     }
     match node.split_once(':') {
-        Some((host, port)) if !port.contains(':') => address(host).ok(),
-        _ => address(node).ok(),
+        Some((host, port)) if !port.contains(':') => address::parse(host).ok(),
+        _ => address::parse(node).ok(),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::form::{address, network};
+use super::address::{self, network};
 
 /// A host name in lower case without its trailing dot, or an address in its shortest text.
 ///
 /// A name needs a dot: a label alone names no host on the internet, and in an override it is a typing error.
 pub fn hostname_or_address(text: &str) -> Result<String, String> {
-    if let Ok(address) = address(text) {
+    if let Ok(address) = address::parse(text) {
         return Ok(address.to_string());
     }
     hostname(text)
@@ -43,7 +43,7 @@ fn hostname(text: &str) -> Result<String, String> {
 /// The registered domain (eTLD+1) of a host name. A public suffix stays itself, an IPv4 address too; an IPv6 address
 /// becomes its /64, which is what one subscriber has.
 pub fn registered(text: &str) -> Result<String, String> {
-    match address(text) {
+    match address::parse(text) {
         Ok(IpAddr::V4(address)) => Ok(address.to_string()),
         Ok(IpAddr::V6(address)) => Ok(format!("{}/64", network(address, 64))),
         Err(_) => {

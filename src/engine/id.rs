@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use super::address::{self, network};
 use super::domain;
 use super::fingerprint::Fingerprinter;
-use super::form::{Form, address, canonical, network};
+use super::form::{Form, canonical};
 use super::identity::{Component, Source};
 use super::key::Key;
 use super::path::normalise;
@@ -129,7 +130,7 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
 
 fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
     let Some((base, prefix)) = text.split_once('/') else {
-        return match address(text)? {
+        return match address::parse(text)? {
             IpAddr::V6(whole) if ipv6_prefix < 128 => {
                 let range = network(whole, ipv6_prefix);
                 Err(format!("the limit is by ip/{ipv6_prefix}; write the range, {range}/{ipv6_prefix}"))
@@ -137,7 +138,7 @@ fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
             address => Ok(address.to_string()),
         };
     };
-    let base = address(base)?;
+    let base = address::parse(base)?;
     let IpAddr::V6(base) = base else {
         return Err(format!("IPv4 addresses are counted whole; write {base}"));
     };
@@ -152,19 +153,19 @@ fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
 }
 
 fn parse_registered_domain(text: &str) -> Result<String, String> {
-    if let Ok(IpAddr::V6(whole)) = address(text)
+    if let Ok(IpAddr::V6(whole)) = address::parse(text)
         && network(whole, 64) != whole
     {
         return Err(format!("IPv6 addresses are counted by /64; write its first address, {}", network(whole, 64)));
     }
     if let Some((base, _)) = text.split_once('/')
-        && address(base).is_ok()
+        && address::parse(base).is_ok()
     {
         return Err(format!("write the address without a mask, {base}"));
     }
     let registered = domain::registered(text)?;
     let lower = text.trim_end_matches('.').to_ascii_lowercase();
-    if address(text).is_err() && registered != lower {
+    if address::parse(text).is_err() && registered != lower {
         return Err(format!("`{text}` can never match: its registered domain is {registered}"));
     }
     Ok(registered)

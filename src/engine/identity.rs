@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use http::header::HeaderName;
 
+use super::address;
 use super::charge::Bucket;
 use super::fingerprint::Fingerprinter;
-use super::form::{Form, address_text, canonical};
+use super::form::{Form, canonical};
 use super::key::Key;
 use super::request::{Request, decode};
 
@@ -55,7 +56,7 @@ impl Component {
     /// The canonical text of this component of `request`; `None` if the request lacks it or it is malformed.
     fn of<'a>(&self, request: &Request<'a>) -> Option<Cow<'a, str>> {
         let raw: Cow<'a, str> = match &self.source {
-            Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address_text(request.client, *ipv6_prefix))),
+            Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address::id_text(request.client, *ipv6_prefix))),
             Source::Host => Cow::Borrowed(request.host),
             Source::Method => Cow::Borrowed(request.method),
             Source::Path => Cow::Borrowed(request.path),

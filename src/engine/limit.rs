@@ -1,13 +1,11 @@
 //! A limit, compiled: everything that `limits.yaml` says about one name, checked.
 
-use std::sync::Arc;
-
 use http::header::HeaderName;
 
 use super::form::Form;
 use super::identity::{Component, Source};
 use super::matching::Match;
-use super::numbers::Numbers;
+use super::numbers::Allowance;
 use super::overrides::Overrides;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -39,19 +37,6 @@ pub struct Limit {
 
 /// `enforce_for: 100%`.
 pub const WHOLE_SHARE: u32 = 1_000_000;
-
-/// What a limit or an override allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Allowance {
-    /// No numbers: the limit applies only where an override gives some.
-    Disabled,
-    /// Everything passes, and no store is asked.
-    Unlimited,
-    /// Nothing passes, and no store is asked.
-    Deny,
-    /// One window, or several at once (`rates:`), all or nothing. Shared, because overrides repeat the same numbers.
-    Windows(Arc<[Numbers]>),
-}
 
 /// What a request costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +103,7 @@ impl Limit {
         }
     }
 
-    /// Whether any of its conditions or ids reads a field, for the doors that must say what they vary by.
+    /// Whether it may refuse at all; `enforce_for` may still leave an id out.
     pub fn is_enforced(&self) -> bool {
         self.mode == LimitMode::Enforce
     }

@@ -4,6 +4,7 @@
 //! [`verdict`] and a [`reply`]. Nothing in here can wait or fail for a reason outside its arguments, so all of it is
 //! tested in microseconds and replayed at will.
 
+pub mod address;
 pub mod charge;
 pub mod client_address;
 pub mod domain;

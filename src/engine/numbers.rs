@@ -1,6 +1,7 @@
 //! How much a limit allows: burst, count and period, and the integers that GCRA computes with.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
@@ -42,6 +43,19 @@ pub struct Numbers {
     period: u64,
     token: u64,
     drain: u64,
+}
+
+/// What a limit or an override allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    /// No numbers: the limit applies only where an override gives some.
+    Disabled,
+    /// Everything passes, and no store is asked.
+    Unlimited,
+    /// Nothing passes, and no store is asked.
+    Deny,
+    /// One window, or several at once (`rates:`), all or nothing. Shared, because overrides repeat the same numbers.
+    Windows(Arc<[Numbers]>),
 }
 
 /// Why numbers cannot be counted with.

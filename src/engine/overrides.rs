@@ -9,8 +9,7 @@ use ipnet::IpNet;
 use regex::RegexSet;
 
 use super::index::longest_first;
-use super::limit::Allowance;
-use super::numbers::Micros;
+use super::numbers::{Allowance, Micros};
 
 /// One override.
 #[derive(Clone, Debug)]

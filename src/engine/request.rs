@@ -1,7 +1,7 @@
 //! The view of a request that the rules look at. Every door fills it; none of it is copied.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderName};
@@ -51,19 +51,30 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The host of an authority, as [`Request::host`] wants it: without the port and a trailing dot, in lower case. The
-/// brackets of an IPv6 address go, so that it is the text of an address.
-pub fn host_of(authority: &str) -> Cow<'_, str> {
-    let host = match authority.strip_prefix('[') {
-        Some(bracketed) => bracketed.split(']').next().unwrap_or(bracketed),
-        None => authority.split(':').next().unwrap_or(authority),
+/// The host of an authority without user information: lower case, without the port, the root's dot and the
+/// brackets of an IPv6 address, as [`Request::host`] wants it.
+/// `None` if it is no host.
+pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let end = rest.find(']')?;
+            let (host, after) = authority.split_at(end + 2);
+            (host, after.strip_prefix(':').or((after.is_empty()).then_some(""))?)
+        }
+        None => authority.split_once(':').unwrap_or((authority, "")),
     };
-    let host = host.strip_suffix('.').unwrap_or(host);
-    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let fits = match literal {
+        Some(literal) => literal.parse::<Ipv6Addr>().is_ok(),
+        None => host.bytes().all(is_name),
+    };
+    if !fits || !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
+        return None;
     }
+    let host = literal.unwrap_or_else(|| host.strip_suffix('.').unwrap_or(host));
+    let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+    Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
 }
 
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
@@ -137,11 +148,25 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_one_spelling() {
-        for (authority, host) in
-            [("API.Example.com:8080", "api.example.com"), ("a.", "a"), ("[::1]:80", "::1"), ("", "")]
-        {
-            assert_eq!(host_of(authority), host);
+    fn a_host_is_taken_from_its_authority() {
+        for (authority, expected) in [
+            ("example.com", Some("example.com")),
+            ("Example.COM:8080", Some("example.com")),
+            ("example.com.:80", Some("example.com")),
+            ("[2001:DB8::1]:80", Some("2001:db8::1")),
+            ("[::1]", Some("::1")),
+            ("127.0.0.1:", Some("127.0.0.1")),
+            ("", Some("")),
+            ("a b", None),
+            ("user@example.com", None),
+            ("example.com/path", None),
+            ("example.com:80:90", None),
+            ("example.com:x", None),
+            ("[::1", None),
+            ("[::1]x", None),
+            ("[example.com]", None),
+        ] {
+            assert_eq!(host_of(authority).as_deref(), expected, "{authority}");
         }
     }
 

@@ -7,9 +7,9 @@ use super::charge::{Bucket, Charge, Mode};
 use super::fingerprint::{Fingerprinter, stable};
 use super::identity::{Identified, Lacking, describe, identify};
 use super::index::Index;
-use super::limit::{Allowance, Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
+use super::limit::{Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
 use super::matching::Mismatch;
-use super::numbers::{Micros, Numbers};
+use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::request::Request;
 

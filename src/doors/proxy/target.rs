@@ -1,11 +1,10 @@
 //! Whether a request is one that can be forwarded, and whom it is for (RFC 9112 section 3.2, RFC 9110 section 7.2).
 
-use std::borrow::Cow;
-
 use http::header::{EXPECT, HOST, HeaderValue};
 use http::{Method, Request, Uri, Version};
 
 use super::failure::Failure;
+use crate::engine::request::host_of;
 
 /// What a request says besides its fields.
 #[derive(Debug)]
@@ -61,57 +60,9 @@ fn absolute<B>(request: &mut Request<B>) -> Result<String, Failure> {
     Ok(host)
 }
 
-/// The host of an authority without user information: lower case, without the port and without the root's dot.
-/// `None` if it is no host.
-fn host_of(authority: &str) -> Option<Cow<'_, str>> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let end = rest.find(']')?;
-            let (host, after) = authority.split_at(end + 2);
-            (host, after.strip_prefix(':').or((after.is_empty()).then_some(""))?)
-        }
-        None => authority.split_once(':').unwrap_or((authority, "")),
-    };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let fits = match literal {
-        Some(literal) => literal.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => host.bytes().all(is_name),
-    };
-    if !fits || !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
-        return None;
-    }
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
-    Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_is_taken_from_its_authority() {
-        for (authority, expected) in [
-            ("example.com", Some("example.com")),
-            ("Example.COM:8080", Some("example.com")),
-            ("example.com.:80", Some("example.com")),
-            ("[2001:DB8::1]:80", Some("[2001:db8::1]")),
-            ("[::1]", Some("[::1]")),
-            ("127.0.0.1:", Some("127.0.0.1")),
-            ("", Some("")),
-            ("a b", None),
-            ("user@example.com", None),
-            ("example.com/path", None),
-            ("example.com:80:90", None),
-            ("example.com:x", None),
-            ("[::1", None),
-            ("[::1]x", None),
-            ("[example.com]", None),
-        ] {
-            assert_eq!(host_of(authority).as_deref(), expected, "{authority}");
-        }
-    }
 
     type Fields = &'static [(&'static str, &'static str)];
 
