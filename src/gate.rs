@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
-use crate::engine::charge::Decision;
 use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
 use crate::metrics::{DecisionResult, LimitMetrics, Metrics, observe};
 use crate::store::memory::MemoryStore;
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Batch, Decisions, Store, StoreError};
 
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
@@ -109,10 +109,11 @@ impl Gate {
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
             Verdict::refused(&plan)
         } else {
-            let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules.effective_from() };
+            let effective_from = snapshot.rules.effective_from();
+            let batch = Batch { charges: &plan.charges, effective_from, now: request.now };
             match self.ask(&batch).await {
                 Ok(decisions) => Verdict::decided(&plan, &decisions),
-                Err(error) => self.without_store(&snapshot, plan, &error),
+                Err(error) => self.without_store(&snapshot, plan, request.now, &error),
             }
         };
         snapshot.count_verdict(&verdict);
@@ -120,7 +121,7 @@ impl Gate {
         Ok(Judged { snapshot, verdict })
     }
 
-    async fn ask(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
+    async fn ask(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         // A decision in memory takes less time than to read the clock twice; the verdict's own time covers it.
         if let Store::Memory(store) = &self.store {
             return store.decide(batch);
@@ -132,7 +133,7 @@ impl Gate {
     }
 
     /// The verdict by each limit's `on_store_error`.
-    fn without_store(&self, snapshot: &Snapshot, mut plan: Plan, error: &StoreError) -> Verdict {
+    fn without_store(&self, snapshot: &Snapshot, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
         self.shared.metrics.store_error(error.kind());
         let policy =
             |limit: u32| snapshot.rules.limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
@@ -149,7 +150,7 @@ impl Gate {
         let mut keep = plan.origins.iter().map(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
         plan.charges.retain(|_| keep.next().unwrap_or(false));
         plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
-        let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules.effective_from() };
+        let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules.effective_from(), now };
         let decisions = self.shared.local.decide(&batch).unwrap_or_default();
         Verdict::decided(&plan, &decisions).unanswered(unanswered)
     }
@@ -193,7 +194,7 @@ mod tests {
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
     use crate::engine::limit::{Limit, LimitMode};
-    use crate::engine::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::numbers::{Allowance, Numbers};
     use crate::engine::verdict::Standing;
     use crate::store::Clock;
 
@@ -277,7 +278,7 @@ mod tests {
             let request =
                 Request { method: "GET", host: "a", path: "/", query: None, headers: &headers, client, now: Micros(0) };
             let plan = snapshot.rules.charges(&request).unwrap();
-            counts[gate.without_store(&snapshot, plan, &StoreError::Down).standing as usize] += 1;
+            counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
         counts

@@ -162,7 +162,7 @@ fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
                 time.store(now, Ordering::Relaxed);
                 let charges = charges(step, &numbers, traces.get());
                 let effective_from = Micros(step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
-                let batch = Batch { charges: &charges, effective_from };
+                let batch = Batch { charges: &charges, effective_from, now: Micros(0) };
                 let expected = memory.decide(&batch);
                 prop_assert_eq!(
                     runtime.block_on(redis.decide(&batch)),
@@ -180,6 +180,7 @@ fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
 
     time.store(EXACT, Ordering::Relaxed);
     let charges = [super::charge("A:1", super::fixed(1), 1, Mode::Spend)];
-    let beyond = runtime.block_on(redis.decide(&Batch { charges: &charges, effective_from: Micros(0) }));
+    let beyond =
+        runtime.block_on(redis.decide(&Batch { charges: &charges, effective_from: Micros(0), now: Micros(0) }));
     assert_eq!(beyond, Err(StoreError::Refused("the clock is set beyond the year 2255".into())));
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir::engine::charge::{Bucket, Charge, Decision, Mode};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::store::redis::{RedisOptions, RedisStore, Status};
-use weir::store::{Batch, Clock, StoreError};
+use weir::store::{Batch, Clock, Decisions, StoreError};
 
 use crate::support::eventually_async;
 
@@ -42,8 +42,8 @@ fn charge(key: &str, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
     Charge { bucket: Bucket { key: key.into(), fingerprint }, numbers, cost, mode }
 }
 
-async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Vec<Decision>, StoreError> {
-    store.decide(&Batch { charges, effective_from: Micros(0) }).await
+async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, StoreError> {
+    store.decide(&Batch { charges, effective_from: Micros(0), now: Micros(0) }).await
 }
 
 /// Spends 1 of a bucket of 1 000 000 that never refills, and asserts that the call ends soon, whatever its end.

@@ -142,7 +142,7 @@ impl Player {
         };
         used.extend(plan.charges.iter().cloned());
         if op == "concurrent_spend" {
-            return self.at_once(rules, plan, step["n"].as_u64().ok_or("`n` is no number")?).await;
+            return self.at_once(rules, plan, now, step["n"].as_u64().ok_or("`n` is no number")?).await;
         }
         if let Some(refused) = plan.refused.first() {
             let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
@@ -151,7 +151,7 @@ impl Player {
         if plan.charges.is_empty() {
             return Ok(Answer::Unasked);
         }
-        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from() };
+        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from(), now };
         match self.store.decide(&batch).await {
             Ok(decisions) => Ok(bind(rules, &plan, &decisions)),
             Err(StoreError::Duplicate) => Ok(Answer::Mistake(StoreError::Duplicate.to_string())),
@@ -200,12 +200,12 @@ impl Player {
         }
     }
 
-    async fn at_once(&self, rules: &Rules, plan: Plan, calls: u64) -> Result<Answer, String> {
+    async fn at_once(&self, rules: &Rules, plan: Plan, now: Micros, calls: u64) -> Result<Answer, String> {
         let mut tasks = tokio::task::JoinSet::new();
         let (charges, effective_from) = (Arc::new(plan.charges), rules.effective_from());
         for _ in 0..calls {
             let (store, charges) = (self.store.clone(), Arc::clone(&charges));
-            tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from }).await });
+            tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from, now }).await });
         }
         let (mut allowed, mut denied) = (0, 0);
         while let Some(answer) = tasks.join_next().await {
@@ -223,7 +223,7 @@ impl Player {
         for charge in &mut used {
             charge.mode = Mode::Reset;
         }
-        let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0) }).await;
+        let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0), now: Micros(0) }).await;
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_KEY_FILE")]
     store_key_file: Option<PathBuf>,
 
-    /// Buckets held in memory at most; beyond it new ids of a limit share one bucket. A million takes 59 MiB
+    /// Buckets held in memory at most; beyond it new ids of a limit share one bucket. A million takes 58 MiB
     #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_max_keys)]
     max_keys: usize,
 }

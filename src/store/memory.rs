@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::smallvec;
 use table::Table;
 
-use super::{Batch, Clock, StoreError};
-use crate::engine::charge::{Charge, Decision};
+use super::{Batch, Clock, Decisions, StoreError};
+use crate::engine::charge::Charge;
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
 use crate::engine::settle::{has_duplicate, settle};
@@ -70,8 +71,8 @@ impl MemoryStore {
     }
 
     /// Decides the charges of one request, all or nothing.
-    pub fn decide(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
-        let now = self.clock.now();
+    pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+        let now = self.clock.given().unwrap_or(batch.now);
         if let [charge] = batch.charges {
             let mut shard = self.shards[self.shard(charge)].lock();
             let place = shard.place(charge, now, self.keys_per_shard);
@@ -79,12 +80,12 @@ impl MemoryStore {
             let meter = read(shared.as_deref(), place, charge);
             let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
             apply(&mut shard, shared.as_deref_mut(), place, charge, change);
-            return Ok(vec![decision]);
+            return Ok(smallvec![decision]);
         }
         self.decide_together(batch, now)
     }
 
-    fn decide_together(&self, batch: &Batch<'_>, now: Micros) -> Result<Vec<Decision>, StoreError> {
+    fn decide_together(&self, batch: &Batch<'_>, now: Micros) -> Result<Decisions, StoreError> {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
@@ -116,7 +117,7 @@ impl MemoryStore {
             let charge = &batch.charges[place];
             apply(&mut shards[guard(charge)], shared.as_deref_mut(), places[place], charge, change);
         }
-        Ok(decisions)
+        Ok(decisions.into())
     }
 
     /// What the table holds; locks one shard after the other.
@@ -131,12 +132,18 @@ impl MemoryStore {
         usage
     }
 
-    /// The shard of a charge: the high half of the fingerprint, scaled; the low half serves the table inside.
+    /// The shard of a charge: the high half of the fingerprint, scaled.
     #[expect(clippy::cast_possible_truncation, reason = "a fraction of the number of shards is less than it")]
     fn shard(&self, charge: &Charge) -> usize {
         let high = charge.bucket.fingerprint >> 64;
         ((high * self.shards.len() as u128) >> 64) as usize
     }
+}
+
+/// The half of a charge's fingerprint that its shard knows it by; the other half chose the shard.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+const fn filed(charge: &Charge) -> u64 {
+    charge.bucket.fingerprint as u64
 }
 
 /// Where a charge's bucket is.
@@ -157,7 +164,7 @@ impl Shard {
 
     #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
-        if let Some((slot, meter)) = self.table.find(charge.bucket.fingerprint) {
+        if let Some((slot, meter)) = self.table.find(filed(charge)) {
             return Place::Held(slot, meter);
         }
         if self.table.len() >= bound {
@@ -190,7 +197,7 @@ fn apply(
     charge: &Charge,
     change: Change,
 ) {
-    let fingerprint = charge.bucket.fingerprint;
+    let fingerprint = filed(charge);
     match (place, change, shared) {
         (_, Change::Keep, _) | (Place::Shared, _, None) => {}
         (Place::Held(slot, _), Change::Write(meter), _) => shard.table.update(slot, fingerprint, meter),
@@ -225,7 +232,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::engine::charge::{Mode, Outcome};
+    use crate::engine::charge::{Decision, Mode, Outcome};
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::key::opaque;
     use crate::engine::numbers::Numbers;
@@ -243,8 +250,8 @@ mod tests {
         Charge { bucket, numbers, cost, mode }
     }
 
-    fn decide(store: &MemoryStore, charges: &[Charge]) -> Vec<Decision> {
-        store.decide(&Batch { charges, effective_from: Micros(0) }).unwrap()
+    fn decide(store: &MemoryStore, charges: &[Charge]) -> Decisions {
+        store.decide(&Batch { charges, effective_from: Micros(0), now: store.clock.now() }).unwrap()
     }
 
     /// Spends one token of one bucket; whether it was there.
@@ -372,7 +379,7 @@ mod tests {
     fn one_bucket_twice_in_a_request_is_refused_and_takes_nothing() {
         let (store, _) = store(100);
         let twice = [(1, 1), (2, 1), (1, 5)].map(|(id, cost)| charge("L", id, fixed(9), cost, Mode::Spend));
-        let batch = Batch { charges: &twice, effective_from: Micros(0) };
+        let batch = Batch { charges: &twice, effective_from: Micros(0), now: Micros(0) };
         assert_eq!(store.decide(&batch), Err(StoreError::Duplicate));
         assert_eq!(store.usage().keys, 0);
     }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use smallvec::SmallVec;
+
 use crate::engine::charge::{Charge, Decision};
 use crate::engine::numbers::Micros;
 
@@ -17,7 +19,12 @@ pub struct Batch<'a> {
     pub charges: &'a [Charge],
     /// When the rules that made them took effect.
     pub effective_from: Micros,
+    /// The time on this machine, read once a request: what the memory store decides by. Redis has a clock of its own.
+    pub now: Micros,
 }
+
+/// One decision a charge, in their order. Most requests make one charge, which needs no allocation.
+pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// Why a store gave no answer. What a request gets instead is its limits' `on_store_error`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +66,7 @@ pub enum Store {
 
 impl Store {
     /// Decides the charges of one request, all or nothing: one decision a charge, in their order.
-    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
+    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         match self {
             Self::Memory(store) => store.decide(batch),
             // In a box, or every request to the memory store would carry room for a call to Redis: 1.5 KB that is moved
@@ -83,7 +90,7 @@ impl Store {
 /// The clock by which a store decides.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The store's own: this machine's for the memory store, the server's for Redis.
+    /// The store's own: [`Batch::now`] for the memory store, the server's for Redis.
     Own(OwnClock),
     /// One that a scenario sets: microseconds since the Unix epoch.
     Set(Arc<AtomicU64>),

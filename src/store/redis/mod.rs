@@ -16,8 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Clock, StoreError};
-use crate::engine::charge::Decision;
+use super::{Batch, Clock, Decisions, StoreError};
 use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::settle::has_duplicate;
 
@@ -102,9 +101,9 @@ impl RedisStore {
     /// Decides the charges of one request, all or nothing, in one round trip.
     ///
     /// Ends within the timeout of the target whatever Redis does.
-    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Vec<Decision>, StoreError> {
+    pub async fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         if batch.charges.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Decisions::new());
         }
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
@@ -126,7 +125,7 @@ impl RedisStore {
         if reply.corrupt > 0 {
             shared.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
         }
-        Ok(reply.decisions)
+        Ok(reply.decisions.into())
     }
 
     /// How the store stands.

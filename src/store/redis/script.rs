@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn words(form: Form, charges: &[Charge], now: Option<Micros>) -> Vec<String> {
-        let batch = Batch { charges, effective_from: Micros(u64::MAX) };
+        let batch = Batch { charges, effective_from: Micros(u64::MAX), now: Micros(0) };
         let command = command(form, &batch, now);
         let text = |argument| match argument {
             redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
