@@ -92,13 +92,13 @@ pub struct Metrics {
     /// Workers whose breaker is open.
     pub store_breakers_open: IntGauge,
     /// Stored values that were no bucket and were taken for a full one.
-    pub store_corrupt_values: IntGauge,
+    store_corrupt_values: IntCounter,
     /// Buckets in memory.
     pub keys: IntGauge,
     /// Buckets in memory that were dropped because they were full again.
-    pub keys_evicted: IntGauge,
+    keys_evicted: IntCounter,
     /// Charges to a limit's shared bucket because the table was at its bound.
-    pub keys_overflowed: IntGauge,
+    keys_overflowed: IntCounter,
     reloads: IntCounterVec,
     /// 1 if the last reload of the rules worked, 0 if the rules are those of before.
     pub reload_successful: IntGauge,
@@ -151,10 +151,14 @@ impl Metrics {
             store_errors: counters(&registry, "weir_store_errors_total", "Store calls without an answer", &["kind"])?,
             store_connections: gauge(&registry, "weir_store_connections", "Workers that are connected to the store")?,
             store_breakers_open: gauge(&registry, "weir_store_breakers_open", "Workers whose store breaker is open")?,
-            store_corrupt_values: gauge(&registry, "weir_store_corrupt_values", "Stored values that were no bucket")?,
+            store_corrupt_values: counter(
+                &registry,
+                "weir_store_corrupt_values_total",
+                "Stored values that were no bucket",
+            )?,
             keys: gauge(&registry, "weir_keys", "Buckets held in memory")?,
-            keys_evicted: gauge(&registry, "weir_keys_evicted", "Full buckets dropped from memory since the start")?,
-            keys_overflowed: gauge(&registry, "weir_keys_overflowed", "Charges to a shared bucket since the start")?,
+            keys_evicted: counter(&registry, "weir_keys_evicted_total", "Full buckets dropped from memory")?,
+            keys_overflowed: counter(&registry, "weir_keys_overflowed_total", "Charges to a shared bucket")?,
             reloads: counters(&registry, "weir_config_reloads_total", "Reloads of the rules by result", &["result"])?,
             reload_successful: gauge(
                 &registry,
@@ -243,6 +247,19 @@ impl Metrics {
     /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
     pub fn request_counters(&self) -> [IntCounter; REQUEST_CODES.len()] {
         REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
+    }
+
+    /// Takes over what the stores have counted by themselves since the start. Only the admin door does, one page after
+    /// the other, so no reader sees a counter between its two steps.
+    pub fn stores_counted(&self, evicted: u64, overflowed: u64, corrupt_values: u64) {
+        for (counter, value) in [
+            (&self.keys_evicted, evicted),
+            (&self.keys_overflowed, overflowed),
+            (&self.store_corrupt_values, corrupt_values),
+        ] {
+            counter.reset();
+            counter.inc_by(value);
+        }
     }
 
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].

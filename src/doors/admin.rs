@@ -192,9 +192,7 @@ impl Standing {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.store_connections.set(gauge(self.connected as u64));
         metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
-        metrics.store_corrupt_values.set(gauge(self.corrupt_values));
         metrics.keys.set(gauge(self.keys));
-        metrics.keys_evicted.set(gauge(self.evicted));
-        metrics.keys_overflowed.set(gauge(self.overflowed));
+        metrics.stores_counted(self.evicted, self.overflowed, self.corrupt_values);
     }
 }
