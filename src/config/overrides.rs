@@ -95,8 +95,10 @@ impl Reading<'_> {
         let Ok(fields) = Fields::of(node, "an override", &KEYS, findings) else { return };
         let shared = self.shared(key, &fields, limit, findings);
         let subject = subject(key, id, &fields, findings);
-        if let (Ok(shared), Ok(subject), Some(limit)) = (shared, subject, limit) {
-            self.add(limit, &shared, &subject, findings);
+        if let (Ok(subject), Some(limit)) = (subject, limit) {
+            // With its numbers wrong the override is not used, but whom it is for is checked all the same.
+            let unusable = Shared { allowance: Allowance::Disabled, until: None, comment: None };
+            self.add(limit, &shared.unwrap_or(unusable), &subject, findings);
         }
     }
 

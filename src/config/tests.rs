@@ -375,6 +375,7 @@ overrides:
         ("Ip:10.0.0.1: 5", "an override is a map"),
         ("Ip:10.0.0.1: { unlimited: false }", "gives no numbers"),
         ("Ip:10.0.0.1: { count: 20 }", "without `period`"),
+        ("Ip:300.0.0.1: { count: 20 }", "no IP address"),
         ("Ip:10.0.0.1: { count: 20, period: 1s, until: soon }", "neither a date nor"),
         ("Ip:10.0.0.1: { count: 20, period: 1s, until: 2020-01-01 }", "warning: this override has expired"),
         ("Ip:10.0.0.1: { deny: true, elevated: {} }", "not supported by this version"),
