@@ -342,22 +342,18 @@ pub(super) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::super::problem::Report;
     use super::*;
 
     /// Reads `text`, which must be refused with this in the report, soon.
     #[track_caller]
     fn refused(text: &str, expected: &str) {
-        let started = Instant::now();
         let mut findings = Findings::new("f");
         let outcome = tree(text, &mut findings);
         let mut report = Report::default();
         report.add(findings, text);
         assert!(report.errors > 0, "{outcome:?}");
         assert!(report.to_string().contains(expected), "{report}");
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
 
     #[test]

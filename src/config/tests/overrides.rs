@@ -1,0 +1,66 @@
+//! What an override may say, and what it is told.
+
+use super::check;
+
+#[test]
+fn overrides_say_what_would_be_right() {
+    let limits = "
+limits:
+  Ip: { by: ip, count: 10, period: 1s }
+  Range: { by: ip/64 }
+  Account: { by: { header: x-id, as: integer }, count: 10, period: 1s }
+  Pair: { by: [{ header: x-id, as: integer }, ip], count: 10, period: 1s, cost: 5 }
+  All: { by: global, count: 10, period: 1s }
+overrides:
+  Range:2001:db8::/64: { count: 1, period: 1s }
+";
+    for (overrides, expected) in [
+        ("Ip:10.0.0.1: { count: 20, period: 1s, comment: x, until: 2027-01-01 }", ""),
+        ("Ip:10.0.0.1: { unlimited: true }", ""),
+        ("Ip:10.0.0.1: {}", "gives no numbers"),
+        ("Ip:10.0.0.1:\n", "has no numbers"),
+        ("Ip:10.0.0.1: 5", "an override is a map"),
+        ("Ip:10.0.0.1: { unlimited: false }", "gives no numbers"),
+        ("Ip:10.0.0.1: { count: 20 }", "without `period`"),
+        ("Ip:300.0.0.1: { count: 20 }", "no IP address"),
+        ("Ip:10.0.0.1: { count: 20, period: 1s, until: soon }", "neither a date nor"),
+        ("Ip:10.0.0.1: { count: 20, period: 1s, until: 2020-01-01 }", "warning: this override has expired"),
+        ("Ip:10.0.0.1: { deny: true, elevated: {} }", "not supported by this version"),
+        ("Ip:10.0.0.1: { deny: true, ids: [10.0.0.2] }", "beside the id in the key"),
+        ("Ip: { deny: true, cidr: 10.0.0.0/8 }", ""),
+        ("Ip: { deny: true, cidr: [10.0.0.0/8, 10.0.0.0/8] }", "ambiguous"),
+        ("Ip: { deny: true, cidr: 10.0.0.1/8 }", "write 10.0.0.0/8"),
+        ("Ip: { deny: true, regex: \"^10[.]\" }", ""),
+        ("Ip: { deny: true, regex: \"[\" }", "no regular expression"),
+        ("All: { deny: true, regex: x }", "it has no ids to match"),
+        ("All:x: { deny: true }", "by: global"),
+        ("Ip: { deny: true, ids: [] }", "the list is empty"),
+        ("Ip: { deny: true, ids: 10.0.0.1 }", "write `ids: [...]`"),
+        ("Ip: { deny: true, ids: [{ comment: x }] }", "has no `id`"),
+        ("Ip: { deny: true, ids: [{ id: 10.0.0.1, coment: x }] }", "did you mean `comment`?"),
+        ("Ip: { deny: true, ids: [10.0.0.1], cidr: 10.0.0.0/8 }", "one too many"),
+        ("Ip: { deny: true }", "names no id"),
+        ("ip:10.0.0.1: { deny: true }", "did you mean `Ip`?"),
+        ("\":x\": { deny: true }", "before the colon"),
+        ("\"Ip:\": { deny: true }", "the id is empty"),
+        ("overrides: { Ip:10.0.0.1: { deny: true } }", "without such a key"),
+        ("- Ip:\n  deny: true\n  ids: [10.0.0.1]\n", "indent it further"),
+        ("- [Ip]", "this is a list"),
+        ("- {}", "is empty"),
+        ("- Ip:10.0.0.1: { deny: true }", ""),
+        ("", "the file is empty"),
+        ("# nothing\n", "the file is empty"),
+        ("~", "this is nothing"),
+        ("Ip:10.0.0.1: { deny: true }\n---\nIp:10.0.0.2: { deny: true }\n", "a second YAML document"),
+        ("Account: { deny: true, ids: [1234, \"5678\"] }", ""),
+        ("Account: { deny: true, ids: [007] }", "write 7"),
+        ("Account:1.5: { deny: true }", "no unsigned 64-bit integer"),
+        ("Pair:7:::1: { count: 20, period: 1s }", ""),
+        ("Pair:7: { count: 20, period: 1s }", ""),
+        ("Pair:7:10.0.0.1: { count: 4, period: 1s }", "warning: the limit's cost is above this burst, 4"),
+        ("Range:2001:db8::1: { deny: true }", "write the range, 2001:db8::/64"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(limits, &[overrides], &expected);
+    }
+}
