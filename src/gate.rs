@@ -196,7 +196,6 @@ mod tests {
     use crate::engine::limit::{Limit, LimitMode};
     use crate::engine::numbers::{Allowance, Numbers};
     use crate::engine::verdict::Standing;
-    use crate::store::Clock;
 
     /// A limit that allows `burst` and never refills.
     fn limit(name: &str, burst: u64) -> Limit {
@@ -207,7 +206,7 @@ mod tests {
 
     fn gate(limits: Vec<Limit>) -> Gate {
         let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        let store = || MemoryStore::new(1_000, Clock::own());
+        let store = || MemoryStore::new(1_000);
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
         Gate::new(Arc::new(shared), Store::Memory(Arc::new(store())))
     }

@@ -15,7 +15,7 @@ use criterion::{BenchmarkId, Criterion};
 use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::store::memory::MemoryStore;
-use weir::store::{Batch, Clock, Decisions};
+use weir::store::{Batch, Decisions};
 
 /// The target for a million buckets, in MiB.
 const MEMORY_TARGET: u64 = 64;
@@ -140,7 +140,7 @@ fn new_ids(criterion: &mut Criterion, keys: u64) {
         [("decide/new id", brief), ("decide/new id at the bound", Numbers::fixed(1_000_000).unwrap())]
     {
         let bound = keys - keys / 10;
-        let store = MemoryStore::new(usize::try_from(bound).unwrap(), Clock::own());
+        let store = MemoryStore::new(usize::try_from(bound).unwrap());
         fill(&store, keys, numbers);
         let (mut next, mut charge) = (keys, charge(numbers));
         criterion.bench_function(name, |bencher| {
@@ -155,7 +155,7 @@ fn new_ids(criterion: &mut Criterion, keys: u64) {
 
 /// A store of `keys` buckets, each charged once.
 fn filled(keys: u64, numbers: Numbers) -> MemoryStore {
-    let store = MemoryStore::new(usize::try_from(keys).unwrap(), Clock::own());
+    let store = MemoryStore::new(usize::try_from(keys).unwrap());
     fill(&store, keys, numbers);
     assert_eq!(store.usage().keys, keys);
     store

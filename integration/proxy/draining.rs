@@ -99,6 +99,7 @@ fn options(proxy: &str) -> ServerOptions {
             upstream: Target::Echo,
             trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
             generations: weir::engine::reply::Generations::default(),
+            clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
         },
         admin_address: None,
@@ -137,7 +138,7 @@ fn a_store_that_cannot_be_made_is_known_at_the_start() {
 fn the_rules_are_looked_at_now_and_then() {
     let (told, looks) = mpsc::channel();
     let other = Setup::new(WIDE).start("echo");
-    let memory = Arc::new(weir::store::memory::MemoryStore::new(10, weir::store::Clock::own()));
+    let memory = Arc::new(weir::store::memory::MemoryStore::new(10));
     let make_store: MakeStore = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
     let reload = Box::new(move |forced| told.send(forced).unwrap());
     let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();

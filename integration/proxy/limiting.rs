@@ -207,7 +207,7 @@ fn connections_are_spread_over_the_workers() {
     let mut setup = Setup::new(WIDE);
     setup.workers = 4;
     let made = stores.clone();
-    let memory = Arc::new(weir::store::memory::MemoryStore::new(1_000, Clock::own()));
+    let memory = Arc::new(weir::store::memory::MemoryStore::new(1_000));
     setup.store = Some(Arc::new(move || {
         made.fetch_add(1, Ordering::Relaxed);
         Ok(Store::Memory(memory.clone()))

@@ -156,13 +156,13 @@ fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
         .run(&trace, |(numbers, steps)| {
             traces.set(traces.get() + 1);
             time.store(START, Ordering::Relaxed);
-            let memory = MemoryStore::new(DEFAULT_MAX_KEYS, clock.clone());
+            let memory = MemoryStore::new(DEFAULT_MAX_KEYS);
             for step in &steps {
                 let now = step.clock.advance(time.load(Ordering::Relaxed), &numbers);
                 time.store(now, Ordering::Relaxed);
                 let charges = charges(step, &numbers, traces.get());
                 let effective_from = Micros(step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
-                let batch = Batch { charges: &charges, effective_from, now: Micros(0) };
+                let batch = Batch { charges: &charges, effective_from, now: Micros(now) };
                 let expected = memory.decide(&batch);
                 prop_assert_eq!(
                     runtime.block_on(redis.decide(&batch)),

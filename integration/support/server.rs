@@ -58,8 +58,8 @@ impl Setup {
 
     pub(crate) fn start(self, upstream: &str) -> Weir {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let memory = Arc::new(MemoryStore::new(100_000, self.clock.clone()));
-        let local = MemoryStore::new(100_000, self.clock);
+        let memory = Arc::new(MemoryStore::new(100_000));
+        let local = MemoryStore::new(100_000);
         let shared = Arc::new(Shared::new(rules(&self.rules), metrics, local));
         let readiness = Arc::new(Readiness::default());
         let options = ServerOptions {
@@ -68,6 +68,7 @@ impl Setup {
                 upstream: Upstream::parse(upstream).unwrap(),
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
+                clock: self.clock,
                 timeouts: self.timeouts,
             },
             admin_address: Some("127.0.0.1:0".parse().unwrap()),

@@ -86,6 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn a_value_is_text_or_a_list_of_texts() {
+        for file in ["upstream: [[echo]]", "upstream: { a: b }", "upstream:"] {
+            let error = expanded(file, &["weir", "serve"]).unwrap_err().to_string();
+            assert!(error.contains("is no value of a flag"), "{error}");
+        }
+    }
+
+    #[test]
     fn unknown_keys_are_refused() {
         let error = expanded("upstream: echo\nworker: 3\n", &["weir", "serve"]).unwrap_err().to_string();
         assert!(error.contains("weir.yaml:2:1") && error.contains("did you mean `workers`?"), "{error}");

@@ -16,7 +16,7 @@ use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::key::opaque;
 use crate::engine::limit::Limit;
 use crate::engine::numbers::{Allowance, Micros};
-use crate::engine::rules::{Plan, Planned, Rules, add_windows};
+use crate::engine::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows};
 use crate::store::{Batch, Store, StoreError};
 
 /// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
@@ -190,8 +190,7 @@ impl Player {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => {
-                let reason = crate::engine::rules::RefusedReason::Deny;
-                plan.refused.push(crate::engine::rules::Refused { limit: place, enforced: true, reason });
+                plan.refused.push(Refused { limit: place, enforced: true, reason: RefusedReason::Deny });
             }
             Allowance::Windows(windows) => {
                 let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);

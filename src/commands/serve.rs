@@ -119,7 +119,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.reload_successful.set(1);
     metrics.reload_timestamp.set(seconds(&clock));
-    let local = MemoryStore::new(args.store.max_keys(), Clock::own());
+    let local = MemoryStore::new(args.store.max_keys());
     let shared = Arc::new(gate::Shared::new(rules, metrics, local));
     let readiness = Arc::new(Readiness::default());
     let reload = {
@@ -131,7 +131,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let options = args.server_options(generations, upstream);
+    let options = args.server_options(generations, upstream, clock);
     match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
@@ -142,7 +142,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn server_options(&self, generations: Generations, upstream: Upstream) -> ServerOptions {
+    fn server_options(&self, generations: Generations, upstream: Upstream, clock: Clock) -> ServerOptions {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         ServerOptions {
             proxy_address: self.proxy,
@@ -150,6 +150,7 @@ impl Args {
                 upstream,
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
                 generations,
+                clock,
                 timeouts: Timeouts {
                     header: self.first_byte_timeout,
                     idle: self.idle_timeout,

@@ -44,10 +44,10 @@ pub(super) enum StorePlan {
 }
 
 impl StoreArgs {
-    /// Checks the arguments; connects to nothing.
+    /// Checks the arguments; connects to nothing. `clock` is what Redis decides by; memory goes by each batch's time.
     pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
         if self.store == "memory" {
-            return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys, clock))));
+            return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
         }
         let options = RedisOptions {
             url: self.store.clone(),

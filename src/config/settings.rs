@@ -54,13 +54,16 @@ fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &m
 }
 
 fn values(node: &Node, findings: &mut Findings) -> Result<Vec<String>, Reported> {
+    let items = if let Value::List(items) = &node.value { items.as_slice() } else { std::slice::from_ref(node) };
+    items.iter().map(|item| value(item, findings)).collect()
+}
+
+fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     match &node.value {
-        Value::Scalar { text, .. } if !node.is_null() => Ok(vec![text.clone()]),
-        Value::List(items) => items.iter().map(|item| values(item, findings).map(|values| values.concat())).collect(),
-        _ => Err(findings.error(
-            node.place,
-            format!("{} is no value of a flag", node.kind()),
-            "write text, or a list of texts",
-        )),
+        Value::Scalar { text, .. } if !node.is_null() => Ok(text.clone()),
+        _ => {
+            let message = format!("{} is no value of a flag", node.kind());
+            Err(findings.error(node.place, message, "write text, or a list of texts"))
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::numbers::{Micros, Numbers};
 pub struct Bucket {
     /// `<short>:<id>`, percent-encoded and bounded in length: the end of the Redis key.
     pub key: String,
-    /// A keyed 128-bit hash of `key`: the memory store keeps this instead of the text.
+    /// A keyed 128-bit hash of `key`: the memory store goes by this instead of the text.
     pub fingerprint: u128,
 }
 

@@ -1,7 +1,7 @@
 //! Keyed 128-bit hashes of bucket keys.
 //!
 //! Ids are chosen by clients, so the hash is keyed with a secret of the process: nobody can craft two ids that share a
-//! bucket. At a million buckets two of them collide by chance with a probability of 2^-88.
+//! bucket. Two ids collide by chance with a probability of 2^-128, and by the half that the memory store keeps of 2^-64.
 
 use std::hash::Hasher;
 

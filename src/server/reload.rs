@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Change, Look, Report, Sources, Watcher, load};
+use crate::config::{Change, Loaded, Look, Report, Sources, Watcher, load};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::gate::Shared;
 use crate::store::Clock;
@@ -32,12 +32,12 @@ impl Reloader {
         overrides: Vec<PathBuf>,
         fingerprinter: Fingerprinter,
         clock: Clock,
-    ) -> (Self, crate::config::Loaded) {
+    ) -> (Self, Loaded) {
         let mut watcher = Watcher::new(limits, overrides);
         let loaded = match watcher.poll(Look::Always) {
             Change::New(sources) => compile(&sources, fingerprinter, &clock),
-            Change::Unreadable(problem) => crate::config::Loaded { rules: None, report: Report::of(problem) },
-            Change::Same => crate::config::Loaded { rules: None, report: Report::default() },
+            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
+            Change::Same => Loaded { rules: None, report: Report::default() },
         };
         (Self { watcher, fingerprinter, clock }, loaded)
     }
@@ -49,7 +49,7 @@ impl Reloader {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
             Change::New(sources) => compile(&sources, self.fingerprinter, &self.clock),
-            Change::Unreadable(problem) => crate::config::Loaded { rules: None, report: Report::of(problem) },
+            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().reload(false);
@@ -67,7 +67,7 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, fingerprinter: Fingerprinter, clock: &Clock) -> crate::config::Loaded {
+fn compile(sources: &Sources, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
     load(&sources.limits, &sources.overrides, fingerprinter, clock.now())
 }
 

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::smallvec;
 use table::Table;
 
-use super::{Batch, Clock, Decisions, StoreError};
+use super::{Batch, Decisions, StoreError};
 use crate::engine::charge::Charge;
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
@@ -36,7 +36,6 @@ pub struct MemoryStore {
     /// The buckets that new ids share when their shard is at its bound, by `<short>#<window>`: one a window of a limit.
     /// Locked after any shard.
     shared: Mutex<HashMap<String, Meter>>,
-    clock: Clock,
 }
 
 struct Shard {
@@ -62,17 +61,17 @@ impl MemoryStore {
     /// Ids fall on shards by chance. A shard takes four standard deviations more than its fair share, so that none is
     /// turned away before the whole table is at its bound; the table can come to hold 4 % more than `max_keys`, if that
     /// is more than 13 000, and exactly that many if not.
-    pub fn new(max_keys: usize, clock: Clock) -> Self {
+    pub fn new(max_keys: usize) -> Self {
         let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
         let fair = max_keys.div_ceil(shards).max(1);
         let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(keys_per_shard))).collect();
-        Self { shards, keys_per_shard, shared: Mutex::default(), clock }
+        Self { shards, keys_per_shard, shared: Mutex::default() }
     }
 
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
-        let now = self.clock.given().unwrap_or(batch.now);
+        let now = batch.now;
         if let [charge] = batch.charges {
             let mut shard = self.shards[self.shard(charge)].lock();
             let place = shard.place(charge, now, self.keys_per_shard);
@@ -239,10 +238,24 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    /// A store whose clock the test sets, in microseconds.
-    fn store(max_keys: usize) -> (MemoryStore, Arc<AtomicU64>) {
+    /// A store, and the time at which it is asked, in microseconds.
+    struct Timed {
+        store: MemoryStore,
+        now: Arc<AtomicU64>,
+    }
+
+    impl std::ops::Deref for Timed {
+        type Target = MemoryStore;
+
+        fn deref(&self) -> &MemoryStore {
+            &self.store
+        }
+    }
+
+    /// A store, and the clock that a test sets for it.
+    fn store(max_keys: usize) -> (Timed, Arc<AtomicU64>) {
         let now = Arc::new(AtomicU64::new(1_000 * SECOND));
-        (MemoryStore::new(max_keys, Clock::Set(Arc::clone(&now))), now)
+        (Timed { store: MemoryStore::new(max_keys), now: Arc::clone(&now) }, now)
     }
 
     fn charge(limit: &str, id: u32, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
@@ -250,12 +263,13 @@ mod tests {
         Charge { bucket, numbers, cost, mode }
     }
 
-    fn decide(store: &MemoryStore, charges: &[Charge]) -> Decisions {
-        store.decide(&Batch { charges, effective_from: Micros(0), now: store.clock.now() }).unwrap()
+    fn decide(store: &Timed, charges: &[Charge]) -> Decisions {
+        let now = Micros(store.now.load(Ordering::Relaxed));
+        store.decide(&Batch { charges, effective_from: Micros(0), now }).unwrap()
     }
 
     /// Spends one token of one bucket; whether it was there.
-    fn spend(store: &MemoryStore, limit: &str, id: u32, numbers: Numbers) -> bool {
+    fn spend(store: &Timed, limit: &str, id: u32, numbers: Numbers) -> bool {
         !decide(store, &[charge(limit, id, numbers, 1, Mode::Spend)])[0].is_denied()
     }
 

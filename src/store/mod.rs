@@ -87,17 +87,17 @@ impl Store {
     }
 }
 
-/// The clock by which a store decides.
+/// A clock: the machine's, or one that is set.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The store's own: [`Batch::now`] for the memory store, the server's for Redis.
+    /// This machine's, for requests. A Redis store that has it leaves the time to its server.
     Own(OwnClock),
     /// One that a scenario sets: microseconds since the Unix epoch.
     Set(Arc<AtomicU64>),
 }
 
 impl Clock {
-    /// The store's own clock.
+    /// This machine's clock.
     pub fn own() -> Self {
         Self::Own(OwnClock::new())
     }
@@ -115,7 +115,7 @@ impl Clock {
         }
     }
 
-    /// The time to decide by, if it is not the store's own business.
+    /// The time that was set; `None` if none was.
     pub fn given(&self) -> Option<Micros> {
         match self {
             Self::Own(_) => None,

@@ -88,6 +88,8 @@ pub struct ProxyOptions {
     pub trusted_proxies: TrustedProxies,
     /// Which rate limit fields are sent.
     pub generations: Generations,
+    /// The time of each request: what the memory store decides by and overrides expire by.
+    pub clock: Clock,
     /// How long to wait for what.
     pub timeouts: Timeouts,
 }
@@ -127,7 +129,7 @@ impl Proxy {
             generations: options.generations,
             timeouts: options.timeouts,
             counters,
-            clock: Clock::own(),
+            clock: options.clock.clone(),
         })
     }
 
