@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use http::header::{ALLOW, CONNECTION, HeaderValue};
-use http::{Response, StatusCode};
+use http::StatusCode;
 
-use crate::engine::reply;
+use crate::engine::reply::{self, Reply};
 use crate::engine::rules::BadCost;
 
 /// Why a request gets an answer of ours that is no refusal by a limit.
@@ -55,7 +54,7 @@ const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl Failure {
     /// The answer. It names no addresses: what is behind us is not the client's business.
-    pub(super) fn response(&self) -> Response<String> {
+    pub(super) fn response(&self) -> Reply {
         let (status, detail) = match self {
             Self::Malformed(detail) => (StatusCode::BAD_REQUEST, *detail),
             Self::Method(detail) => (StatusCode::METHOD_NOT_ALLOWED, *detail),
@@ -65,17 +64,17 @@ impl Failure {
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
             Self::Upstream(error) => error.status(),
         };
-        let mut response = reply::problem(status, detail);
+        let mut reply = reply::problem(status, detail);
         match self {
             Self::Method(_) => {
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static(ALLOWED));
+                reply.fields.append("allow", ALLOWED);
             }
             Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                reply.fields.append("connection", "close");
             }
             _ => {}
         }
-        response
+        reply
     }
 }
 

@@ -22,7 +22,9 @@ use self::counters::{Counters, InFlight};
 use self::failure::Failure;
 use self::fields::Peer;
 use self::upstream::Client;
+use crate::doors::convert;
 use crate::engine::client_address::TrustedProxies;
+use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations};
 use crate::engine::{path, request};
 use crate::gate::{Gate, Judged};
@@ -175,7 +177,7 @@ impl Proxy {
         if !verdict.is_allowed() {
             let is_grpc = is_grpc(request.headers());
             let refusal = reply::refusal(snapshot.rules(), &verdict, self.generations, is_grpc);
-            return self.own(refusal, request.into_body(), checked.expects_continue);
+            return self.own(convert::response(refusal), request.into_body(), checked.expects_continue);
         }
         let mut response = match self.forward(peer, activity, request).await {
             Ok(response) => {
@@ -183,24 +185,28 @@ impl Proxy {
                 response
             }
             Err(failure) => {
-                let response = failure.response();
+                let response = convert::response(failure.response());
                 self.counters.answered(response.status(), false);
                 response.map(text)
             }
         };
-        reply::add_fields(snapshot.rules(), &verdict, self.generations, response.headers_mut());
+        let mut all = to_fields(response.headers());
+        reply::add_fields(snapshot.rules(), &verdict, self.generations, &mut all);
+        *response.headers_mut() = convert::header_map(&all);
         response
     }
 
     /// The one charge of a request, made before its body is read.
     async fn judge(&self, peer: &Peer, host: &str, request: &Request<RequestBody>) -> Result<Judged, Failure> {
+        let headers = to_fields(request.headers());
         let view = request::Request {
             method: request.method().as_str(),
             host,
             path: &path::normalise(request.uri().path()),
             query: request.uri().query(),
-            headers: request.headers(),
-            client: self.trusted_proxies.client(peer.address, request.headers()),
+            headers: &headers,
+            client: self.trusted_proxies.client(peer.address, &headers),
+            tls_subject: None,
             now: self.clock.now(),
         };
         self.gate.judge(&view).await.map_err(Failure::BadCost)
@@ -227,7 +233,7 @@ impl Proxy {
     }
 
     fn failed(&self, failure: &Failure, body: RequestBody, expects_continue: bool) -> Response<Content> {
-        self.own(failure.response(), body, expects_continue)
+        self.own(convert::response(failure.response()), body, expects_continue)
     }
 
     /// An answer of ours to a request whose body nobody reads. The connection stays if the body has come already.
@@ -261,6 +267,10 @@ fn discard(mut body: RequestBody) -> bool {
         }
     }
     false
+}
+
+fn to_fields(headers: &HeaderMap) -> Fields {
+    headers.iter().collect()
 }
 
 fn text(text: String) -> Content {
