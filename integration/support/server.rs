@@ -78,7 +78,13 @@ impl Setup {
         };
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
         let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
-        Weir { proxy: running.proxy, admin: running.admin.unwrap(), shared, readiness, running: Some(running) }
+        Weir {
+            proxy: running.proxy.tcp().unwrap(),
+            admin: running.admin.unwrap(),
+            shared,
+            readiness,
+            running: Some(running),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
 use crate::server::reload::{Reloaded, Reloader, seconds};
-use crate::server::{self, MakeStore, ServerOptions};
+use crate::server::{self, ListenAddress, MakeStore, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 
@@ -34,9 +34,9 @@ pub struct Args {
     #[arg(long, value_name = "URL", env = "WEIR_UPSTREAM")]
     upstream: Vec<String>,
 
-    /// The address of the proxy
+    /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
-    proxy: SocketAddr,
+    proxy: ListenAddress,
 
     /// The address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
     workers: Option<NonZeroUsize>,
 
-    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed
+    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
     trusted_proxies: Vec<IpNet>,
 
@@ -145,7 +145,7 @@ impl Args {
     fn server_options(&self, generations: Generations, upstream: Upstream, clock: Clock) -> ServerOptions {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         ServerOptions {
-            proxy_address: self.proxy,
+            proxy_address: self.proxy.clone(),
             proxy: ProxyOptions {
                 upstream,
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),

@@ -42,8 +42,10 @@ mod log;
 mod pool;
 mod stream;
 mod target;
+mod transport;
 mod upstream;
 
+pub use transport::Stream;
 pub use upstream::{HttpUpstream, Upstream};
 
 /// Bytes that are buffered for one direction of one connection; also the bound on a message's fields. hyper's own is
