@@ -109,6 +109,11 @@ pub struct Metrics {
     pub requests_in_flight: IntGauge,
     /// Connections of clients that are open.
     pub connections: IntGauge,
+    connections_refused: IntCounterVec,
+    /// Times that the system gave no connection: for want of file descriptors, as a rule.
+    pub accept_errors: IntCounter,
+    /// Lines of the access log that could not be kept or written.
+    pub access_log_dropped: IntCounter,
     /// Until the upstream's response fields.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
@@ -130,6 +135,19 @@ pub const UPSTREAM_ERRORS: [&str; 7] =
 
 /// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
+
+/// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionRefusal {
+    /// There were too many in all.
+    Total,
+    /// There were too many from one address.
+    Address,
+}
+
+impl ConnectionRefusal {
+    const LABELS: [&str; 2] = ["total", "address"];
+}
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
 const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
@@ -185,6 +203,22 @@ impl Metrics {
             requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
+            connections_refused: counters(
+                &registry,
+                "weir_http_connections_refused_total",
+                "Connections closed because there were too many",
+                &["reason"],
+            )?,
+            accept_errors: counter(
+                &registry,
+                "weir_http_accept_errors_total",
+                "Failures to accept a connection, such as no descriptor left",
+            )?,
+            access_log_dropped: counter(
+                &registry,
+                "weir_access_log_dropped_total",
+                "Lines of the access log that were lost",
+            )?,
             upstream_seconds: histogram(
                 &registry,
                 "weir_upstream_duration_seconds",
@@ -228,6 +262,7 @@ impl Metrics {
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.requests, &REQUEST_CODES),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
+            (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
         ] {
             for value in values {
@@ -278,6 +313,11 @@ impl Metrics {
     /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
     pub fn request_counters(&self) -> [IntCounter; REQUEST_CODES.len()] {
         REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
+    }
+
+    /// The counter of connections that were refused for this reason.
+    pub fn connection_refusals(&self, reason: ConnectionRefusal) -> IntCounter {
+        self.connections_refused.with_label_values(&[ConnectionRefusal::LABELS[reason as usize]])
     }
 
     /// Takes over what the stores have counted by themselves since the start. Only the admin door does, one page after

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod charge;
 pub mod client_address;
+pub mod date;
 pub mod domain;
 pub mod fields;
 pub mod fingerprint;

@@ -30,7 +30,9 @@ use crate::engine::{path, request};
 use crate::gate::{Gate, Judged};
 use crate::store::Clock;
 
+pub mod access_log;
 mod activity;
+pub mod admission;
 mod body;
 mod connection;
 mod counters;
