@@ -187,9 +187,9 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
 
     use super::*;
+    use crate::engine::fields::Fields;
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
@@ -211,11 +211,13 @@ mod tests {
         Gate::new(Arc::new(shared), Store::Memory(Arc::new(store())))
     }
 
-    async fn ask(gate: &Gate, method: &str) -> Verdict {
-        let headers = HeaderMap::new();
+    fn request<'a>(method: &'a str, headers: &'a Fields) -> Request<'a> {
         let client = "192.0.2.7".parse().unwrap();
-        let request = Request { method, host: "a", path: "/", query: None, headers: &headers, client, now: Micros(0) };
-        gate.judge(&request).await.unwrap().verdict
+        Request { method, host: "a", path: "/", query: None, headers, client, tls_subject: None, now: Micros(0) }
+    }
+
+    async fn ask(gate: &Gate, method: &str) -> Verdict {
+        gate.judge(&request(method, &Fields::new())).await.unwrap().verdict
     }
 
     /// Asks `times` times and counts: allowed, denied, unavailable.
@@ -272,11 +274,7 @@ mod tests {
         let mut counts = [0; 3];
         for _ in 0..10 {
             let snapshot = gate.shared.snapshot();
-            let headers = HeaderMap::new();
-            let client = "192.0.2.7".parse().unwrap();
-            let request =
-                Request { method: "GET", host: "a", path: "/", query: None, headers: &headers, client, now: Micros(0) };
-            let plan = snapshot.rules.charges(&request).unwrap();
+            let plan = snapshot.rules.charges(&request("GET", &Fields::new())).unwrap();
             counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");

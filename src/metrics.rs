@@ -109,15 +109,45 @@ pub struct Metrics {
     pub requests_in_flight: IntGauge,
     /// Connections of clients that are open.
     pub connections: IntGauge,
+    connections_refused: IntCounterVec,
+    /// Times that the system gave no connection: for want of file descriptors, as a rule.
+    pub accept_errors: IntCounter,
+    /// Lines of the access log that could not be kept or written.
+    pub access_log_dropped: IntCounter,
     /// Until the upstream's response fields.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
+    /// Addresses of upstreams by state, each as often as there are workers: every worker has its own view.
+    upstream_endpoints: IntGaugeVec,
+    /// Addresses that were left alone for a while because their requests failed.
+    pub upstream_ejections: IntCounter,
+    /// Requests that were sent a second time.
+    pub upstream_retries: IntCounter,
+    /// Lookups of upstreams' names that gave no address.
+    pub upstream_resolve_errors: IntCounter,
     /// Tasks that panicked; each cost one connection.
     pub panics: IntCounter,
 }
 
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 5] = ["connect", "connect_timeout", "response_timeout", "closed", "body"];
+pub const UPSTREAM_ERRORS: [&str; 7] =
+    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "body"];
+
+/// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
+pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
+
+/// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionRefusal {
+    /// There were too many in all.
+    Total,
+    /// There were too many from one address.
+    Address,
+}
+
+impl ConnectionRefusal {
+    const LABELS: [&str; 2] = ["total", "address"];
+}
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
 const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
@@ -173,6 +203,22 @@ impl Metrics {
             requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
+            connections_refused: counters(
+                &registry,
+                "weir_http_connections_refused_total",
+                "Connections closed because there were too many",
+                &["reason"],
+            )?,
+            accept_errors: counter(
+                &registry,
+                "weir_http_accept_errors_total",
+                "Failures to accept a connection, such as no descriptor left",
+            )?,
+            access_log_dropped: counter(
+                &registry,
+                "weir_access_log_dropped_total",
+                "Lines of the access log that were lost",
+            )?,
             upstream_seconds: histogram(
                 &registry,
                 "weir_upstream_duration_seconds",
@@ -184,6 +230,24 @@ impl Metrics {
                 "weir_upstream_errors_total",
                 "Upstream failures by reason",
                 &["reason"],
+            )?,
+            upstream_endpoints: register(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new("weir_upstream_endpoints", "Addresses of upstreams by state, once for each worker"),
+                    &["state"],
+                )?,
+            )?,
+            upstream_ejections: counter(
+                &registry,
+                "weir_upstream_ejections_total",
+                "Addresses left alone for a while because their requests failed",
+            )?,
+            upstream_retries: counter(&registry, "weir_upstream_retries_total", "Requests sent a second time")?,
+            upstream_resolve_errors: counter(
+                &registry,
+                "weir_upstream_resolve_errors_total",
+                "Lookups of upstreams' names that gave no address",
             )?,
             panics: counter(&registry, "weir_panics_total", "Tasks that panicked, one connection each")?,
             registry,
@@ -198,12 +262,14 @@ impl Metrics {
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.requests, &REQUEST_CODES),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
+            (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
         ] {
             for value in values {
                 metric.with_label_values(&[value]);
             }
         }
+        self.upstream_endpoints();
         let labels = ["version", "rustc"];
         let info = IntGaugeVec::new(Opts::new("weir_build_info", "Always 1; the labels tell the build"), &labels)?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_RUST_VERSION")]).set(1);
@@ -249,6 +315,11 @@ impl Metrics {
         REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
     }
 
+    /// The counter of connections that were refused for this reason.
+    pub fn connection_refusals(&self, reason: ConnectionRefusal) -> IntCounter {
+        self.connections_refused.with_label_values(&[ConnectionRefusal::LABELS[reason as usize]])
+    }
+
     /// Takes over what the stores have counted by themselves since the start. Only the admin door does, one page after
     /// the other, so no reader sees a counter between its two steps.
     pub fn stores_counted(&self, evicted: u64, overflowed: u64, corrupt_values: u64) {
@@ -265,6 +336,11 @@ impl Metrics {
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].
     pub fn upstream_error(&self, reason: &'static str) {
         self.upstream_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// The handles of `weir_upstream_endpoints`, in the order of [`ENDPOINT_STATES`].
+    pub fn upstream_endpoints(&self) -> [IntGauge; ENDPOINT_STATES.len()] {
+        ENDPOINT_STATES.map(|state| self.upstream_endpoints.with_label_values(&[state]))
     }
 
     /// The text exposition format, version 0.0.4.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use http::{HeaderMap, HeaderValue};
+use weir::engine::fields::Fields;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::id::Id;
 use weir::engine::limit::Limit;
@@ -113,15 +113,14 @@ fn allowance(burst: u64) -> Allowance {
 
 /// Requests on the path of limit 0, with the fields of a usual client.
 struct Requests {
-    headers: HeaderMap,
+    headers: Fields,
     client: u8,
     number: u8,
 }
 
 impl Requests {
     fn new() -> Self {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
+        let headers = [
             ("host", "api.example.com"),
             ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
             ("accept", "application/json"),
@@ -129,9 +128,9 @@ impl Requests {
             ("authorization", "Bearer 0123456789abcdef0123456789abcdef"),
             ("x-account-id", "12345678"),
             ("cookie", "session=0123456789abcdef"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
+        ]
+        .into_iter()
+        .collect();
         Self { headers, client: 0, number: 0 }
     }
 
@@ -145,6 +144,7 @@ impl Requests {
             query: None,
             headers: &self.headers,
             client: IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client)),
+            tls_subject: None,
             now: Micros(1_800_000_000_000_000),
         };
         rules.charges(black_box(&request)).unwrap()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -65,7 +65,7 @@ impl Setup {
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
-                upstream: Upstream::parse(upstream).unwrap(),
+                upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,
@@ -78,7 +78,13 @@ impl Setup {
         };
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
         let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
-        Weir { proxy: running.proxy, admin: running.admin.unwrap(), shared, readiness, running: Some(running) }
+        Weir {
+            proxy: running.proxy.tcp().unwrap(),
+            admin: running.admin.unwrap(),
+            shared,
+            readiness,
+            running: Some(running),
+        }
     }
 }
 

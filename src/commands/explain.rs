@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-use http::header::{HOST, HeaderName, HeaderValue};
-use http::{HeaderMap, Uri};
+use http::Uri;
 
 use super::ExitCode;
 use super::rules::RulesArgs;
 use crate::engine::client_address::TrustedProxies;
+use crate::engine::fields::{self, Fields};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::identity::{Component, Source};
 use crate::engine::limit::{Limit, Missing};
@@ -31,7 +31,7 @@ pub struct Args {
 
     /// A field of the request, `name: value`; repeatable
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = parse_header)]
-    headers: Vec<(HeaderName, HeaderValue)>,
+    headers: Vec<(String, String)>,
 
     /// The address that the request comes from
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
@@ -60,18 +60,17 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             return Ok(ExitCode::BadInput);
         }
     };
-    let mut headers = HeaderMap::new();
-    headers.extend(args.headers.iter().cloned().map(|(name, value)| (Some(name), value)));
+    let headers: Fields = args.headers.iter().cloned().collect();
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
-    let host = host.or_else(|| headers.get(HOST)?.to_str().ok().map(str::to_owned)).unwrap_or_default();
+    let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
     let Some(host) = host_of(&host) else {
         writeln!(err, "error: `{host}` is no host")?;
         return Ok(ExitCode::BadInput);
     };
     let path = normalise(uri.path());
     let client = TrustedProxies::new(args.trusted_proxies.clone()).client(args.ip, &headers);
-    let request =
-        Request { method: &args.method, host: &host, path: &path, query: uri.query(), headers: &headers, client, now };
+    let (method, query, tls_subject) = (args.method.as_str(), uri.query(), None);
+    let request = Request { method, host: &host, path: &path, query, headers: &headers, client, tls_subject, now };
     writeln!(out, "{} {host}{path} from {client}", args.method)?;
     match rules.explain(&request) {
         Ok(explanations) => {
@@ -87,10 +86,16 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     }
 }
 
-fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("a field is written `name: value`")?;
-    let name = name.trim().parse::<HeaderName>().map_err(|error| error.to_string())?;
-    Ok((name, value.trim().parse().map_err(|_| "a value has no control characters")?))
+    let (name, value) = (name.trim(), value.trim());
+    if !fields::is_name(name.as_bytes()) {
+        return Err(format!("`{name}` is no name of a field"));
+    }
+    if !fields::is_value(value.as_bytes()) {
+        return Err("a value has no control characters".into());
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
@@ -165,7 +170,8 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
                 HeaderTest::Prefix(prefix) => format!("to begin with `{prefix}`"),
                 HeaderTest::Regex(regex) => format!("to match `{regex}`"),
             };
-            let found = request.header(&header.name).map_or_else(|| "absent".into(), |value| format!("`{value}`"));
+            let found =
+                request.header(header.name.as_str()).map_or_else(|| "absent".into(), |value| format!("`{value}`"));
             format!("the header `{}` is {found}, the limit wants it {wanted}", header.name)
         }),
         Mismatch::Network => {

@@ -11,18 +11,19 @@ use ipnet::IpNet;
 
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
+use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use crate::doors::proxy::{ProxyOptions, Timeouts, UpstreamOptions};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
 use crate::server::reload::{Reloaded, Reloader, seconds};
-use crate::server::{self, MakeStore, ServerOptions};
+use crate::server::{self, ListenAddress, MakeStore, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 
@@ -30,13 +31,12 @@ use crate::store::memory::MemoryStore;
 /// beats a variable, and a variable beats the file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where allowed requests go: `http://host:port`, or `echo`, which answers with what it received
-    #[arg(long, value_name = "URL", env = "WEIR_UPSTREAM")]
-    upstream: Vec<String>,
+    #[command(flatten)]
+    upstream: UpstreamArgs,
 
-    /// The address of the proxy
+    /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
-    proxy: SocketAddr,
+    proxy: ListenAddress,
 
     /// The address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
     workers: Option<NonZeroUsize>,
 
-    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed
+    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
     trusted_proxies: Vec<IpNet>,
 
@@ -58,14 +58,6 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
     grace: Duration,
 
-    /// How long connecting to the upstream may take
-    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
-    connect_timeout: Duration,
-
-    /// How long the upstream may take to begin its response
-    #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
-    response_timeout: Duration,
-
     /// How long a connection may be idle, between requests and in the midst of a body
     #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
     idle_timeout: Duration,
@@ -73,10 +65,6 @@ pub struct Args {
     /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
     #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     first_byte_timeout: Duration,
-
-    /// How long an idle connection to the upstream is kept; less than the upstream keeps it
-    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
-    upstream_idle_timeout: Duration,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -97,7 +85,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let checked = logging::start(&args.log).and_then(|()| {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
-        let upstream = upstream(&args.upstream)?;
+        let upstream = args.upstream.options()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
@@ -142,10 +130,10 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn server_options(&self, generations: Generations, upstream: Upstream, clock: Clock) -> ServerOptions {
+    fn server_options(&self, generations: Generations, upstream: UpstreamOptions, clock: Clock) -> ServerOptions {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         ServerOptions {
-            proxy_address: self.proxy,
+            proxy_address: self.proxy.clone(),
             proxy: ProxyOptions {
                 upstream,
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
@@ -154,9 +142,9 @@ impl Args {
                 timeouts: Timeouts {
                     header: self.first_byte_timeout,
                     idle: self.idle_timeout,
-                    connect: self.connect_timeout,
-                    response: self.response_timeout,
-                    upstream_idle: self.upstream_idle_timeout,
+                    connect: self.upstream.connect_timeout,
+                    response: self.upstream.response_timeout,
+                    upstream_idle: self.upstream.upstream_idle_timeout,
                 },
             },
             admin_address: Some(self.admin),
@@ -164,22 +152,6 @@ impl Args {
             grace: self.grace,
             handle_signals: true,
         }
-    }
-}
-
-/// The one upstream. Routes by host and prefix have their place in the syntax, so that they are refused by name
-/// rather than taken for a part of an address.
-fn upstream(given: &[String]) -> Result<Upstream, String> {
-    match given {
-        [] => Err(
-            "--upstream is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try the rules"
-                .into(),
-        ),
-        [one] if one.contains('=') || one.contains(',') => Err(format!(
-            "--upstream `{one}`: routes and several addresses are not supported by this version of Weir; give one URL"
-        )),
-        [one] => Upstream::parse(one).map_err(|error| format!("--upstream: {error}")),
-        _ => Err("--upstream: several upstreams are not supported by this version of Weir; give one".into()),
     }
 }
 

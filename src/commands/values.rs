@@ -1,6 +1,6 @@
 //! The values of flags, and what would be right when they are wrong.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -16,8 +16,11 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A network, or an address alone for the network of itself.
+/// A network, or an address alone for the network of itself, or `unix` for what the peer of a unix socket counts as.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
+    if text == "unix" {
+        return Ok(IpNet::from(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
     let wrong = || "a network is wanted, such as 10.0.0.0/8".to_owned();
     let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())?;
     if network.trunc() == network { Ok(network) } else { Err(format!("it has host bits; write {}", network.trunc())) }
@@ -31,6 +34,7 @@ mod tests {
     fn networks_have_no_host_bits() {
         assert_eq!(parse_network("10.0.0.0/8").map(|network| network.to_string()).as_deref(), Ok("10.0.0.0/8"));
         assert_eq!(parse_network("::1").map(|network| network.to_string()).as_deref(), Ok("::1/128"));
+        assert_eq!(parse_network("unix").map(|network| network.to_string()).as_deref(), Ok("127.0.0.1/32"));
         assert_eq!(parse_network("10.1.0.0/8").unwrap_err(), "it has host bits; write 10.0.0.0/8");
         assert!(parse_network("proxy").is_err());
     }

@@ -1,9 +1,8 @@
 //! Instants as RFC 3339 writes them (`2026-12-31T23:59:59Z`), and dates.
 
 use super::problem::quoted;
+use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
-
-const DAY: i64 = 86_400;
 
 /// Parses the `until` of an override. A date lasts to the end of its day in UTC, so that `until: 2026-12-31` holds on
 /// that day. The error is what is wrong, and what would be right.
@@ -30,20 +29,8 @@ pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
 /// Days since the Unix epoch of `YYYY-MM-DD`; `None` if there is no such day.
 fn days(text: &str) -> Option<i64> {
     let (year, month, day) = (number(text, 0, 4)?, number(text, 5, 2)?, number(text, 8, 2)?);
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let length = match month {
-        2 => 28 + i64::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if text.as_bytes().get(4) != Some(&b'-') || text.as_bytes().get(7) != Some(&b'-') || !(1..=length).contains(&day) {
-        return None;
-    }
-    // Years that begin in March put the leap day last; 719468 days lie between 0000-03-01 and 1970-01-01.
-    let year = year - i64::from(month <= 2);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(365 * year + year / 4 - year / 100 + year / 400 + day_of_year - 719_468)
+    let has_dashes = text.as_bytes().get(4) == Some(&b'-') && text.as_bytes().get(7) == Some(&b'-');
+    Date::new(year, month, day).filter(|_| has_dashes).map(Date::days)
 }
 
 /// Seconds since the day's begin in UTC, and microseconds, of `THH:MM:SS[.fraction](Z|+HH:MM)`.

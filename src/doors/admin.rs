@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::server::conn::http1;
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
 
+use crate::doors::convert;
 use crate::engine::reply;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -84,13 +85,13 @@ impl Admin {
             "/readyz" => Self::ready_page,
             _ => {
                 let problem = reply::problem(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz");
-                return problem.map(|text| Full::new(text.into()));
+                return convert::response(problem).map(|text| Full::new(text.into()));
             }
         };
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "the admin door is read only");
-            problem.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return problem.map(|text| Full::new(text.into()));
+            problem.fields.append("allow", "GET, HEAD");
+            return convert::response(problem).map(|text| Full::new(text.into()));
         }
         let (status, kind, text) = page(self);
         // hyper leaves the body out for HEAD and keeps its length.

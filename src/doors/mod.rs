@@ -2,4 +2,5 @@
 //! [`Gate`](crate::gate::Gate) and turns the verdict into its protocol's answer; no door knows a limit.
 
 pub mod admin;
+mod convert;
 pub mod proxy;

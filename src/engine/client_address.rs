@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
-use http::header::{FORWARDED, HeaderName};
 use ipnet::IpNet;
 
 use super::address;
+use super::fields::{self, Fields};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The proxies whose word on the client's address is taken.
 #[derive(Clone, Debug, Default)]
@@ -34,16 +33,15 @@ impl TrustedProxies {
     /// client's own claim. The walk stops before what is no address (`unknown`, an obfuscated name), because nobody can
     /// say what stands left of it. `X-Forwarded-For` is preferred to `Forwarded` (RFC 7239): mixing the two lets a
     /// client add whichever one its proxy does not overwrite.
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    pub fn client(&self, peer: IpAddr, headers: &Fields) -> IpAddr {
         let mut client = peer.to_canonical();
         if self.networks.is_empty() || !self.contains(client) {
             return client;
         }
-        let forwarded = !headers.contains_key(X_FORWARDED_FOR);
-        let name = if forwarded { FORWARDED } else { X_FORWARDED_FOR };
-        let lines: Vec<_> = headers.get_all(name).iter().collect();
-        for line in lines.into_iter().rev() {
-            let Ok(line) = line.to_str() else { return client };
+        let forwarded = !headers.contains(X_FORWARDED_FOR);
+        let name = if forwarded { "forwarded" } else { X_FORWARDED_FOR };
+        for line in headers.all(name).rev() {
+            let Some(line) = fields::text(line) else { return client };
             for element in line.rsplit(',').map(str::trim).filter(|element| !element.is_empty()) {
                 let node = if forwarded { forwarded_for(element) } else { Some(element) };
                 let Some(hop) = node.and_then(node_address) else { return client };
@@ -83,10 +81,7 @@ mod tests {
     #[track_caller]
     fn check(peer: &str, fields: &[(&'static str, &str)], expected: &str) {
         let networks = ["10.0.0.0/8", "2001:db8:ff::/48"].map(|text| text.parse().unwrap()).to_vec();
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(*name, value.parse().unwrap());
-        }
+        let headers = fields.iter().copied().collect();
         let client = TrustedProxies::new(networks).client(peer.parse().unwrap(), &headers);
         assert_eq!(client, expected.parse::<IpAddr>().unwrap());
     }

@@ -60,7 +60,7 @@ impl Component {
             Source::Host => Cow::Borrowed(request.host),
             Source::Method => Cow::Borrowed(request.method),
             Source::Path => Cow::Borrowed(request.path),
-            Source::Header(name) => Cow::Borrowed(request.header(name)?),
+            Source::Header(name) => Cow::Borrowed(request.header(name.as_str())?),
             Source::Query(name) => request.query(name)?,
             Source::Cookie(name) => Cow::Borrowed(request.cookie(name)?),
             Source::PathParameter { segment, .. } => decode(request.path.split('/').skip(1).nth(*segment)?),
@@ -126,8 +126,7 @@ pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Option<Cow<'
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use http::HeaderMap;
-
+    use super::super::fields::Fields;
     use super::super::id::Id;
     use super::super::numbers::Micros;
     use super::*;
@@ -144,11 +143,11 @@ mod tests {
 
     #[test]
     fn keys_cannot_be_forged_by_user_text() {
-        let mut headers = HeaderMap::new();
-        headers.insert("x-id", "a:b{c}*".parse().unwrap());
+        let headers = Fields::from_iter([("x-id", "a:b{c}*")]);
         let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (query, tls_subject, now) = (None, None, Micros(0));
         let request =
-            Request { method: "GET", host: "h", path: "/", query: None, headers: &headers, client, now: Micros(0) };
+            Request { method: "GET", host: "h", path: "/", query, headers: &headers, client, tls_subject, now };
         let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, false, true, &HASH) else {
             panic!("no id")
         };

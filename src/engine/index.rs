@@ -90,7 +90,7 @@ impl Index {
             }
         }
         for (name, values) in &self.headers {
-            if let Some(value) = request.header(name) {
+            if let Some(value) = request.header(name.as_str()) {
                 add(values.get(value));
             }
         }
@@ -168,8 +168,7 @@ pub(super) fn longest_first<T>(tables: &[(u8, HashMap<IpNet, T>)], address: IpAd
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
-
+    use super::super::fields::Fields;
     use super::super::matching::HeaderMatch;
     use super::super::numbers::Micros;
     use super::*;
@@ -181,10 +180,10 @@ mod tests {
         for (limit, conditions) in conditions.iter().enumerate() {
             index.insert(u32::try_from(limit).unwrap(), conditions);
         }
-        let mut headers = HeaderMap::new();
-        headers.insert("x-plan", "free".parse().unwrap());
+        let headers = Fields::from_iter([("x-plan", "free")]);
         let client = "10.1.2.3".parse().unwrap();
-        let request = Request { method, host, path, query: None, headers: &headers, client, now: Micros(0) };
+        let (query, tls_subject, now) = (None, None, Micros(0));
+        let request = Request { method, host, path, query, headers: &headers, client, tls_subject, now };
         let mut found = Vec::new();
         index.candidates(&request, &mut found);
         assert_eq!(found, expected);

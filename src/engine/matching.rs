@@ -66,10 +66,12 @@ pub enum HeaderTest {
 impl HeaderMatch {
     fn holds(&self, request: &Request<'_>) -> bool {
         match &self.test {
-            HeaderTest::Present(present) => request.headers.contains_key(&self.name) == *present,
-            HeaderTest::Value(value) => request.header(&self.name) == Some(value),
-            HeaderTest::Prefix(prefix) => request.header(&self.name).is_some_and(|value| value.starts_with(prefix)),
-            HeaderTest::Regex(regex) => request.header(&self.name).is_some_and(|value| regex.is_match(value)),
+            HeaderTest::Present(present) => request.headers.contains(self.name.as_str()) == *present,
+            HeaderTest::Value(value) => request.header(self.name.as_str()) == Some(value),
+            HeaderTest::Prefix(prefix) => {
+                request.header(self.name.as_str()).is_some_and(|value| value.starts_with(prefix))
+            }
+            HeaderTest::Regex(regex) => request.header(self.name.as_str()).is_some_and(|value| regex.is_match(value)),
         }
     }
 }

@@ -7,7 +7,9 @@
 pub mod address;
 pub mod charge;
 pub mod client_address;
+pub mod date;
 pub mod domain;
+pub mod fields;
 pub mod fingerprint;
 pub mod form;
 pub mod id;
@@ -21,7 +23,6 @@ pub mod numbers;
 pub mod overrides;
 pub mod path;
 pub mod reply;
-
 pub mod request;
 pub mod rules;
 pub mod settle;

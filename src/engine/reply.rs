@@ -2,30 +2,21 @@
 
 use std::fmt::Write;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, Response, StatusCode};
+use http::StatusCode;
 
 use super::charge::Decision;
+use super::fields::{self, Fields};
 use super::numbers::Micros;
 use super::rules::Rules;
 use super::verdict::{Standing, Verdict};
 
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const RATELIMIT: &str = "ratelimit";
+const RATELIMIT_POLICY: &str = "ratelimit-policy";
+const CONTENT_TYPE: &str = "content-type";
 
 /// Limit, remaining and reset of the field families that carry one number each.
-const IETF_03: [HeaderName; 3] = [
-    HeaderName::from_static("ratelimit-limit"),
-    HeaderName::from_static("ratelimit-remaining"),
-    HeaderName::from_static("ratelimit-reset"),
-];
-const X_RATELIMIT: [HeaderName; 3] = [
-    HeaderName::from_static("x-ratelimit-limit"),
-    HeaderName::from_static("x-ratelimit-remaining"),
-    HeaderName::from_static("x-ratelimit-reset"),
-];
+const IETF_03: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+const X_RATELIMIT: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
 /// The largest integer of a structured field (RFC 9651 section 3.3.1); a larger one would void the whole field.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;
@@ -50,6 +41,17 @@ pub struct Generations {
     pub ietf_03: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, reset in seconds from now.
     pub x_ratelimit: bool,
+}
+
+/// An answer of our own: to a request that is refused, or that cannot be served.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields, without those that frame the body.
+    pub fields: Fields,
+    /// The body; empty if there is none.
+    pub body: String,
 }
 
 impl Default for Generations {
@@ -86,14 +88,12 @@ impl Generations {
 /// The lists of the current draft are appended to the upstream's, as lists may be; a policy of ours that has the name
 /// of one of the upstream's is prefixed with `weir.`. The older fields hold one number, so the stricter party keeps
 /// them: an intermediary must not make them more permissive.
-pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut HeaderMap) {
+pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut Fields) {
     let Some(binding) = verdict.binding() else { return };
     if generations.ietf_11 {
         let (policies, states) = lists(rules, verdict, headers);
         for (name, value) in [(RATELIMIT_POLICY, policies), (RATELIMIT, states)] {
-            if !value.is_empty()
-                && let Ok(value) = HeaderValue::try_from(value)
-            {
+            if !value.is_empty() {
                 headers.append(name, value);
             }
         }
@@ -110,8 +110,8 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
 }
 
 /// The values of `RateLimit-Policy` and `RateLimit`. Limits in shadow are not the client's business.
-fn lists(rules: &Rules, verdict: &Verdict, upstream: &HeaderMap) -> (String, String) {
-    let clashes = upstream.contains_key(RATELIMIT_POLICY) || upstream.contains_key(RATELIMIT);
+fn lists(rules: &Rules, verdict: &Verdict, upstream: &Fields) -> (String, String) {
+    let clashes = upstream.contains(RATELIMIT_POLICY) || upstream.contains(RATELIMIT);
     let (mut policies, mut states) = (String::with_capacity(64), String::with_capacity(64));
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
         let (Some(numbers), Some(limit)) = (answer.numbers, rules.limit(answer.limit)) else { continue };
@@ -155,25 +155,25 @@ fn parameter(list: &mut String, name: char, value: u64) {
 }
 
 /// Whether a member of the upstream's lists has this name.
-fn is_taken(upstream: &HeaderMap, name: &str) -> bool {
-    let lines = upstream.get_all(RATELIMIT_POLICY).iter().chain(upstream.get_all(RATELIMIT));
-    lines.filter_map(|line| line.to_str().ok()).any(|line| {
+fn is_taken(upstream: &Fields, name: &str) -> bool {
+    let lines = upstream.all(RATELIMIT_POLICY).chain(upstream.all(RATELIMIT));
+    lines.filter_map(fields::text).any(|line| {
         let quoted = line.match_indices('"').collect::<Vec<_>>();
         quoted.windows(2).any(|pair| line[pair[0].0 + 1..pair[1].0].eq_ignore_ascii_case(name))
     })
 }
 
-fn set_stricter(names: &[HeaderName; 3], decision: &Decision, headers: &mut HeaderMap) {
-    let theirs = headers.get(&names[1]).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) {
+    let theirs = headers.text(names[1]).and_then(|value| value.trim().parse::<u64>().ok());
     if theirs.is_some_and(|theirs| theirs < decision.remaining) {
         return;
     }
     let reset = effective_window(decision).map(Micros::ceil_seconds);
     for (name, value) in names.iter().zip([Some(decision.limit), Some(decision.remaining), reset]) {
-        match value {
-            Some(value) => headers.insert(name, HeaderValue::from(value)),
-            None => headers.remove(name),
-        };
+        headers.remove(name);
+        if let Some(value) = value {
+            headers.append(name, itoa::Buffer::new().format(value));
+        }
     }
 }
 
@@ -188,9 +188,9 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
 }
 
 /// The whole answer to a request that is refused; `is_grpc` if its content type is `application/grpc`.
-pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Response<String> {
+pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
     let unavailable = verdict.standing == Standing::Unavailable;
-    let mut response = match (is_grpc, unavailable) {
+    let mut reply = match (is_grpc, unavailable) {
         (true, true) => grpc_refusal(UNAVAILABLE, &detail(rules, verdict)),
         (true, false) => grpc_refusal(RESOURCE_EXHAUSTED, &detail(rules, verdict)),
         (false, true) => {
@@ -202,19 +202,18 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
             refusal_problem(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title, rules, verdict)
         }
     };
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    reply.fields.append("cache-control", "no-store");
     if let Some(seconds) = retry_after(verdict) {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        reply.fields.append("retry-after", itoa::Buffer::new().format(seconds));
     }
     if !unavailable {
-        add_fields(rules, verdict, generations, headers);
+        add_fields(rules, verdict, generations, &mut reply.fields);
     }
-    response
+    reply
 }
 
 /// A problem that names the limits that refuse (RFC 9457, with the draft's extension `violated-policies`).
-fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, verdict: &Verdict) -> Response<String> {
+fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, verdict: &Verdict) -> Reply {
     let mut body = begin_problem(kind, title, status);
     // Names need no escape, and there is nothing else in it but numbers and words of ours.
     push_detail(&mut body, rules, verdict);
@@ -232,11 +231,11 @@ fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, v
         }
     }
     body.push_str("]}");
-    problem_response(status, body)
+    problem_reply(status, body)
 }
 
 /// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.
-pub fn problem(status: StatusCode, detail: &str) -> Response<String> {
+pub fn problem(status: StatusCode, detail: &str) -> Reply {
     let mut body = begin_problem("about:blank", status.canonical_reason().unwrap_or("Error"), status);
     for character in detail.chars() {
         match character {
@@ -251,7 +250,7 @@ pub fn problem(status: StatusCode, detail: &str) -> Response<String> {
         }
     }
     body.push_str("\"}");
-    problem_response(status, body)
+    problem_reply(status, body)
 }
 
 /// The members of a problem up to the text of its `detail`.
@@ -263,24 +262,17 @@ fn begin_problem(kind: &str, title: &str, status: StatusCode) -> String {
     body
 }
 
-fn problem_response(status: StatusCode, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    response
+fn problem_reply(status: StatusCode, body: String) -> Reply {
+    let mut fields = Fields::with_capacity(8, 384);
+    fields.append(CONTENT_TYPE, "application/problem+json");
+    Reply { status, fields, body }
 }
 
 /// A trailers-only answer: gRPC reads the status from the first and only block of fields.
-fn grpc_refusal(code: &'static str, detail: &str) -> Response<String> {
-    let mut response = Response::new(String::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, HeaderValue::from_static(code));
+fn grpc_refusal(code: &'static str, detail: &str) -> Reply {
     // The detail is ASCII without `%`, so it is its own percent-encoding (gRPC over HTTP/2, Status-Message).
-    if let Ok(message) = HeaderValue::from_str(detail) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
-    response
+    let lines = [(CONTENT_TYPE, "application/grpc"), ("grpc-status", code), ("grpc-message", detail)];
+    Reply { status: StatusCode::OK, fields: Fields::from_iter(lines), body: String::new() }
 }
 
 fn detail(rules: &Rules, verdict: &Verdict) -> String {
@@ -347,8 +339,8 @@ mod tests {
     }
 
     /// A structured list, read by an independent parser: member by member the name and its parameters.
-    fn list(headers: &HeaderMap, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
-        let lines: Vec<_> = headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
+    fn list(headers: &Fields, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
+        let lines: Vec<_> = headers.all(name).map(|line| fields::text(line).unwrap()).collect();
         let parsed = sfv::Parser::new(&lines.join(", ")).parse::<sfv::List>().unwrap();
         let members = parsed.iter().map(|entry| {
             let sfv::ListEntry::Item(item) = entry else { panic!("an inner list") };
@@ -362,7 +354,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(headers: &HeaderMap, name: &str, expected: &[(&str, &[(&str, i64)])]) {
+    fn check(headers: &Fields, name: &str, expected: &[(&str, &[(&str, i64)])]) {
         let expected: Vec<_> = expected
             .iter()
             .map(|(member, parameters)| {
@@ -379,7 +371,7 @@ mod tests {
             (0, 1, 100, 60, Outcome::Allowed, 0, Some(600), Some(60_000)),
             (1, 0, 5, 0, Outcome::Allowed, 4, Some(0), None),
         ]);
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::new();
         add_fields(&rules(), &verdict, ALL, &mut headers);
         check(
             &headers,
@@ -392,7 +384,7 @@ mod tests {
             &[("Burst", &[("r", 19), ("t", 1)]), ("Burst#2", &[("r", 0), ("t", 1)]), ("Daily", &[("r", 4)])],
         );
         for family in ["ratelimit", "x-ratelimit"] {
-            let value = |part: &str| headers[format!("{family}-{part}")].to_str().unwrap().to_owned();
+            let value = |part: &str| headers.text(&format!("{family}-{part}")).unwrap().to_owned();
             assert_eq!((value("limit"), value("remaining"), value("reset")), ("100".into(), "0".into(), "1".into()));
         }
     }
@@ -404,12 +396,12 @@ mod tests {
             (1, 0, 1_000, 86_400, Outcome::Unchanged, 700, Some(0), Some(40_000)),
         ]);
         let response = refusal(&rules(), &verdict, ALL, false);
-        assert_eq!(response.status(), 429);
-        assert_eq!(response.headers()["retry-after"], "1");
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        assert_eq!(response.status, 429);
+        assert_eq!(response.fields.text("retry-after"), Some("1"));
+        assert_eq!(response.fields.text("content-type"), Some("application/problem+json"));
         // `Retry-After` must not end before any `t` does, so the limit that has something left is not listed.
-        check(response.headers(), "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
-        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        check(&response.fields, "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
+        let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["type"], QUOTA_EXCEEDED);
         assert_eq!(body["status"], 429);
         assert_eq!(body["violated-policies"], serde_json::json!(["Burst"]));
@@ -429,30 +421,31 @@ mod tests {
     fn grpc_gets_trailers_only() {
         let verdict = verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, Some(1_400), Some(1_000))]);
         let response = refusal(&rules(), &verdict, Generations::default(), true);
-        assert_eq!((response.status().as_u16(), response.body().as_str()), (200, ""));
-        assert_eq!(response.headers()["grpc-status"], "8");
-        assert_eq!(response.headers()["content-type"], "application/grpc");
+        assert_eq!((response.status.as_u16(), response.body.as_str()), (200, ""));
+        assert_eq!(response.fields.text("grpc-status"), Some("8"));
+        assert_eq!(response.fields.text("content-type"), Some("application/grpc"));
     }
 
     #[test]
     fn a_limit_that_fails_closed_is_503() {
         let verdict = verdict(&[]).unanswered(vec![Unanswered { limit: 1, refuses: true }]);
         let response = refusal(&rules(), &verdict, ALL, false);
-        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (503, &HeaderValue::from(1)));
-        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        assert_eq!((response.status.as_u16(), response.fields.text("retry-after")), (503, Some("1")));
+        let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
-        assert!(!response.headers().contains_key("ratelimit"));
+        assert!(!response.fields.contains("ratelimit"));
     }
 
     #[test]
     fn our_fields_join_the_upstreams() {
         let verdict = verdict(&[(0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50))]);
-        let mut headers = HeaderMap::new();
-        headers.insert("ratelimit-policy", "\"burst\";q=7;w=9".parse().unwrap());
-        headers.insert("ratelimit", "\"burst\";r=3;t=9".parse().unwrap());
-        headers.insert("x-ratelimit-limit", "7".parse().unwrap());
-        headers.insert("x-ratelimit-remaining", "3".parse().unwrap());
-        headers.insert("ratelimit-remaining", "99".parse().unwrap());
+        let mut headers = Fields::from_iter([
+            ("RateLimit-Policy", "\"burst\";q=7;w=9"),
+            ("RateLimit", "\"burst\";r=3;t=9"),
+            ("X-RateLimit-Limit", "7"),
+            ("X-RateLimit-Remaining", "3"),
+            ("RateLimit-Remaining", "99"),
+        ]);
         add_fields(&rules(), &verdict, ALL, &mut headers);
         check(
             &headers,
@@ -460,16 +453,17 @@ mod tests {
             &[("burst", &[("q", 7), ("w", 9)]), ("weir.Burst", &[("q", 20), ("w", 1)])],
         );
         check(&headers, "ratelimit", &[("burst", &[("r", 3), ("t", 9)]), ("weir.Burst", &[("r", 19), ("t", 1)])]);
-        assert_eq!(headers["x-ratelimit-limit"], "7");
-        assert_eq!(headers["x-ratelimit-remaining"], "3");
-        assert_eq!(headers["ratelimit-remaining"], "19");
+        for (name, value) in [("x-ratelimit-limit", "7"), ("x-ratelimit-remaining", "3"), ("ratelimit-remaining", "19")]
+        {
+            assert_eq!(headers.all(name).collect::<Vec<_>>(), [value.as_bytes()]);
+        }
     }
 
     #[test]
     fn numbers_beyond_structured_fields_are_cut() {
         let most = (1 << 53) - 1;
         let verdict = verdict(&[(0, 0, most, 0, Outcome::Allowed, most - 1, Some(0), None)]);
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::new();
         add_fields(&rules(), &verdict, ALL, &mut headers);
         check(&headers, "ratelimit", &[("Burst", &[("r", 999_999_999_999_999)])]);
     }
@@ -485,7 +479,7 @@ mod tests {
     #[test]
     fn details_are_escaped() {
         let response = problem(StatusCode::BAD_REQUEST, "a \"b\" \\ \n c");
-        let body: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+        let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["detail"], "a \"b\" \\ \n c");
     }
 }

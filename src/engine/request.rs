@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::HeaderMap;
-use http::header::{COOKIE, HeaderName};
-
+use super::fields::{self, Fields};
 use super::numbers::Micros;
 
 /// A request, borrowed from its door.
@@ -20,17 +18,19 @@ pub struct Request<'a> {
     /// The query without its question mark, as sent.
     pub query: Option<&'a str>,
     /// The fields.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a Fields,
     /// The client's address, IPv4-mapped addresses folded (see [`super::client_address`]).
     pub client: IpAddr,
+    /// The subject of the client's certificate, if it showed one that was verified.
+    pub tls_subject: Option<&'a str>,
     /// The wall clock, for overrides that expire.
     pub now: Micros,
 }
 
 impl<'a> Request<'a> {
     /// The value of a field. Of several the first counts; one that is no text counts as absent.
-    pub fn header(&self, name: &HeaderName) -> Option<&'a str> {
-        self.headers.get(name)?.to_str().ok().map(str::trim)
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.text(name).map(str::trim)
     }
 
     /// The value of a query parameter, percent-decoded; of several the first.
@@ -43,7 +43,7 @@ impl<'a> Request<'a> {
 
     /// The value of a cookie (RFC 6265 section 4.2), without quotes; of several the first.
     pub fn cookie(&self, name: &str) -> Option<&'a str> {
-        let lines = self.headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let lines = self.headers.all("cookie").filter_map(fields::text);
         lines.flat_map(|line| line.split(';')).find_map(|pair| {
             let (key, value) = pair.split_once('=')?;
             (key.trim() == name).then(|| value.trim().trim_matches('"'))
@@ -120,18 +120,16 @@ pub(super) fn hex(digit: u8) -> u8 {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use http::HeaderValue;
-
     use super::*;
 
-    fn request<'a>(query: Option<&'a str>, headers: &'a HeaderMap) -> Request<'a> {
+    fn request<'a>(query: Option<&'a str>, headers: &'a Fields) -> Request<'a> {
         let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Request { method: "GET", host: "a", path: "/", query, headers, client, now: Micros(0) }
+        Request { method: "GET", host: "a", path: "/", query, headers, client, tls_subject: None, now: Micros(0) }
     }
 
     #[test]
     fn query_parameters_are_decoded_and_the_first_counts() {
-        let headers = HeaderMap::new();
+        let headers = Fields::new();
         let request = request(Some("a=1&na%6De=x+y%2Bz&name=2&flag"), &headers);
         assert_eq!(request.query("name").as_deref(), Some("x y+z"));
         assert_eq!(request.query("flag").as_deref(), Some(""));
@@ -140,9 +138,7 @@ mod tests {
 
     #[test]
     fn cookies_are_found_on_any_line() {
-        let mut headers = HeaderMap::new();
-        headers.append(COOKIE, HeaderValue::from_static("a=1; sid=\"s 1\""));
-        headers.append(COOKIE, HeaderValue::from_static("b=2"));
+        let headers = Fields::from_iter([("Cookie", "a=1; sid=\"s 1\""), ("cookie", "b=2")]);
         let request = request(None, &headers);
         assert_eq!((request.cookie("sid"), request.cookie("b"), request.cookie("c")), (Some("s 1"), Some("2"), None));
     }

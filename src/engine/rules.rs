@@ -269,7 +269,9 @@ fn in_share(share: u32, key: &str) -> bool {
 fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
-        Cost::Header(name) => ("header", request.headers.get(name).map(|_| request.header(name).unwrap_or("").into())),
+        Cost::Header(name) => {
+            ("header", request.headers.get(name.as_str()).map(|_| request.header(name.as_str()).unwrap_or("").into()))
+        }
         Cost::Query(name) => ("query parameter", request.query(name)),
     };
     let Some(given) = given else { return Ok(1) };
@@ -285,7 +287,6 @@ fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
     use http::header::HeaderName;
 
     use super::super::form::Form;
@@ -323,10 +324,7 @@ mod tests {
     }
 
     fn plan(limits: Vec<Limit>, fields: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.insert(*name, value.parse().unwrap());
-        }
+        let headers = fields.iter().copied().collect();
         let client = "192.0.2.7".parse().unwrap();
         let request = Request {
             method: "GET",
@@ -335,6 +333,7 @@ mod tests {
             query: Some("cost=3"),
             headers: &headers,
             client,
+            tls_subject: None,
             now: Micros(now),
         };
         let mut limits = limits;

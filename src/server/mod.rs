@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
+use self::listener::Listener;
 use self::worker::Worker;
 use crate::doors::admin::{Admin, Readiness};
 use crate::doors::proxy::ProxyOptions;
@@ -22,6 +23,8 @@ mod control;
 mod listener;
 pub mod reload;
 mod worker;
+
+pub use listener::ListenAddress;
 
 /// How often the files of the rules are looked at.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -36,8 +39,8 @@ pub type Reload = Box<dyn FnMut(bool) + Send>;
 /// How the process serves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the proxy listens. Port 0 lets the system pick one.
-    pub proxy_address: SocketAddr,
+    /// Where the proxy listens.
+    pub proxy_address: ListenAddress,
     /// How the proxy is set up.
     pub proxy: ProxyOptions,
     /// Where the admin door listens, if there is to be one.
@@ -59,7 +62,7 @@ pub enum ServerError {
         /// `proxy` or `admin`.
         door: &'static str,
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// Why.
         #[source]
         error: io::Error,
@@ -76,7 +79,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Running {
     /// Where the proxy listens.
-    pub proxy: SocketAddr,
+    pub proxy: ListenAddress,
     /// Where the admin door listens.
     pub admin: Option<SocketAddr>,
     control: JoinHandle<()>,
@@ -114,17 +117,17 @@ pub fn start(
     readiness: &Arc<Readiness>,
     reload: Reload,
 ) -> Result<Running, ServerError> {
-    let bind = |door, address, count| {
-        listener::bind(address, count).map_err(|error| ServerError::Bind { door, address, error })
-    };
-    let proxies = bind("proxy", options.proxy_address, options.workers.get())?;
+    let failed = |door, address: ListenAddress| move |error| ServerError::Bind { door, address, error };
+    let proxies = listener::bind(&options.proxy_address, options.workers.get())
+        .map_err(failed("proxy", options.proxy_address.clone()))?;
     let admin_listener = match options.admin_address {
-        Some(address) => bind("admin", address, 1)?.pop(),
+        Some(address) => listener::bind_tcp(address, 1).map_err(failed("admin", ListenAddress::Tcp(address)))?.pop(),
         None => None,
     };
-    let address_of = |listener: &std::net::TcpListener| listener.local_addr().map_err(ServerError::System);
-    let proxy = proxies.first().map(address_of).transpose()?.unwrap_or(options.proxy_address);
-    let admin = admin_listener.as_ref().map(address_of).transpose()?;
+    let proxy = proxies.first().map(Listener::address).transpose().map_err(ServerError::System)?;
+    let proxy = proxy.unwrap_or_else(|| options.proxy_address.clone());
+    let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
+    let admin = admin.map_err(ServerError::System)?;
 
     let stops = Stops::default();
     // Whatever fails from here on, the threads that have started end.

@@ -1,7 +1,6 @@
 //! A worker: one thread with a runtime, listener, pool and store of its own.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::listener::Listener;
 use super::{MakeStore, build_runtime};
 use crate::doors::proxy::{Proxy, ProxyOptions};
 use crate::gate::{Gate, Shared};
@@ -28,7 +28,7 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub(super) struct Worker {
-    pub(super) listener: TcpListener,
+    pub(super) listener: Listener,
     pub(super) proxy: ProxyOptions,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
@@ -53,7 +53,7 @@ impl Worker {
     }
 
     async fn serve(self, report: impl FnOnce(Result<Store, String>)) {
-        let listener = tokio::net::TcpListener::from_std(self.listener).map_err(|error| error.to_string());
+        let listener = self.listener.into_async().map_err(|error| error.to_string());
         let (listener, store) = match listener.and_then(|listener| Ok((listener, (self.make_store)()?))) {
             Ok(started) => started,
             Err(error) => return report(Err(error)),

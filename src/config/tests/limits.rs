@@ -1,6 +1,7 @@
 //! What a limit may say, and what it is told.
 
 use super::{NOW, check, load_texts};
+use crate::engine::fields::Fields;
 use crate::engine::form::Form;
 use crate::engine::identity::{self, Component};
 use crate::engine::limit::{Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
@@ -76,9 +77,10 @@ overrides:
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
-    let headers = http::HeaderMap::new();
+    let headers = Fields::new();
     let client = "192.0.2.9".parse().unwrap();
-    let request = Request { method: "GET", host: "a", path: "/", query: None, headers: &headers, client, now: NOW };
+    let (query, tls_subject, now) = (None, None, NOW);
+    let request = Request { method: "GET", host: "a", path: "/", query, headers: &headers, client, tls_subject, now };
     assert_eq!(rules.charges(&request).unwrap().unlimited, [1], "the folded address is found");
 
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));

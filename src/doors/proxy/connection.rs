@@ -1,8 +1,7 @@
 //! One client's connection, from its first byte to its last.
 
 use std::future::poll_fn;
-use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -11,13 +10,14 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::activity::{Activity, Watched};
 use super::fields::Peer;
 use super::stream::Compact;
+use super::transport::Stream;
 use super::{MAX_BUFFER, Proxy};
 
 /// Fields of a request. hyper answers 431 to more.
@@ -29,10 +29,9 @@ const LINGER: Duration = Duration::from_secs(5);
 
 impl Proxy {
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered and nothing after it.
-    pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, peer: SocketAddr, drain: CancellationToken) {
+    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         let activity = Rc::new(Activity::new());
-        let address = peer.ip().to_canonical();
-        let peer = Rc::new(Peer::new(address, self.trusted_proxies.contains(address)));
+        let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer)));
         let service = {
             let (proxy, activity) = (self.clone(), activity.clone());
             service_fn(move |request| {
@@ -95,17 +94,8 @@ impl Proxy {
 }
 
 /// Reads and throws away what the client still sends, until it closes. The sending side is shut down already.
-async fn linger(stream: TcpStream) {
+async fn linger(mut stream: Stream) {
     let mut scratch = vec![0; 8 * 1024];
-    let reading = async {
-        while stream.readable().await.is_ok() {
-            match stream.try_read(&mut scratch) {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
+    let reading = async { while stream.read(&mut scratch).await.is_ok_and(|count| count > 0) {} };
     let _ = timeout(LINGER, reading).await;
 }

@@ -1,0 +1,177 @@
+//! How many connections clients may have, in all and each.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+
+use crate::engine::client_address::TrustedProxies;
+use crate::metrics::{ConnectionRefusal, Metrics};
+
+/// How many connections clients may have.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimits {
+    /// In all, of the whole process.
+    pub total: usize,
+    /// From one address, IPv6 ones by their /64, because a client is given at least that; `None` for no limit.
+    pub per_address: Option<NonZeroU32>,
+    /// Proxies bring the connections of many clients, so those that are trusted are not limited one by one.
+    pub exempt: TrustedProxies,
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There are too many connections.
+    #[error("there are too many connections")]
+    Total,
+    /// There are too many connections from its address.
+    #[error("there are too many connections from its address")]
+    Address,
+}
+
+/// Counts the connections of all workers.
+#[derive(Debug)]
+pub struct Admission {
+    limits: ConnectionLimits,
+    open: AtomicUsize,
+    /// Addresses with connections, so it has no more entries than there are connections in all.
+    addresses: Mutex<HashMap<IpAddr, u32>>,
+    refused_total: IntCounter,
+    refused_address: IntCounter,
+}
+
+impl Admission {
+    /// Begins with no connections.
+    pub fn new(limits: ConnectionLimits, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            open: AtomicUsize::new(0),
+            addresses: Mutex::default(),
+            refused_total: metrics.connection_refusals(ConnectionRefusal::Total),
+            refused_address: metrics.connection_refusals(ConnectionRefusal::Address),
+        })
+    }
+
+    /// Takes a new connection in, whoever it is from. It is counted until the place is dropped.
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Refused> {
+        // Nothing else is read by this number, so only its own order matters.
+        let more = |open: usize| (open < self.limits.total).then_some(open + 1);
+        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            self.refused_total.inc();
+            return Err(Refused::Total);
+        }
+        Ok(Place(self.clone()))
+    }
+
+    /// Counts a connection for its client's address, which is known only after the PROXY protocol, until the permit is
+    /// dropped.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
+        let address = address.to_canonical();
+        let limit = self.limits.per_address.filter(|_| !self.limits.exempt.contains(address));
+        let Some(limit) = limit else { return Ok(Permit(None)) };
+        let network = network(address);
+        let mut addresses = self.addresses.lock();
+        let open = addresses.entry(network).or_default();
+        if *open >= limit.get() {
+            drop(addresses);
+            self.refused_address.inc();
+            return Err(Refused::Address);
+        }
+        *open += 1;
+        Ok(Permit(Some((self.clone(), network))))
+    }
+}
+
+/// A place among all connections.
+#[derive(Debug)]
+pub struct Place(Arc<Admission>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place among the connections of one address, if they are counted.
+#[derive(Debug)]
+#[must_use = "the connection is counted for as long as this is held"]
+pub struct Permit(Option<(Arc<Admission>, IpAddr)>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Some((admission, network)) = self.0.take() else { return };
+        if let Entry::Occupied(mut open) = admission.addresses.lock().entry(network) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
+        }
+    }
+}
+
+/// What counts as one client.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(total: usize, per_address: u32) -> (Arc<Admission>, Metrics) {
+        let metrics = Metrics::new().unwrap();
+        let exempt = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let limits = ConnectionLimits { total, per_address: NonZeroU32::new(per_address), exempt };
+        (Admission::new(limits, &metrics), metrics)
+    }
+
+    #[test]
+    fn no_more_than_the_total_are_in() {
+        let (admission, metrics) = admission(2, 0);
+        let (first, _second) = (admission.enter().unwrap(), admission.enter().unwrap());
+        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
+        drop(first);
+        let _third = admission.enter().unwrap();
+        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
+        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Total).get(), 2);
+    }
+
+    /// Lets connections of these addresses in, and says which ones were.
+    #[track_caller]
+    fn check(per_address: u32, addresses: &[&str], expected: &[bool]) {
+        let (admission, metrics) = admission(100, per_address);
+        let permits: Vec<_> = addresses.iter().map(|address| admission.admit(address.parse().unwrap())).collect();
+        let admitted: Vec<_> = permits.iter().map(Result::is_ok).collect();
+        assert_eq!(admitted, expected);
+        let refused = admitted.iter().filter(|admitted| !**admitted).count();
+        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Address).get(), refused as u64);
+        drop(permits);
+        assert!(admission.addresses.lock().is_empty(), "what ended is not forgotten");
+    }
+
+    #[test]
+    fn an_address_has_its_share() {
+        check(2, &["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"], &[true, true, false, true]);
+        check(1, &["192.0.2.1", "::ffff:192.0.2.1"], &[true, false]);
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_network() {
+        check(1, &["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"], &[true, false, true]);
+    }
+
+    #[test]
+    fn trusted_proxies_are_exempt_and_0_is_no_limit() {
+        check(1, &["10.1.2.3", "10.1.2.3", "10.1.2.3"], &[true, true, true]);
+        check(0, &["192.0.2.1", "192.0.2.1", "192.0.2.1"], &[true, true, true]);
+    }
+}

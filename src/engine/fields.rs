@@ -1,0 +1,195 @@
+//! The fields of a message: an ordered list of names and values in one piece of memory.
+//!
+//! A proxy passes most fields on as they came, so they are kept as they came: in their order, in their spelling, each
+//! line by itself (RFC 9110 section 5.3 makes the order of lines with one name matter). To look for a name in a list of
+//! a dozen costs less than to hash a dozen names that nobody asks for.
+
+use std::fmt::{self, Debug};
+
+/// The fields of a message. Names are tokens and compared without regard to case; values have neither CR, LF nor NUL
+/// and no white space around them. Whoever appends them has checked that, see [`is_name`] and [`is_value`].
+#[derive(Clone, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+/// Where a name begins, where it ends and its value begins, and where that ends.
+#[derive(Clone, Copy)]
+struct Line {
+    start: u32,
+    name: u32,
+    end: u32,
+}
+
+impl Fields {
+    /// No fields.
+    pub const fn new() -> Self {
+        Self { text: Vec::new(), lines: Vec::new() }
+    }
+
+    /// No fields, and room for some: `lines` of them with `bytes` of text in all.
+    pub fn with_capacity(lines: usize, bytes: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
+    }
+
+    /// Forgets the fields and keeps the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.lines.clear();
+    }
+
+    /// Adds a line at the end.
+    pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        // A message has at most megabytes of fields, far below what 32 bits count.
+        let place = |text: &Vec<u8>| u32::try_from(text.len()).unwrap_or(u32::MAX);
+        let start = place(&self.text);
+        self.text.extend_from_slice(name.as_ref());
+        let name = place(&self.text);
+        self.text.extend_from_slice(value.as_ref());
+        self.lines.push(Line { start, name, end: place(&self.text) });
+    }
+
+    /// Replaces all lines of this name by one.
+    pub fn set(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.remove(name.as_ref());
+        self.append(name, value);
+    }
+
+    /// Removes all lines of this name; returns whether there were any.
+    pub fn remove(&mut self, name: impl AsRef<[u8]>) -> bool {
+        let before = self.lines.len();
+        let name = name.as_ref();
+        self.retain(|given, _| !given.eq_ignore_ascii_case(name));
+        self.lines.len() < before
+    }
+
+    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays until [`Self::clear`].
+    pub fn retain(&mut self, mut wanted: impl FnMut(&[u8], &[u8]) -> bool) {
+        let text = &self.text;
+        self.lines.retain(|line| wanted(line.name(text), line.value(text)));
+    }
+
+    /// All lines in their order: name and value.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + Clone {
+        self.lines.iter().map(|line| (line.name(&self.text), line.value(&self.text)))
+    }
+
+    /// The values of all lines of this name, in their order.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone {
+        let name = name.as_bytes();
+        self.iter().filter_map(move |(given, value)| given.eq_ignore_ascii_case(name).then_some(value))
+    }
+
+    /// The value of the first line of this name.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let name = name.as_bytes();
+        self.iter().find_map(|(given, value)| given.eq_ignore_ascii_case(name).then_some(value))
+    }
+
+    /// As [`Self::get`], if it is printable ASCII.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(text)
+    }
+
+    /// Whether there is a line of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// How many lines there are.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl Line {
+    fn name(self, text: &[u8]) -> &[u8] {
+        text.get(self.start as usize..self.name as usize).unwrap_or_default()
+    }
+
+    fn value(self, text: &[u8]) -> &[u8] {
+        text.get(self.name as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+impl Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.iter().map(|(name, value)| (String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
+        f.debug_map().entries(lines).finish()
+    }
+}
+
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(lines: I) -> Self {
+        let mut fields = Self::new();
+        for (name, value) in lines {
+            fields.append(name, value);
+        }
+        fields
+    }
+}
+
+/// A value as text, if it is printable ASCII: other bytes have no encoding that sender and receiver agree on (RFC 9110
+/// section 5.5).
+pub fn text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')))
+}
+
+/// Whether this is a field's name: a token (RFC 9110 section 5.6.2).
+pub fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
+/// Whether this is a field's value (RFC 9110 section 5.5): no control characters but a tab.
+pub fn is_value(value: &[u8]) -> bool {
+    value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(fields: &Fields, expected: &[(&str, &str)]) {
+        let given: Vec<_> = fields.iter().map(|(n, v)| (text(n).unwrap(), text(v).unwrap())).collect();
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn lines_keep_their_order_and_spelling() {
+        let mut fields = Fields::from_iter([("Host", "a"), ("x-id", "1"), ("X-ID", "2"), ("Empty", "")]);
+        assert_eq!(fields.all("X-Id").collect::<Vec<_>>(), [b"1", b"2"]);
+        assert_eq!((fields.text("HOST"), fields.get("empty"), fields.get("none")), (Some("a"), Some(&b""[..]), None));
+        fields.set("x-id", "3");
+        check(&fields, &[("Host", "a"), ("Empty", ""), ("x-id", "3")]);
+        assert!(fields.remove("HOST") && !fields.remove("host"));
+        fields.retain(|_, value| !value.is_empty());
+        check(&fields, &[("x-id", "3")]);
+        fields.clear();
+        assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn only_printable_ascii_is_text() {
+        let fields = Fields::from_iter([("a", &b"caf\xc3\xa9"[..]), ("b", b"x\ty")]);
+        assert_eq!((fields.text("a"), fields.text("b")), (None, Some("x\ty")));
+    }
+
+    #[test]
+    fn names_are_tokens_and_values_have_no_controls() {
+        for (name, fits) in [("x-id", true), ("", false), ("a b", false), ("a:b", false), ("a\n", false), ("~", true)] {
+            assert_eq!(is_name(name.as_bytes()), fits, "{name:?}");
+        }
+        for (value, fits) in
+            [("", true), ("a\tb", true), ("a\r", false), ("a\0", false), ("\u{7f}", false), ("é", true)]
+        {
+            assert_eq!(is_value(value.as_bytes()), fits, "{value:?}");
+        }
+    }
+}
