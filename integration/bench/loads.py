@@ -16,12 +16,13 @@ END_SECONDS = 10
 OUTPUT = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
-def wrk(url, seconds, connections, while_it_runs, pause_ms=None):
+def wrk(url, seconds, connections, while_it_runs, pause_ms=None, headers=()):
     """wrk's figures: requests, micros, p50, p99 and the counts of errors that wrk.lua prints.
 
     With `pause_ms` each connection pauses for that long on average between an answer and its next request.
     """
     command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
+    command += [part for header in headers for part in ("-H", header)]
     environment = os.environ | ({"WRK_PAUSE_MS": str(pause_ms)} if pause_ms else {})
     return wrk_figures(watch([*command, "-s", str(HERE / "wrk.lua"), url], seconds, while_it_runs, environment))
 

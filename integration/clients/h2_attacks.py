@@ -14,7 +14,7 @@ import json
 import struct
 import sys
 
-from h2_wire import Closed, Connection, frame, integer, literal
+from h2_wire import Closed, Connection, frame, integer, literal, trusting
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, END_HEADERS = 0x1, 0x4
@@ -235,7 +235,7 @@ def run_sequence(connection, data):
 
 def alive(address, ca):
     """Whether a new connection gets an answer to a plain request, from the server itself or from behind it."""
-    with Connection(address, ca) as connection:
+    with Connection(address, trusting(ca)) as connection:
         return run_sequence(connection, connection.headers(request("alive"))).get("status") is not None
 
 
@@ -261,7 +261,7 @@ def main():
     done = []
     for name in options.names or known:
         try:
-            with Connection(options.address, options.ca) as connection:
+            with Connection(options.address, trusting(options.ca)) as connection:
                 outcome = known[name](connection)
             done.append({"attack": name, **outcome, "alive": alive(options.address, options.ca)})
         except (OSError, Closed) as error:

@@ -36,20 +36,25 @@ class Closed(Exception):
 
 
 class Connection:
-    """Sends bytes; sorts what comes back into statuses and resets by stream, and what ended the connection."""
+    """Sends bytes; sorts what comes back into statuses and resets by stream, and what ended the connection.
 
-    def __init__(self, address, ca=None):
+    Over TLS with a `context`, by prior knowledge without.
+    """
+
+    def __init__(self, address, context=None):
         host, port = address.rsplit(":", 1)
         self.stream = socket.create_connection((host, int(port)), PATIENCE)
         self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if ca:
-            context = ssl.create_default_context(cafile=ca)
+        if context:
             context.set_alpn_protocols(["h2"])
             self.stream = context.wrap_socket(self.stream, server_hostname="localhost")
+            if self.stream.selected_alpn_protocol() != "h2":
+                raise OSError("the server does not choose h2")
         self.decoder = hpack.Decoder()
         self.encoder = hpack.Encoder()
         self.buffer = b""
         self.statuses, self.resets, self.goaway, self.closed = {}, {}, None, False
+        self.last_stream = None
         self.counts = collections.Counter()
         self.send(PREFACE + SettingsFrame(0).serialize())
 
@@ -122,7 +127,7 @@ class Connection:
         elif isinstance(found, RstStreamFrame):
             self.resets[found.stream_id] = error_name(found.error_code)
         elif isinstance(found, GoAwayFrame):
-            self.goaway = error_name(found.error_code)
+            self.goaway, self.last_stream = error_name(found.error_code), found.last_stream_id
         elif isinstance(found, SettingsFrame) and "ACK" not in found.flags and not self.closed:
             try:
                 self.stream.sendall(SettingsFrame(0, flags=["ACK"]).serialize())
@@ -146,6 +151,11 @@ class Connection:
         if self.goaway:
             return {"outcome": "goaway", "error": self.goaway}
         return {"outcome": "closed"} if self.closed else {"outcome": "nothing"}
+
+
+def trusting(ca):
+    """A context for servers whose certificates this authority has signed; `None` for no TLS."""
+    return ssl.create_default_context(cafile=ca) if ca else None
 
 
 def literal(name, value):
