@@ -85,7 +85,18 @@ def watch(command, seconds, while_it_runs, environment=None):
 def answer(url, *flags):
     """The status, HTTP version and body of one request."""
     with tempfile.NamedTemporaryFile(prefix="weir-answer-") as body:
-        command = [program("curl"), "-sSk", "-m", "5", "-o", body.name, "-w", "%{http_code} %{http_version}", *flags, url]
+        command = [
+            program("curl"),
+            "-sSk",
+            "-m",
+            "5",
+            "-o",
+            body.name,
+            "-w",
+            "%{http_code} %{http_version}",
+            *flags,
+            url,
+        ]
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
         if asked.returncode:
             raise Failure(f"curl {url}: {asked.stderr.strip()}")

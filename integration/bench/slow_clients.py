@@ -121,7 +121,9 @@ def upstream(stage):
     [port] = free_ports(1)
     with open(stage.directory / LARGE.strip("/"), "wb") as large:
         large.truncate(LARGE_BYTES)
-    locations = f"location / {{ return 200 '{contenders.BODY.decode()}'; }} location = {LARGE} {{ root {stage.directory}; }}"
+    locations = (
+        f"location / {{ return 200 '{contenders.BODY.decode()}'; }} location = {LARGE} {{ root {stage.directory}; }}"
+    )
     # `return` does not wait for a request's body; a proxy does.
     locations += f"location = /upload {{ proxy_pass http://127.0.0.1:{port}/; }}"
     server = f"sendfile on; client_body_timeout 1h; server {{ listen 127.0.0.1:{port}; {locations} }}"
@@ -208,7 +210,9 @@ def run(options):
         figures = {column: statistics.median(one[column] for one in of_one) for column in TITLES}
         print_row(contender, kind, figures)
         done.append({"contender": contender, "crowd": kind, **figures, "rounds": of_one})
-    print(f"\nmedians of {options.rounds} rounds; {options.clients} slow clients; wrk on {options.connections} connections")
+    print(
+        f"\nmedians of {options.rounds} rounds; {options.clients} slow clients; wrk on {options.connections} connections"
+    )
     return {"options": vars(options), "cores": os.cpu_count(), "crowds": done}
 
 

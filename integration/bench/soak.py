@@ -69,7 +69,9 @@ class Weir:
         deadline = time.monotonic() + HANDOVER_SECONDS
         while len(self.successors()) < len(self.pids):
             if time.monotonic() > deadline or not is_alive(self.pids[-1]):
-                raise Failure(f"{self.name} did not hand over within {HANDOVER_SECONDS} s:\n{self.process.last_words()}")
+                raise Failure(
+                    f"{self.name} did not hand over within {HANDOVER_SECONDS} s:\n{self.process.last_words()}"
+                )
             time.sleep(0.05)
         self.pids.append(self.successors()[-1])
         self.handles.append(os.pidfd_open(self.pids[-1]))
@@ -148,7 +150,9 @@ def wrk(name, port, options, tally, header=None, tls=False):
     def run():
         url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/{name.replace(' ', '-')}"
         try:
-            figures = loads.wrk(url, options.seconds, options.connections, lambda: None, headers=[header] if header else [])
+            figures = loads.wrk(
+                url, options.seconds, options.connections, lambda: None, headers=[header] if header else []
+            )
         except Failure as failure:
             tally.fail(name, str(failure))
             return
@@ -270,7 +274,9 @@ def main():
         sys.exit(f"{pathlib.Path(__file__).name}: {failure}")
     for what, count in sorted(tally.counts.items()):
         print(f"{what:24}{count:12,}")
-    print(f"{'rules seen':24}{len(tally.seen['rules']):12,}\n{'certificates seen':24}{len(tally.seen['certificates']):12,}")
+    print(
+        f"{'rules seen':24}{len(tally.seen['rules']):12,}\n{'certificates seen':24}{len(tally.seen['certificates']):12,}"
+    )
     if tally.failed:
         print("\n".join(tally.failures))
         sys.exit(f"{pathlib.Path(__file__).name}: {tally.failed} failures in {options.seconds} s")

@@ -193,7 +193,9 @@ SEQUENCES = {
     "headers_on_even_stream": lambda to: to.headers(request("headers_on_even_stream"), stream=2),
     "stream_ids_go_back": lambda to: to.headers(request("first"), 5) + to.headers(request("stream_ids_go_back"), 1),
     "continuation_of_nothing": lambda _: frame(CONTINUATION, END_HEADERS, 1, literal("x", "y")),
-    "ping_within_headers": lambda _: frame(HEADERS, END_STREAM, 1, literal(":method", "GET")) + frame(PING, 0, 0, bytes(8)),
+    "ping_within_headers": lambda _: (
+        frame(HEADERS, END_STREAM, 1, literal(":method", "GET")) + frame(PING, 0, 0, bytes(8))
+    ),
     "frame_too_large": lambda to: with_body(to, post("frame_too_large"), frame(DATA, END_STREAM, 1, bytes(16_385))),
     "ping_of_7_bytes": lambda _: frame(PING, 0, 0, bytes(7)),
     "settings_of_5_bytes": lambda _: frame(SETTINGS, 0, 0, bytes(5)),

@@ -86,7 +86,10 @@ def use(client, paths, ends):
         client.read(PAUSE)
         again += client.not_done()
         if client.open and client.closed:
-            fail(client.totals, f"the connection ended before the answers to {[one['path'] for one in client.open.values()]}")
+            fail(
+                client.totals,
+                f"the connection ended before the answers to {[one['path'] for one in client.open.values()]}",
+            )
         late = [one["path"] for one in client.open.values() if time.monotonic() - one["since"] > PATIENCE]
         if late:
             fail(client.totals, f"no answer within {PATIENCE} s to {late}")
