@@ -210,9 +210,7 @@ def run(options):
         figures = {column: statistics.median(one[column] for one in of_one) for column in TITLES}
         print_row(contender, kind, figures)
         done.append({"contender": contender, "crowd": kind, **figures, "rounds": of_one})
-    print(
-        f"\nmedians of {options.rounds} rounds; {options.clients} slow clients; wrk on {options.connections} connections"
-    )
+    print(f"\nmedians of {options.rounds} rounds; {options.clients} slow clients; wrk on {options.connections}")
     return {"options": vars(options), "cores": os.cpu_count(), "crowds": done}
 
 

@@ -274,9 +274,7 @@ def main():
         sys.exit(f"{pathlib.Path(__file__).name}: {failure}")
     for what, count in sorted(tally.counts.items()):
         print(f"{what:24}{count:12,}")
-    print(
-        f"{'rules seen':24}{len(tally.seen['rules']):12,}\n{'certificates seen':24}{len(tally.seen['certificates']):12,}"
-    )
+    print("".join(f"{what + ' seen':24}{len(tally.seen[what]):12,}\n" for what in ("rules", "certificates")), end="")
     if tally.failed:
         print("\n".join(tally.failures))
         sys.exit(f"{pathlib.Path(__file__).name}: {tally.failed} failures in {options.seconds} s")

@@ -89,7 +89,7 @@ def unknown_frame_flood(_):
 
 
 def header_bomb(_):
-    """One field of 4,000 bytes enters the dynamic table, and then a byte each names it 16,000 times: 64 MB of fields."""
+    """One field of 4,000 bytes enters the dynamic table, and then a byte each names it 16,000 times: 64 MB."""
     entry = integer(0, 6, 0x40) + b"\x06x-bomb" + integer(4_000, 7) + b"v" * 4_000
     block = b"".join(literal(*field) for field in request("header_bomb")) + entry + b"\xbe" * 16_000
     first, rest = block[:16_384], block[16_384:]

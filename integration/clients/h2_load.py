@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Asks ADDRESS over HTTP/2 for some time, on several streams at once, and compares each answer with its request.
 
-The server must answer 200 with the target as the body. After GOAWAY the streams up to its number must still be answered;
-those above it were not looked at (RFC 9113, 6.8) and are asked again on a new connection. Prints
+The server must answer 200 with the target as the body. After GOAWAY the streams up to its number must still be
+answered; those above it were not looked at (RFC 9113, 6.8) and are asked again on a new connection. Prints
 {"requests": N, "connections": N, "goaways": N, "retried": N, "failed": [..]}.
 """
 
