@@ -241,14 +241,17 @@ def alive(address, ca):
         return run_sequence(connection, connection.headers(request("alive"))).get("status") is not None
 
 
-def attacks():
-    """Each attack by its name: what it does with a new connection."""
-    for flood in FLOODS:
-        yield flood.__name__, lambda to, flood=flood: run_flood(to, flood)
-    for name, fields in MALFORMED.items():
-        yield name, lambda to, fields=fields: run_sequence(to, to.headers(fields))
-    for name, frames in SEQUENCES.items():
-        yield name, lambda to, frames=frames: run_sequence(to, frames(to))
+def attacks(kind):
+    """Each attack of a kind by its name: what it does with a new connection."""
+    if kind in ("floods", "all"):
+        for flood in FLOODS:
+            yield flood.__name__, lambda to, flood=flood: run_flood(to, flood)
+    if kind in ("malformed", "all"):
+        for name, fields in MALFORMED.items():
+            yield name, lambda to, fields=fields: run_sequence(to, to.headers(fields))
+    if kind in ("sequences", "all"):
+        for name, frames in SEQUENCES.items():
+            yield name, lambda to, frames=frames: run_sequence(to, frames(to))
 
 
 def main():
@@ -256,8 +259,9 @@ def main():
     parser.add_argument("address")
     parser.add_argument("names", metavar="NAME", nargs="*")
     parser.add_argument("--ca", help="the authority of the server's certificate, which is localhost's")
+    parser.add_argument("--kind", choices=["floods", "malformed", "sequences", "all"], default="all")
     options = parser.parse_args()
-    known = dict(attacks())
+    known = dict(attacks(options.kind))
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"no attack is called `{unknown[0]}`; there are {', '.join(known)}")
     done = []
