@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::support::eventually;
 use crate::support::programs::{Nginx, Server, client, installed};
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
@@ -163,7 +164,7 @@ fn wrk_and_h2load_run_clean() {
 }
 
 /// What looks like one request to one reader and like two to another, by what is wrong with it. The second would be for
-/// `/smuggled`. All must be answered with 400, and nothing after them.
+/// `/smuggled`. All must be refused, and nothing after them read.
 #[rustfmt::skip]
 const SMUGGLING: &[(&str, &str)] = &[
     ("CL.TE", "POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -217,7 +218,8 @@ fn smuggle(weir: &Weir) {
         let mut attacker = weir.connect();
         attacker.send(payload);
         let answer = attacker.response();
-        assert_eq!(answer.status(), 400, "{name}: {answer:?}");
+        // A coding that is not known may also be 501 (RFC 9112, 6.1).
+        assert!([400, 501].contains(&answer.status()), "{name}: {answer:?}");
         attacker.expect_end();
         let after = weir.get("/after", &[]);
         assert_eq!((after.status(), after.text()), (200, "/after"), "{name}");
@@ -237,7 +239,11 @@ fn no_request_is_smuggled_to_a_strict_upstream() {
 
 #[test]
 fn no_request_is_smuggled_to_nginx() {
-    let nginx = Nginx::serving("location / { return 200 '$request_uri'; }");
+    // What is proxied waits for the whole body; `return` does not.
+    let nginx = Nginx::serving(
+        "location / { return 200 '$request_uri'; }
+         location /first { proxy_pass http://127.0.0.1:$server_port/whole; }",
+    );
     smuggle(&weir(&format!("http://{}", nginx.address), &["--workers", "1"]));
     let smuggled: Vec<_> = nginx.requests().into_iter().filter(|line| line.contains("smuggled")).collect();
     assert!(smuggled.is_empty(), "{smuggled:?}");
@@ -252,8 +258,8 @@ fn an_upgrade_to_h2c_is_not_passed_on() {
     let fields = [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
     let answer = client.get_with("/first", &fields);
     assert_eq!((answer.status(), answer.text()), (200, "/first"));
-    let seen = upstream.events();
-    let names: Vec<_> = seen[0]["fields"].as_array().unwrap().iter().map(|field| &field[0]).collect();
+    let seen = eventually("the upstream tells of it", || upstream.events().pop().ok_or("nothing"));
+    let names: Vec<_> = seen["fields"].as_array().unwrap().iter().map(|field| &field[0]).collect();
     assert!(!names.iter().any(|name| ["upgrade", "http2-settings"].iter().any(|hop| is_named(name, hop))), "{names:?}");
 }
 

@@ -260,7 +260,7 @@ def main():
     parser.add_argument("names", metavar="NAME", nargs="*")
     parser.add_argument("--ca", help="the authority of the server's certificate, which is localhost's")
     parser.add_argument("--kind", choices=["floods", "malformed", "sequences", "all"], default="all")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     known = dict(attacks(options.kind))
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"no attack is called `{unknown[0]}`; there are {', '.join(known)}")

@@ -18,7 +18,7 @@ use super::eventually;
 use super::redis::free_port;
 
 /// How long a program that a test runs may take: longer than any needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Another process may take the port between our looking for it and nginx' binding it.
 const ATTEMPTS: usize = 5;
@@ -66,7 +66,7 @@ impl Server {
         };
         let address = eventually("the server listens", || {
             let events = events.lock().unwrap();
-            let first = events.first().and_then(|event| event["listening"].as_str()).map(|address| address.parse());
+            let first = events.first().and_then(|event| event["listening"].as_str()).map(str::parse);
             first.ok_or_else(|| events.clone())
         });
         Self { address: address.unwrap(), child, input, events, reader: Some(reader) }
