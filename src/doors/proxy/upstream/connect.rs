@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::super::failure::UpstreamError;
+use super::super::transport::Stream;
 use super::Connection;
 use super::endpoint::{Address, Endpoint};
 
@@ -24,7 +25,7 @@ impl Connector {
             Ok(connected) => connected.map_err(UpstreamError::Connect)?,
             Err(_) => return Err(UpstreamError::ConnectTimeout(self.timeout)),
         };
-        super::super::exchange::Connection::handshake(stream).await.map_err(UpstreamError::Closed)
+        Ok(super::super::http1::Connection::new(Stream::Tcp(stream)))
     }
 
     async fn stream(&self, endpoint: &Endpoint) -> io::Result<TcpStream> {

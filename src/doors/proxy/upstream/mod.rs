@@ -37,7 +37,7 @@ pub use health::HealthCheck;
 pub use route::Routes;
 
 /// A connection of the pool.
-type Connection = Box<super::exchange::Connection>;
+type Connection = Box<super::http1::Connection>;
 
 /// Where requests go and how.
 #[derive(Clone, Debug)]
