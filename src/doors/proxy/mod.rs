@@ -46,7 +46,10 @@ mod target;
 mod transport;
 mod upstream;
 
-pub use transport::Stream;
+pub use transport::{
+    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
 /// Bytes that are buffered for one direction of one connection; also the bound on a message's fields. hyper's own is
