@@ -301,7 +301,11 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
     for (flags, code, part) in [
         (vec![], 2, "--upstream is missing"),
         (vec!["--upstream", "ftp://x"], 2, "--upstream"),
-        (vec!["--upstream", "a=http://x"], 2, "not supported by this version"),
+        (vec!["--upstream", "a=http://x", "--upstream", "A=http://y"], 2, "two routes are for `a`"),
+        (vec!["--upstream", "http://x/v1", "--upstream", "y"], 2, "error: --upstream: `y` has no scheme"),
+        (vec!["--upstream", "echo", "--health-check", "up"], 2, "write `/up`"),
+        (vec!["--upstream", "echo", "--health-interval", "1s"], 2, "--health-check"),
+        (vec!["--upstream", "echo", "--upstream-connections", "0"], 2, "from 1 to"),
         (vec!["--upstream", "echo", "--headers", "draft"], 2, "unknown generation"),
         (vec!["--upstream", "echo", "--store", "redis://"], 2, "--store"),
         (vec!["--upstream", "echo", "--grace", "5"], 2, "no unit"),

@@ -7,3 +7,4 @@ mod forwarding;
 mod large;
 mod limiting;
 mod waiting;
+mod upstreams;

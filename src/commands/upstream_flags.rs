@@ -61,6 +61,11 @@ pub(super) struct UpstreamArgs {
 impl UpstreamArgs {
     /// What the proxy is to be told. The error has a line for each mistake.
     pub(super) fn options(&self) -> Result<UpstreamOptions, String> {
+        if self.upstream.is_empty() {
+            return Err("--upstream is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try \
+                        the rules"
+                .to_owned());
+        }
         let lines = |mistakes: Vec<String>| {
             let lines: Vec<_> = mistakes.iter().map(|mistake| format!("--upstream: {mistake}")).collect();
             lines.join("\nerror: ")

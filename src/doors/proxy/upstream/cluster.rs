@@ -156,6 +156,7 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::Arc;
 
     use super::super::endpoint::MAX_FAILURES;
@@ -290,12 +291,28 @@ mod tests {
     fn the_unhealthy_are_left_out_unless_all_are() {
         let (cluster, now) = (cluster(2), Instant::now());
         let endpoints = cluster.endpoints();
-        endpoints[0].set_healthy(false);
+        let check = |number: usize, well| endpoints[number - 1].checked(well, NonZeroU32::MIN);
+        assert!(check(1, false));
         check_turns(&cluster, now, "22");
-        endpoints[1].set_healthy(false);
+        assert!(check(2, false));
         check_turns(&cluster, now, "1212");
-        endpoints[0].set_healthy(true);
+        assert!(check(1, true));
         check_turns(&cluster, now, "11");
+    }
+
+    #[test]
+    fn it_takes_several_checks_in_a_row_to_change_a_state() {
+        let (cluster, now) = (cluster(1), Instant::now());
+        let endpoint = cluster.endpoints()[0].clone();
+        let states: String = "++-+--+---+-++"
+            .chars()
+            .map(|check| {
+                let needed = if check == '+' { 2 } else { 3 };
+                endpoint.checked(check == '+', NonZeroU32::new(needed).unwrap());
+                if endpoint.state(now) == State::Healthy { 'h' } else { 'u' }
+            })
+            .collect();
+        assert_eq!(states, "hhhhhhhhhuuuuh");
     }
 
     #[test]

@@ -20,14 +20,15 @@ pub(super) struct Connector {
 impl Connector {
     /// A new connection to an endpoint.
     pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, UpstreamError> {
-        let stream = match timeout(self.timeout, self.stream(endpoint)).await {
+        let stream = match timeout(self.timeout, self.open(endpoint)).await {
             Ok(connected) => connected.map_err(UpstreamError::Connect)?,
             Err(_) => return Err(UpstreamError::ConnectTimeout(self.timeout)),
         };
         super::super::exchange::Connection::handshake(stream).await.map_err(UpstreamError::Closed)
     }
 
-    async fn stream(&self, endpoint: &Endpoint) -> io::Result<TcpStream> {
+    /// A new stream to an endpoint. The caller gives it a deadline.
+    pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<TcpStream> {
         match &endpoint.address {
             Address::Network(address) => {
                 let stream = TcpStream::connect(address).await?;

@@ -94,6 +94,7 @@ impl Upstreams {
         let mut tasks = JoinSet::new();
         let connector = Rc::new(Connector { timeout: timeouts.connect });
         let limits = Limits { connections: options.connections.get(), idle_time: timeouts.upstream_idle };
+        let check = options.health_check.clone().map(Rc::new);
         let way = |route: &route::Route| match &route.upstream {
             route::Upstream::Echo => Way::Echo,
             route::Upstream::Servers(servers) => {
@@ -109,7 +110,7 @@ impl Upstreams {
                         move || counters.upstream_unresolved(),
                     ));
                 }
-                if let Some(check) = &options.health_check {
+                if let Some(check) = &check {
                     tasks.spawn_local(health::keep(check.clone(), cluster.clone(), connector.clone()));
                 }
                 Way::Servers(Box::new(Forwarder {

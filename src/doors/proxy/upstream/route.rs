@@ -40,10 +40,6 @@ pub(in super::super) enum Upstream {
 impl Routes {
     /// Parses the values of `--upstream`. The errors are those of all values, and each says what would be right.
     pub fn parse<S: AsRef<str>>(given: &[S]) -> Result<Self, Vec<String>> {
-        let missing = "is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try the rules";
-        if given.is_empty() {
-            return Err(vec![missing.to_owned()]);
-        }
         if given.len() > MAX_ROUTES {
             return Err(vec![format!("at most {MAX_ROUTES} routes can be given, not {}", given.len())]);
         }
@@ -322,8 +318,7 @@ mod tests {
     #[test]
     fn mistaken_routes_say_what_is_right() {
         for (given, part) in [
-            (&[][..], "is missing"),
-            (&["=http://a"], "nothing before the `=`"),
+            (&["=http://a"][..], "nothing before the `=`"),
             (&["/v1="], "write `/v1=http://HOST:PORT`"),
             (&["http://a,"], "a comma too many"),
             (&["http://a,echo"], "stands alone"),
