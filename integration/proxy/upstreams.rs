@@ -1,7 +1,9 @@
 //! Which upstream a request goes to, and what happens when that one fails.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -269,4 +271,40 @@ fn a_name_without_an_address_is_a_502_at_once() {
     assert_eq!(response.status(), 502, "{}", response.text());
     assert!(weir.metric("weir_upstream_resolve_errors_total") >= 1);
     assert_eq!(weir.metric("weir_upstream_errors_total{reason=\"resolve\"}"), 1);
+}
+
+#[test]
+fn a_unix_socket_is_an_upstream_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app=1.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            seen.push(read_head(&mut stream));
+            stream.write_all(ok("unix").as_bytes()).unwrap();
+        }
+        seen
+    });
+    let weir = weir(&[format!("unix:{}", path.display())], |_, _| {});
+    let mut client = weir.connect();
+    assert_eq!(client.get("/x").text(), "unix");
+    // Without a `Host`, the upstream is given one: HTTP/1.1 has no request without.
+    client.send("GET /y HTTP/1.0\r\n\r\n");
+    assert_eq!(client.response().text(), "unix");
+    let seen = server.join().unwrap();
+    assert!(seen[0].starts_with("GET /x HTTP/1.1\r\nhost: a.example\r\n"), "{seen:?}");
+    assert!(seen[1].contains("\r\nhost: localhost\r\n"), "{seen:?}");
+}
+
+/// Reads up to the end of a head.
+fn read_head(stream: &mut impl Read) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    String::from_utf8(head).unwrap()
 }

@@ -15,7 +15,6 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::MAX_BUFFER;
 use super::activity::Activity;
@@ -23,13 +22,14 @@ use super::body::RequestBody;
 use super::failure::UpstreamError;
 use super::upstream::Lease;
 use super::stream::Compact;
+use super::transport::Stream;
 
 /// A connection to an upstream. It goes from hand to hand in a box: it is a kilobyte.
 #[derive(Debug)]
 pub(super) struct Connection {
     sender: http1::SendRequest<RequestBody>,
     /// `None` when it is closed.
-    driver: Option<http1::Connection<TokioIo<Compact<TcpStream>>, RequestBody>>,
+    driver: Option<http1::Connection<TokioIo<Compact<Stream>>, RequestBody>>,
 }
 
 /// How sending a request went wrong.
@@ -43,7 +43,7 @@ pub(super) enum SendError {
 
 impl Connection {
     /// Speaks HTTP/1.1 on a new stream.
-    pub(super) async fn handshake(stream: TcpStream) -> Result<Box<Self>, hyper::Error> {
+    pub(super) async fn handshake(stream: Stream) -> Result<Box<Self>, hyper::Error> {
         let (sender, driver) =
             http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(Compact(stream))).await?;
         Ok(Box::new(Self { sender, driver: Some(driver) }))

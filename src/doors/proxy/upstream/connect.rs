@@ -3,10 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::super::failure::UpstreamError;
+use super::super::transport::Stream;
 use super::Connection;
 use super::endpoint::{Address, Endpoint};
 
@@ -28,14 +29,14 @@ impl Connector {
     }
 
     /// A new stream to an endpoint. The caller gives it a deadline.
-    pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<TcpStream> {
+    pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<Stream> {
         match &endpoint.address {
             Address::Network(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Ok(stream)
+                Ok(Stream::Tcp(stream))
             }
-            Address::Unix(_) => Err(io::Error::other("later")),
+            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
     }
 }
