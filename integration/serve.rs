@@ -306,6 +306,8 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
         (vec!["--upstream", "echo", "--health-check", "up"], 2, "write `/up`"),
         (vec!["--upstream", "echo", "--health-interval", "1s"], 2, "--health-check"),
         (vec!["--upstream", "echo", "--upstream-connections", "0"], 2, "from 1 to"),
+        (vec!["--upstream", "https://x", "--upstream-ca", "none.pem"], 2, "none.pem"),
+        (vec!["--upstream", "https://x", "--upstream-cert", "c.pem"], 2, "--upstream-key"),
         (vec!["--upstream", "echo", "--headers", "draft"], 2, "unknown generation"),
         (vec!["--upstream", "echo", "--store", "redis://"], 2, "--store"),
         (vec!["--upstream", "echo", "--grace", "5"], 2, "no unit"),

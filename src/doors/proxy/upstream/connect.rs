@@ -7,8 +7,9 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::super::failure::UpstreamError;
-use super::super::transport::Stream;
+use super::super::transport::{self, Stream};
 use super::Connection;
+use super::address::Scheme;
 use super::endpoint::{Address, Endpoint};
 
 /// What new connections are made with.
@@ -16,6 +17,8 @@ use super::endpoint::{Address, Endpoint};
 pub(super) struct Connector {
     /// For a connection, TLS included.
     pub(super) timeout: Duration,
+    /// `None` if no server is reached by `https://`.
+    pub(super) tls: Option<transport::Connector>,
 }
 
 impl Connector {
@@ -30,13 +33,18 @@ impl Connector {
 
     /// A new stream to an endpoint. The caller gives it a deadline.
     pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<Stream> {
-        match &endpoint.address {
+        let stream = match &endpoint.address {
             Address::Network(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Stream::Tcp(stream)
             }
-            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+        };
+        match (endpoint.server.scheme, &self.tls) {
+            (Scheme::Http | Scheme::H2c, _) => Ok(stream),
+            (Scheme::Https, Some(tls)) => Ok(tls.connect(endpoint.server.host(), stream, false).await?.0),
+            (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS was set up")),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use super::address::Server;
+use super::address::{Scheme, Server};
 use crate::engine::matching::HostPattern;
 use crate::engine::path;
 
@@ -76,6 +76,14 @@ impl Routes {
             (host, Reverse(route.prefix.len()))
         });
         Ok(Self(routes))
+    }
+
+    /// Whether a server is reached over TLS.
+    pub fn use_tls(&self) -> bool {
+        self.0.iter().any(|route| match &route.upstream {
+            Upstream::Echo => false,
+            Upstream::Servers(servers) => servers.iter().any(|server| server.scheme == Scheme::Https),
+        })
     }
 
     /// The place of the route of a request, if there is one: its host in lower case without a port, its path normalised.
