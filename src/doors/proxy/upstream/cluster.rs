@@ -1,6 +1,7 @@
 //! The servers of a route: which of their addresses takes a request.
 
 use std::cell::{Cell, RefCell};
+use std::error::Error;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ pub(super) struct Cluster {
     /// Where the next look around begins, so that equals take turns.
     next: Cell<usize>,
     limits: Limits,
-    pub(super) counters: Rc<Counters>,
-    pub(super) log: Throttle,
+    counters: Rc<Counters>,
+    log: Throttle,
 }
 
 /// Bounds of each endpoint.
@@ -147,6 +148,14 @@ impl Cluster {
             let length = endpoint.eject(now);
             self.counters.upstream_ejected();
             tracing::warn!(upstream = %endpoint, "ejected for {length:?}: its requests failed");
+        }
+    }
+
+    /// Counts and logs that an endpoint failed a request; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
+    pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
+        self.counters.upstream_failed(reason);
+        if let Some(suppressed) = self.log.pass() {
+            tracing::warn!(upstream = %endpoint, reason, suppressed, "upstream failed: {error}");
         }
     }
 

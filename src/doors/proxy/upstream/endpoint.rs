@@ -195,10 +195,7 @@ impl Lease {
 
     /// The endpoint failed the request; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
     pub(in super::super) fn failed(&self, reason: &'static str, error: &dyn Error, now: Instant) {
-        self.cluster.counters.upstream_failed(reason);
-        if let Some(suppressed) = self.cluster.log.pass() {
-            tracing::warn!(upstream = %self.endpoint, reason, suppressed, "upstream failed: {error}");
-        }
+        self.cluster.report(&self.endpoint, reason, error);
         self.cluster.failed(&self.endpoint, now);
     }
 }

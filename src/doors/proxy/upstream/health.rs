@@ -10,10 +10,14 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::header::USER_AGENT;
+use http::{Request, Uri};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use super::super::transport::Protocol;
+use super::address::Scheme;
 use super::cluster::Cluster;
 use super::connect::Connector;
 use super::endpoint::Endpoint;
@@ -24,6 +28,9 @@ const MAX_CHECKS: usize = 64;
 
 /// Bytes of a response that are read to find its status: interim ones that come before it included.
 const MAX_RESPONSE: usize = 16 * 1024;
+
+/// Who asks.
+const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"), " (health check)");
 
 /// How servers are asked whether they are well.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +85,17 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
 
 /// The status that an endpoint answers with.
 async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Result<u16> {
-    let stream = connector.open(endpoint).await?;
-    ask_http1(path, &endpoint.server.authority(), stream).await
+    let host = endpoint.server.authority();
+    match connector.open(endpoint, true).await? {
+        (stream, Protocol::Http1) => ask_http1(path, &host, stream).await,
+        (stream, Protocol::Http2) => ask_http2(path, &host, endpoint.server.scheme, stream).await,
+    }
 }
 
 /// Asks over HTTP/1.1. Nothing but the status line counts, and the connection is not used again, so there is no framing
 /// to be careful about.
 async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<u16> {
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: weir/{} (health check)\r\nconnection: close\r\n\r\n",
-        env!("CARGO_PKG_VERSION")
-    );
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {AGENT}\r\nconnection: close\r\n\r\n",);
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut response = Vec::with_capacity(1024);
@@ -104,6 +111,30 @@ async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWri
         if stream.read_buf(&mut response).await? == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
         }
+    }
+}
+
+/// Asks over HTTP/2.
+async fn ask_http2(
+    path: &str,
+    host: &str,
+    scheme: Scheme,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+) -> io::Result<u16> {
+    let scheme = if scheme == Scheme::Https { "https" } else { "http" };
+    let uri = Uri::builder().scheme(scheme).authority(host).path_and_query(path).build();
+    let request = Request::get(uri.map_err(io::Error::other)?).header(USER_AGENT, AGENT).body(());
+    let request = request.map_err(io::Error::other)?;
+    let (sender, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
+    let exchange = async {
+        let mut sender = sender.ready().await?;
+        let (response, _) = sender.send_request(request, true)?;
+        Ok(response.await?.status().as_u16())
+    };
+    // The connection makes the exchange go on, and ends without an answer if the server closes it.
+    tokio::select! {
+        answered = exchange => answered.map_err(|error: h2::Error| io::Error::other(error)),
+        _ = connection => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer")),
     }
 }
 
@@ -139,7 +170,64 @@ fn random_fraction() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::DuplexStream;
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::task::spawn_local;
+
     use super::*;
+
+    /// What a check makes of a server.
+    fn ask<S: Future<Output = ()> + 'static>(is_http2: bool, serve: impl FnOnce(DuplexStream) -> S) -> io::Result<u16> {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let serving = serve(theirs);
+        runtime.block_on(async {
+            let server = spawn_local(serving);
+            let status = match is_http2 {
+                true => ask_http2("/up?x", "a:1", Scheme::H2c, ours).await,
+                false => ask_http1("/up?x", "a:1", ours).await,
+            };
+            server.await.unwrap();
+            status
+        })
+    }
+
+    #[test]
+    fn http2_servers_are_asked_in_http2() {
+        let status = ask(true, async |stream| {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+            assert_eq!((request.method().as_str(), request.uri().to_string().as_str()), ("GET", "http://a:1/up?x"));
+            let response = http::Response::builder().status(503).body(()).unwrap();
+            respond.send_response(response, true).unwrap();
+            assert!(connection.accept().await.is_none_or(|next| next.is_err()));
+        });
+        assert_eq!(status.unwrap(), 503);
+    }
+
+    #[test]
+    fn a_server_that_closes_is_not_well() {
+        for is_http2 in [false, true] {
+            assert!(ask(is_http2, async |stream| drop(stream)).is_err());
+        }
+    }
+
+    #[test]
+    fn http1_servers_are_asked_in_http1() {
+        let status = ask(false, async |mut stream| {
+            let mut request = vec![0; 16];
+            stream.read_exact(&mut request).await.unwrap();
+            assert_eq!(request, b"GET /up?x HTTP/1");
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        });
+        assert_eq!(status.unwrap(), 204);
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_none() {
+        let status = ask(false, async |mut stream| while stream.write_all(&[b'x'; 1024]).await.is_ok() {});
+        assert_eq!(status.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 
     #[test]
     fn the_status_is_that_of_the_first_response_that_is_final() {
