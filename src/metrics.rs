@@ -117,6 +117,11 @@ pub struct Metrics {
     pub accept_errors: IntCounter,
     /// Lines of the access log that could not be kept or written.
     pub access_log_dropped: IntCounter,
+    connections_failed: IntCounterVec,
+    tls_handshakes: IntCounterVec,
+    tls_reloads: IntCounterVec,
+    /// Without labels, and a family so that it is absent without TLS: a date of 0 would ring every alarm.
+    tls_expiry: IntGaugeVec,
     /// Until the upstream's response fields.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
@@ -218,6 +223,13 @@ impl ConnectionRefusal {
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
 const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
 
+/// Why a connection came to no HTTP: the label `reason` of `weir_http_connections_failed_total`.
+pub const CONNECTION_FAILURES: [&str; 5] =
+    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http"];
+
+/// The label `kind` of `weir_tls_handshakes_total`.
+const TLS_HANDSHAKES: [&str; 2] = ["full", "resumed"];
+
 /// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
@@ -292,6 +304,29 @@ impl Metrics {
                 "weir_access_log_dropped_total",
                 "Lines of the access log that were lost",
             )?,
+            connections_failed: counters(
+                &registry,
+                "weir_http_connections_failed_total",
+                "Connections that came to no HTTP",
+                &["reason"],
+            )?,
+            tls_handshakes: counters(&registry, "weir_tls_handshakes_total", "TLS handshakes of clients", &["kind"])?,
+            tls_reloads: counters(
+                &registry,
+                "weir_tls_reloads_total",
+                "Reloads of the certificates by result",
+                &["result"],
+            )?,
+            tls_expiry: register(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "weir_tls_certificate_expiry_timestamp_seconds",
+                        "When the first of the certificates expires",
+                    ),
+                    &[],
+                )?,
+            )?,
             upstream_seconds: histogram(
                 &registry,
                 "weir_upstream_duration_seconds",
@@ -338,6 +373,9 @@ impl Metrics {
             (&self.door_limits, &DoorLimit::ALL.map(DoorLimit::label)),
             (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
+            (&self.connections_failed, &CONNECTION_FAILURES),
+            (&self.tls_handshakes, &TLS_HANDSHAKES),
+            (&self.tls_reloads, &["success", "failure"]),
         ] {
             for value in values {
                 metric.with_label_values(&[value]);
@@ -382,6 +420,26 @@ impl Metrics {
     pub fn reload(&self, successful: bool) {
         self.reloads.with_label_values(&[if successful { "success" } else { "failure" }]).inc();
         self.reload_successful.set(i64::from(successful));
+    }
+
+    /// Counts a connection that came to no HTTP; `reason` is one of [`CONNECTION_FAILURES`].
+    pub fn connection_failed(&self, reason: &'static str) {
+        self.connections_failed.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a TLS handshake of a client.
+    pub fn tls_handshake(&self, is_resumed: bool) {
+        self.tls_handshakes.with_label_values(&[TLS_HANDSHAKES[usize::from(is_resumed)]]).inc();
+    }
+
+    /// Counts a reload of the certificates.
+    pub fn tls_reload(&self, successful: bool) {
+        self.tls_reloads.with_label_values(&[if successful { "success" } else { "failure" }]).inc();
+    }
+
+    /// When the first of the certificates expires, in seconds since the Unix epoch.
+    pub fn tls_expiry(&self, seconds: i64) {
+        self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
     }
 
     /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].

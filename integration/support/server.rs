@@ -59,6 +59,10 @@ impl Setup {
     }
 
     pub(crate) fn start(self, upstream: &str) -> Weir {
+        self.start_with(UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()))
+    }
+
+    pub(crate) fn start_with(self, upstream: UpstreamOptions) -> Weir {
         let metrics = Arc::new(Metrics::new().unwrap());
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
@@ -67,7 +71,7 @@ impl Setup {
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
-                upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
+                upstream,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,

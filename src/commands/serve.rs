@@ -85,7 +85,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
-    let (generations, upstream, plan) = match checked {
+    let (generations, (upstream, mut upstream_tls), plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -108,10 +108,15 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let readiness = Arc::new(Readiness::default());
     let reload = {
         let (shared, readiness) = (Arc::clone(&shared), Arc::clone(&readiness));
-        move |asked| match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
-            Reloaded::Unchanged => {}
-            Reloaded::Replaced => readiness.reloaded(None),
-            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+        move |asked| {
+            match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+                Reloaded::Unchanged => {}
+                Reloaded::Replaced => readiness.reloaded(None),
+                Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+            }
+            if let Some(certificates) = &mut upstream_tls {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));

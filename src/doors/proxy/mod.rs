@@ -42,7 +42,10 @@ mod upstream;
 pub use access_log::{AccessLog, Destination, Format};
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
-pub use transport::Stream;
+pub use transport::{
+    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
 /// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.

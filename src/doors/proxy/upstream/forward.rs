@@ -61,7 +61,9 @@ impl Forwarder {
                     } else {
                         tracing::debug!(upstream = %lease.endpoint(), "a request broke off: {error}");
                     }
-                    self.resolution.doubt();
+                    if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {
+                        self.resolution.doubt();
+                    }
                     match again {
                         Some(again) if failed_at.is_none() && self.cluster.has_other(lease.endpoint()) => {
                             self.counters.upstream_retried();
