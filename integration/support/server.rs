@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{AcceptOptions, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -29,6 +29,7 @@ pub(crate) struct Setup {
     pub(crate) rules: String,
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
+    pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -49,6 +50,7 @@ impl Setup {
             rules: rules.to_owned(),
             workers: 1,
             timeouts: Timeouts::default(),
+            accept: AcceptOptions::default(),
             trusted: Vec::new(),
             grace: Duration::from_millis(200),
             clock: Clock::own(),
@@ -66,6 +68,7 @@ impl Setup {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
                 upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
+                accept: self.accept,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,

@@ -47,7 +47,7 @@ mod transport;
 mod upstream;
 
 pub use transport::{
-    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
     ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
@@ -92,6 +92,8 @@ impl Default for Timeouts {
 pub struct ProxyOptions {
     /// Where requests go.
     pub upstream: UpstreamOptions,
+    /// What connections begin with.
+    pub accept: AcceptOptions,
     /// Peers whose word on the client's address is taken.
     pub trusted_proxies: TrustedProxies,
     /// Which rate limit fields are sent.
@@ -106,6 +108,7 @@ pub struct ProxyOptions {
 pub struct Proxy {
     gate: Gate,
     upstreams: Upstreams,
+    accept: AcceptOptions,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
@@ -121,6 +124,7 @@ impl Proxy {
         Rc::new(Self {
             gate,
             upstreams,
+            accept: options.accept.clone(),
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
