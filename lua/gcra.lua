@@ -41,6 +41,7 @@
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local format, match, tonumber, type = string.format, string.match, tonumber, type
+-- An error that Redis gives is a value, so that it stays with the request whose bucket it is about.
 local pcall = redis.pcall
 
 -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time:
