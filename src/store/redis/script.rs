@@ -262,8 +262,8 @@ mod tests {
                 reply.corrupt,
             )
         });
-        let told = told.as_ref().map(|(answers, wait, corrupt)| (answers.as_str(), *wait, *corrupt));
-        assert_eq!(told, expected.map_err(String::from).as_ref().map_err(|error| error).copied());
+        let expected = expected.map(|(answers, wait, corrupt)| (answers.to_owned(), wait, corrupt));
+        assert_eq!(told, expected.map_err(String::from));
     }
 
     fn integers(values: &[i64]) -> Vec<Value> {
