@@ -164,8 +164,8 @@ async fn a_frozen_server_makes_all_of_a_call_late_once() {
     server.freeze();
     let answers = together(&store, vec![vec![one("H:1", 1_000)]; 10]).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Late(_)))), "{answers:?}");
-    // Ten requests, but one call.
-    assert_eq!((store.status().breaker, store.status().connected), (Breaker::Closed, true));
+    // Ten requests, but one call. The owner's own probe may have given the connection up.
+    assert_eq!(store.status().breaker, Breaker::Closed);
     server.thaw();
     resumes(&store).await;
     // The call may have been made when the server thawed, and is not sent again.
