@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -97,11 +97,12 @@ fn options(proxy: &str) -> ServerOptions {
         proxy_address: proxy.parse().unwrap(),
         proxy: ProxyOptions {
             upstream: UpstreamOptions::new(Routes::parse(&["echo"]).unwrap()),
+            accept: AcceptOptions::default(),
             trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
-            limits: weir::doors::proxy::DoorLimits::default(),
+            limits: DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -30,6 +30,7 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: DoorLimits,
+    pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -51,6 +52,7 @@ impl Setup {
             workers: 1,
             timeouts: Timeouts::default(),
             limits: DoorLimits::default(),
+            accept: AcceptOptions::default(),
             trusted: Vec::new(),
             grace: Duration::from_millis(200),
             clock: Clock::own(),
@@ -72,6 +74,7 @@ impl Setup {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
                 upstream,
+                accept: self.accept,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,

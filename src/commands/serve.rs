@@ -12,12 +12,13 @@ use ipnet::IpNet;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::door_flags::DoorArgs;
+use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{ProxyOptions, UpstreamOptions};
+use crate::doors::proxy::{AcceptOptions, ProxyOptions, UpstreamOptions};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -63,6 +64,9 @@ pub struct Args {
     door: DoorArgs,
 
     #[command(flatten)]
+    tls: TlsArgs,
+
+    #[command(flatten)]
     rules: RulesArgs,
 
     #[command(flatten)]
@@ -82,6 +86,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
+        args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
@@ -103,6 +108,13 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.reload_successful.set(1);
     metrics.reload_timestamp.set(seconds(&clock));
+    let (accept, mut tls_reloader) = match args.tls.accept(&metrics) {
+        Ok(accept) => accept,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
     let local = MemoryStore::new(args.store.max_keys());
     let shared = Arc::new(gate::Shared::new(rules, metrics, local));
     let readiness = Arc::new(Readiness::default());
@@ -117,10 +129,13 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             if let Some(certificates) = &mut upstream_tls {
                 certificates.reload(asked);
             }
+            if let Some(certificates) = &mut tls_reloader {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let options = args.server_options(generations, upstream, clock);
+    let options = args.server_options(generations, upstream, accept, clock);
     match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
@@ -131,12 +146,19 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn server_options(&self, generations: Generations, upstream: UpstreamOptions, clock: Clock) -> ServerOptions {
+    fn server_options(
+        &self,
+        generations: Generations,
+        upstream: UpstreamOptions,
+        accept: AcceptOptions,
+        clock: Clock,
+    ) -> ServerOptions {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         ServerOptions {
             proxy_address: self.proxy.clone(),
             proxy: ProxyOptions {
                 upstream,
+                accept,
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
                 generations,
                 clock,
