@@ -7,5 +7,6 @@ mod forwarding;
 mod large;
 mod limiting;
 mod waiting;
+mod retrying;
 mod upstream_tls;
 mod upstreams;

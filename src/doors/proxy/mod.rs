@@ -197,14 +197,14 @@ impl Proxy {
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
         if judged.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way.ok_or(Failure::NoRoute)?, judged));
+            return Ok(Ruled::Passed(way, judged));
         }
         let is_grpc = is_grpc(&request.fields);
         Ok(Ruled::Refused(reply::refusal(judged.snapshot.rules(), &judged.verdict, self.generations, is_grpc)))
     }
 
     /// Gets the answer to a request that may pass.
-    async fn pass(&self, context: &Context, request: Request, way: &Way, judged: &Judged) -> Response {
+    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &Judged) -> Response {
         let mut response = match self.forward(context, request, way).await {
             Ok(response) => {
                 self.counters.answered(response.status, false);
@@ -216,7 +216,8 @@ impl Proxy {
         response
     }
 
-    async fn forward(&self, context: &Context, mut request: Request, way: &Way) -> Result<Response, Failure> {
+    async fn forward(&self, context: &Context, mut request: Request, way: Option<&Way>) -> Result<Response, Failure> {
+        let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
@@ -269,7 +270,7 @@ impl Proxy {
 /// What became of a request at the gate.
 enum Ruled<'a> {
     Refused(Reply),
-    Passed(&'a Way, Judged),
+    Passed(Option<&'a Way>, Judged),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).
