@@ -1,9 +1,11 @@
 //! The proxy door and the server around it, byte by byte.
 
+mod accept;
 mod admin;
 mod draining;
 mod failing;
 mod forwarding;
 mod large;
 mod limiting;
+mod tls;
 mod waiting;

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::activity::{Activity, Watched};
 use super::fields::Peer;
 use super::stream::Compact;
-use super::transport::{self, Opened, Stream};
+use super::transport::{Opened, Stream};
 use super::{MAX_BUFFER, Proxy};
 
 /// Fields of a request. hyper answers 431 to more.
@@ -30,19 +30,10 @@ const LINGER: Duration = Duration::from_secs(5);
 impl Proxy {
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered and nothing after it.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        let opened = match transport::open(stream, peer, &self.accept, self.timeouts.header, &drain).await {
-            Ok(opened) => opened,
-            Err(refused) => {
-                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
-                if let Some(reason) = refused.reason() {
-                    self.gate.shared().metrics().connection_failed(reason);
-                }
-                return;
-            }
-        };
-        let Opened { stream, peer, tls: _, protocol: _ } = opened;
+        let Some(opened) = self.acceptor.open(stream, peer, &drain).await else { return };
+        let Opened { stream, peer, tls, protocol: _ } = opened;
         let activity = Rc::new(Activity::new());
-        let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer)));
+        let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer), tls));
         let service = {
             let (proxy, activity) = (self.clone(), activity.clone());
             service_fn(move |request| {

@@ -24,6 +24,9 @@ pub(super) enum Failure {
     /// No `--upstream` is for it.
     #[error("no route leads there")]
     NoRoute,
+    /// It came over a connection of TLS for another host.
+    #[error("the connection's certificate is not for this host")]
+    Misdirected,
     /// It names its own cost, and that is none.
     #[error(transparent)]
     BadCost(BadCost),
@@ -72,6 +75,9 @@ impl Failure {
                 (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
             }
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
+            Self::Misdirected => {
+                (StatusCode::MISDIRECTED_REQUEST, "the connection's certificate is not for this host; use another one")
+            }
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
             Self::Upstream(error) => error.status(),
         };

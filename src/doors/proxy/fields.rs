@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use http::Version;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 
+use super::transport::TlsInfo;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -76,31 +78,34 @@ pub(super) struct Peer {
     text: HeaderValue,
     /// Whether it is one of the trusted proxies.
     is_trusted: bool,
+    /// What the TLS handshake came to, if there was one.
+    pub(super) tls: Option<TlsInfo>,
 }
 
 impl Peer {
-    pub(super) fn new(address: IpAddr, is_trusted: bool) -> Self {
+    pub(super) fn new(address: IpAddr, is_trusted: bool, tls: Option<TlsInfo>) -> Self {
         let address = address.to_canonical();
         // An address is ASCII without controls, so the conversion cannot fail.
         let text = HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static("unknown"));
-        Self { address, text, is_trusted }
+        Self { address, text, is_trusted, tls }
     }
 
     /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
     /// it is trusted.
     pub(super) fn forward(&self, version: Version, headers: &mut HeaderMap) {
         let host = headers.get(HOST).cloned();
+        let protocol = HeaderValue::from_static(if self.tls.is_some() { "https" } else { "http" });
         if self.is_trusted {
             let chain = self.chain(headers);
             headers.insert(X_FORWARDED_FOR, chain);
-            headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+            headers.entry(X_FORWARDED_PROTO).or_insert(protocol);
             if let Some(host) = host {
                 headers.entry(X_FORWARDED_HOST).or_insert(host);
             }
         } else {
             remove_all(headers, is_claim);
             headers.insert(X_FORWARDED_FOR, self.text.clone());
-            headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+            headers.insert(X_FORWARDED_PROTO, protocol);
             if let Some(host) = host {
                 headers.insert(X_FORWARDED_HOST, host);
             }
@@ -179,7 +184,7 @@ mod tests {
     #[track_caller]
     fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
         let mut headers = headers(given);
-        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted).forward(version, &mut headers);
+        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted, None).forward(version, &mut headers);
         assert_eq!(text(&headers), expected);
     }
 

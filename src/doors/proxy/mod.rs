@@ -21,6 +21,7 @@ use self::body::{Content, RequestBody, ResponseBody};
 use self::counters::{Counters, InFlight};
 use self::failure::Failure;
 use self::fields::Peer;
+use self::transport::Acceptor;
 use self::upstream::{Upstreams, Way};
 use crate::doors::convert;
 use crate::engine::client_address::TrustedProxies;
@@ -108,7 +109,7 @@ pub struct ProxyOptions {
 pub struct Proxy {
     gate: Gate,
     upstreams: Upstreams,
-    accept: AcceptOptions,
+    acceptor: Acceptor,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
@@ -119,12 +120,18 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy with its own connections to the upstream and to the store.
     pub fn new(gate: Gate, options: &ProxyOptions) -> Rc<Self> {
-        let counters = Counters::new(gate.shared().metrics().clone());
+        let metrics = gate.shared().metrics();
+        let counters = Counters::new(metrics.clone());
         let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
+        let acceptor = Acceptor {
+            options: options.accept.clone(),
+            patience: options.timeouts.header,
+            metrics: metrics.clone(),
+        };
         Rc::new(Self {
             gate,
             upstreams,
-            accept: options.accept.clone(),
+            acceptor,
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
@@ -165,6 +172,9 @@ impl Proxy {
             Ok(checked) => checked,
             Err(failure) => return self.failed(&failure, request.into_body(), true),
         };
+        if peer.tls.as_ref().is_some_and(|tls| !tls.covers(&checked.host)) {
+            return self.failed(&Failure::Misdirected, request.into_body(), checked.expects_continue);
+        }
         let judged = match self.judge(peer, &checked.host, &request).await {
             Ok(judged) => judged,
             Err(failure) => return self.failed(&failure, request.into_body(), checked.expects_continue),
@@ -202,7 +212,7 @@ impl Proxy {
             query: request.uri().query(),
             headers: &headers,
             client: self.trusted_proxies.client(peer.address, &headers),
-            tls_subject: None,
+            tls_subject: peer.tls.as_ref().and_then(|tls| tls.subject.as_deref()),
             now: self.clock.now(),
         };
         self.gate.judge(&view).await.map_err(Failure::BadCost)
