@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::DnType;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
@@ -205,6 +206,42 @@ fn the_subject_of_a_certificate_is_an_id() {
         });
         assert_eq!(statuses, expected, "{name:?}");
     }
+}
+
+#[test]
+fn subjects_read_as_those_of_openssl() {
+    let authority = Authority::new();
+    authority.sign("own", &["a.example"]);
+    authority.sign_with("client", &[], |subject| {
+        subject.push(DnType::CountryName, "DE");
+        subject.push(DnType::OrganizationalUnitName, " #1, \"x\" + <y>; \\ = ü\t ");
+        for (attribute, text) in [
+            (&[2, 5, 4, 5][..], "4711"),
+            (&[2, 5, 4, 9], "Street 1"),
+            (&[0, 9, 2342, 19_200_300, 100, 1, 1], "user"),
+            (&[1, 2, 840, 113_549, 1, 9, 1], "a@b.example"),
+            (&[1, 3, 6, 1, 4, 1, 99_999, 1], "of nobody"),
+        ] {
+            subject.push(DnType::CustomDnType(attribute.to_vec()), text);
+        }
+    });
+    // Text beyond ASCII stays as it is, which RFC 4514 allows and OpenSSL does without `esc_msb`.
+    let output = Command::new("openssl")
+        .args(["x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", &authority.file("client.pem")])
+        .output()
+        .expect("openssl is installed");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let subject = text.trim_end().strip_prefix("subject=").unwrap();
+    assert!(subject.contains("a@b.example") && subject.contains("ü"), "{subject}");
+    // Only this one id is not refused.
+    let id = serde_json::to_string(&format!("PerClient:{subject}")).unwrap();
+    let limits = format!(
+        "limits: {{ PerClient: {{ by: {{ tls: subject }}, deny: true }} }}\noverrides: {{ {id}: {{ unlimited: true }} }}"
+    );
+    let weir = serve(&authority, &["own"], &limits, &["--tls-client-ca", &authority.file("ca.pem")]);
+    let client = client(&authority, Some("client"));
+    let (status, body) = Tls::connect(&weir, &client, "a.example").get("a.example").unwrap();
+    assert_eq!(status, 200, "{subject}: {body}");
 }
 
 #[test]

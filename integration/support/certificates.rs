@@ -36,10 +36,16 @@ impl Authority {
 
     /// Writes `NAME.pem` and `NAME.key` for these hosts; the subject is `CN=NAME,O=Acme`.
     pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
+        self.sign_with(name, hosts, |_| {});
+    }
+
+    /// As [`Self::sign`], with more attributes of the subject.
+    pub(crate) fn sign_with(&self, name: &str, hosts: &[&str], more: impl FnOnce(&mut DistinguishedName)) {
         let mut params = CertificateParams::new(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, "Acme");
         params.distinguished_name.push(DnType::CommonName, name);
+        more(&mut params.distinguished_name);
         let key = KeyPair::generate().unwrap();
         fs::write(self.path(&format!("{name}.pem")), params.signed_by(&key, &self.issuer).unwrap().pem()).unwrap();
         fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
