@@ -107,6 +107,9 @@ pub struct Metrics {
     requests: IntCounterVec,
     /// Requests that are being answered.
     pub requests_in_flight: IntGauge,
+    /// Connections that were upgraded to another protocol and are open.
+    pub tunnels: IntGauge,
+    door_limits: IntCounterVec,
     /// Connections of clients that are open.
     pub connections: IntGauge,
     connections_refused: IntCounterVec,
@@ -134,9 +137,72 @@ pub struct Metrics {
     pub panics: IntCounter,
 }
 
+/// What a client came up against at the door: the label `limit` of `weir_http_door_limits_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorLimit {
+    /// The target of a request is too long.
+    Target,
+    /// The fields of a request are too large.
+    HeaderBytes,
+    /// A request has too many fields.
+    HeaderCount,
+    /// A request's body is too long.
+    BodyBytes,
+    /// A connection had all the requests that it may have.
+    Requests,
+    /// The first byte did not come in time.
+    FirstByteTimeout,
+    /// The end of the fields did not come in time.
+    HeaderTimeout,
+    /// No other request came in time.
+    IdleTimeout,
+    /// Nothing of a body moved in time.
+    BodyTimeout,
+    /// A client sends its body too slowly.
+    UploadRate,
+    /// A client reads its response too slowly.
+    DownloadRate,
+    /// Nothing moved in time after an upgrade.
+    TunnelTimeout,
+}
+
+impl DoorLimit {
+    const ALL: [Self; 12] = [
+        Self::Target,
+        Self::HeaderBytes,
+        Self::HeaderCount,
+        Self::BodyBytes,
+        Self::Requests,
+        Self::FirstByteTimeout,
+        Self::HeaderTimeout,
+        Self::IdleTimeout,
+        Self::BodyTimeout,
+        Self::UploadRate,
+        Self::DownloadRate,
+        Self::TunnelTimeout,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::HeaderBytes => "header_bytes",
+            Self::HeaderCount => "header_count",
+            Self::BodyBytes => "body_bytes",
+            Self::Requests => "requests",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::HeaderTimeout => "header_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::UploadRate => "upload_rate",
+            Self::DownloadRate => "download_rate",
+            Self::TunnelTimeout => "tunnel_timeout",
+        }
+    }
+}
+
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 7] =
-    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "body"];
+pub const UPSTREAM_ERRORS: [&str; 8] =
+    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "malformed", "body"];
 
 /// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
@@ -214,6 +280,13 @@ impl Metrics {
             )?,
             requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
+            tunnels: gauge(&registry, "weir_http_tunnels", "Open connections that were upgraded")?,
+            door_limits: counters(
+                &registry,
+                "weir_http_door_limits_total",
+                "Clients that came up against a limit of the door",
+                &["limit"],
+            )?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
             connections_refused: counters(
                 &registry,
@@ -297,6 +370,7 @@ impl Metrics {
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.requests, &REQUEST_CODES),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
+            (&self.door_limits, &DoorLimit::ALL.map(DoorLimit::label)),
             (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
             (&self.connections_failed, &CONNECTION_FAILURES),
@@ -389,6 +463,11 @@ impl Metrics {
             counter.reset();
             counter.inc_by(value);
         }
+    }
+
+    /// Counts a client that came up against a limit of the door.
+    pub fn door_limit(&self, limit: DoorLimit) {
+        self.door_limits.with_label_values(&[limit.label()]).inc();
     }
 
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].

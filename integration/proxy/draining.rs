@@ -102,6 +102,7 @@ fn options(proxy: &str) -> ServerOptions {
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
+            limits: weir::doors::proxy::DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

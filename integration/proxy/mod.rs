@@ -9,3 +9,5 @@ mod large;
 mod limiting;
 mod tls;
 mod waiting;
+mod upstream_tls;
+mod upstreams;

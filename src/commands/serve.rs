@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::door_flags::DoorArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::tls_flags::TlsArgs;
@@ -17,7 +18,7 @@ use super::values::{parse_duration, parse_network};
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{AcceptOptions, ProxyOptions, Timeouts, UpstreamOptions};
+use crate::doors::proxy::{AcceptOptions, ProxyOptions, UpstreamOptions};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -59,13 +60,8 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
     grace: Duration,
 
-    /// How long a connection may be idle, between requests and in the midst of a body
-    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
-    idle_timeout: Duration,
-
-    /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
-    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
-    first_byte_timeout: Duration,
+    #[command(flatten)]
+    door: DoorArgs,
 
     #[command(flatten)]
     tls: TlsArgs,
@@ -94,7 +90,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
-    let (generations, upstream, plan) = match checked {
+    let (generations, (upstream, mut upstream_tls), plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -133,6 +129,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             if let Some(reloader) = &mut tls_reloader {
                 reloader.reload(asked);
             }
+            if let Some(certificates) = &mut upstream_tls {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
@@ -163,13 +162,12 @@ impl Args {
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
                 generations,
                 clock,
-                timeouts: Timeouts {
-                    header: self.first_byte_timeout,
-                    idle: self.idle_timeout,
-                    connect: self.upstream.connect_timeout,
-                    response: self.upstream.response_timeout,
-                    upstream_idle: self.upstream.upstream_idle_timeout,
-                },
+                timeouts: self.door.timeouts(
+                    self.upstream.connect_timeout,
+                    self.upstream.response_timeout,
+                    self.upstream.upstream_idle_timeout,
+                ),
+                limits: self.door.limits(),
             },
             admin_address: Some(self.admin),
             workers: self.workers.unwrap_or(cores),
