@@ -92,7 +92,8 @@ fn nobody_else_can_name_an_address() {
         let mut wire = weir.connect();
         wire.send([header, REQUEST.as_bytes()].concat());
         let response = wire.response();
-        assert_eq!(response.status(), 400, "{}", response.text());
+        // A request line that is none: what would be its version is the balancer's port.
+        assert!(matches!(response.status(), 400 | 505), "{}", response.text());
     }
     assert_eq!(forwarded_for(&weir.connect().get("/")), "127.0.0.1");
 }
