@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{AcceptOptions, ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -102,7 +102,7 @@ fn options(proxy: &str) -> ServerOptions {
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
-            limits: weir::doors::proxy::DoorLimits::default(),
+            limits: DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

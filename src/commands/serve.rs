@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::door_flags::DoorArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
+use super::door_flags::DoorArgs;
 use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
@@ -126,10 +126,10 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
                 Reloaded::Replaced => readiness.reloaded(None),
                 Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
             }
-            if let Some(reloader) = &mut tls_reloader {
-                reloader.reload(asked);
-            }
             if let Some(certificates) = &mut upstream_tls {
+                certificates.reload(asked);
+            }
+            if let Some(certificates) = &mut tls_reloader {
                 certificates.reload(asked);
             }
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use tokio_util::sync::CancellationToken;
 
 use super::forwarding::Peer;
-use super::transport::{Opened, Stream};
+use super::transport::{Opened, Protocol, Stream};
 use super::{Proxy, http1};
 
 impl Proxy {
@@ -14,8 +14,11 @@ impl Proxy {
     /// that was on its way.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         let Some(opened) = self.acceptor.open(stream, peer, &drain).await else { return };
-        let Opened { stream, peer, tls, protocol: _ } = opened;
+        let Opened { stream, peer, tls, protocol } = opened;
         let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer.to_canonical()), tls));
-        http1::serve(self, stream, peer, drain).await;
+        match protocol {
+            Protocol::Http1 => http1::serve(self, stream, peer, drain).await,
+            Protocol::Http2 => {}
+        }
     }
 }

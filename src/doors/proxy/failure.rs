@@ -30,15 +30,15 @@ pub(super) enum Failure {
     /// Its body is longer than the door takes.
     #[error("the body is longer than {0} bytes")]
     TooLong(u64),
+    /// Its host is not the one that the TLS connection was made for.
+    #[error("this connection is for another host")]
+    Misdirected,
     /// It has been here too often.
     #[error("this request has come by here before")]
     Loop,
     /// No `--upstream` is for it.
     #[error("no route leads there")]
     NoRoute,
-    /// It came over a connection of TLS for another host.
-    #[error("the connection's certificate is not for this host")]
-    Misdirected,
     /// It names its own cost, and that is none.
     #[error(transparent)]
     BadCost(BadCost),
@@ -92,11 +92,9 @@ impl Failure {
             Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
                 (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long")
             }
+            Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "this connection is for another host"),
             Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
-            Self::Misdirected => {
-                (StatusCode::MISDIRECTED_REQUEST, "the connection's certificate is not for this host; use another one")
-            }
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
             Self::Upstream(error) => error.status(),
         };

@@ -183,8 +183,7 @@ impl Proxy {
     /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
     async fn decide(&self, context: &Context, request: &mut Request) -> Result<Ruled<'_>, Failure> {
         let host = target::check(request, self.limits.escaped_slashes)?;
-        let tls = context.peer.tls.as_ref();
-        if tls.is_some_and(|tls| !tls.covers(&host)) {
+        if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
         }
         if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
@@ -200,7 +199,7 @@ impl Proxy {
             query,
             headers: &request.fields,
             client: self.trusted_proxies.client(context.peer.address, &request.fields),
-            tls_subject: tls.and_then(|tls| tls.subject.as_deref()),
+            tls_subject: context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref()),
             now: self.clock.now(),
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
