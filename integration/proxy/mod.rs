@@ -1,11 +1,13 @@
 //! The proxy door and the server around it, byte by byte.
 
+mod accept;
 mod admin;
 mod draining;
 mod failing;
 mod forwarding;
 mod large;
 mod limiting;
+mod tls;
 mod waiting;
 mod retrying;
 mod upstream_tls;

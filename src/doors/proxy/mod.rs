@@ -15,6 +15,7 @@ use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
 use self::message::{Request, Response, ResponseBody};
+use self::transport::Acceptor;
 use self::upstream::{Upstreams, Way};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
@@ -115,7 +116,7 @@ pub struct ProxyOptions {
 pub struct Proxy {
     gate: Gate,
     upstreams: Upstreams,
-    accept: AcceptOptions,
+    acceptor: Acceptor,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
@@ -141,12 +142,18 @@ struct Passage {
 impl Proxy {
     /// A proxy with its own connections to the upstream and to the store.
     pub fn new(gate: Gate, options: &ProxyOptions) -> Rc<Self> {
-        let counters = Counters::new(gate.shared().metrics().clone());
+        let metrics = gate.shared().metrics();
+        let counters = Counters::new(metrics.clone());
         let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
+        let acceptor = Acceptor {
+            options: options.accept.clone(),
+            patience: options.timeouts.first_byte,
+            metrics: metrics.clone(),
+        };
         Rc::new(Self {
             gate,
             upstreams,
-            accept: options.accept.clone(),
+            acceptor,
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
