@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream as Target};
+use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -96,11 +96,13 @@ fn options(proxy: &str) -> ServerOptions {
     ServerOptions {
         proxy_address: proxy.parse().unwrap(),
         proxy: ProxyOptions {
-            upstream: Target::Echo,
+            upstream: UpstreamOptions::new(Routes::parse(&["echo"]).unwrap()),
+            accept: AcceptOptions::default(),
             trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
+            limits: DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

@@ -7,3 +7,5 @@ mod forwarding;
 mod large;
 mod limiting;
 mod waiting;
+mod upstream_tls;
+mod upstreams;

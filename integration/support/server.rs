@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) rules: String,
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
+    pub(crate) limits: DoorLimits,
+    pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) grace: Duration,
     pub(crate) clock: Clock,
@@ -49,6 +51,8 @@ impl Setup {
             rules: rules.to_owned(),
             workers: 1,
             timeouts: Timeouts::default(),
+            limits: DoorLimits::default(),
+            accept: AcceptOptions::default(),
             trusted: Vec::new(),
             grace: Duration::from_millis(200),
             clock: Clock::own(),
@@ -57,6 +61,10 @@ impl Setup {
     }
 
     pub(crate) fn start(self, upstream: &str) -> Weir {
+        self.start_with(UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()))
+    }
+
+    pub(crate) fn start_with(self, upstream: UpstreamOptions) -> Weir {
         let metrics = Arc::new(Metrics::new().unwrap());
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
@@ -65,11 +73,13 @@ impl Setup {
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
-                upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
+                upstream,
+                accept: self.accept,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,
                 timeouts: self.timeouts,
+                limits: self.limits,
             },
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             workers: NonZeroUsize::new(self.workers).unwrap(),

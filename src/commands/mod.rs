@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 pub mod check;
 mod config_file;
+mod door_flags;
 pub mod explain;
 mod logging;
 pub mod replay;
@@ -15,6 +16,7 @@ mod scenario;
 pub mod schema;
 pub mod serve;
 mod store;
+mod tls_flags;
 mod upstream_flags;
 mod values;
 

@@ -11,12 +11,14 @@ use ipnet::IpNet;
 
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
+use super::door_flags::DoorArgs;
+use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{ProxyOptions, Timeouts, UpstreamOptions};
+use crate::doors::proxy::{AcceptOptions, ProxyOptions, UpstreamOptions};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -58,13 +60,11 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
     grace: Duration,
 
-    /// How long a connection may be idle, between requests and in the midst of a body
-    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
-    idle_timeout: Duration,
+    #[command(flatten)]
+    door: DoorArgs,
 
-    /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
-    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
-    first_byte_timeout: Duration,
+    #[command(flatten)]
+    tls: TlsArgs,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -86,10 +86,11 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
+        args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
-    let (generations, upstream, plan) = match checked {
+    let (generations, (upstream, mut upstream_tls), plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -107,19 +108,34 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.reload_successful.set(1);
     metrics.reload_timestamp.set(seconds(&clock));
+    let (accept, mut tls_reloader) = match args.tls.accept(&metrics) {
+        Ok(accept) => accept,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
     let local = MemoryStore::new(args.store.max_keys());
     let shared = Arc::new(gate::Shared::new(rules, metrics, local));
     let readiness = Arc::new(Readiness::default());
     let reload = {
         let (shared, readiness) = (Arc::clone(&shared), Arc::clone(&readiness));
-        move |asked| match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
-            Reloaded::Unchanged => {}
-            Reloaded::Replaced => readiness.reloaded(None),
-            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+        move |asked| {
+            match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+                Reloaded::Unchanged => {}
+                Reloaded::Replaced => readiness.reloaded(None),
+                Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+            }
+            if let Some(certificates) = &mut upstream_tls {
+                certificates.reload(asked);
+            }
+            if let Some(certificates) = &mut tls_reloader {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let options = args.server_options(generations, upstream, clock);
+    let options = args.server_options(generations, upstream, accept, clock);
     match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
@@ -130,22 +146,28 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn server_options(&self, generations: Generations, upstream: UpstreamOptions, clock: Clock) -> ServerOptions {
+    fn server_options(
+        &self,
+        generations: Generations,
+        upstream: UpstreamOptions,
+        accept: AcceptOptions,
+        clock: Clock,
+    ) -> ServerOptions {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         ServerOptions {
             proxy_address: self.proxy.clone(),
             proxy: ProxyOptions {
                 upstream,
+                accept,
                 trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
                 generations,
                 clock,
-                timeouts: Timeouts {
-                    header: self.first_byte_timeout,
-                    idle: self.idle_timeout,
-                    connect: self.upstream.connect_timeout,
-                    response: self.upstream.response_timeout,
-                    upstream_idle: self.upstream.upstream_idle_timeout,
-                },
+                timeouts: self.door.timeouts(
+                    self.upstream.connect_timeout,
+                    self.upstream.response_timeout,
+                    self.upstream.upstream_idle_timeout,
+                ),
+                limits: self.door.limits(),
             },
             admin_address: Some(self.admin),
             workers: self.workers.unwrap_or(cores),
