@@ -121,6 +121,7 @@ where
 {
     async fn run(mut self, proxy: &Proxy, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
+        self.wakeups.wake_socket();
         let mut alarm = pin!(sleep_until(self.deadline(proxy).0.into()));
         poll_fn(|cx| {
             self.traffic.wake();
