@@ -7,6 +7,7 @@ use http::StatusCode;
 use super::activity::Activity;
 use super::forwarding::{self, Peer};
 use super::http1::ClientIo;
+use super::http2::Responder;
 use crate::engine::fields::Fields;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
@@ -22,6 +23,8 @@ pub(super) struct Context {
 pub(super) enum Interim {
     /// Into an HTTP/1 connection, before the response.
     Http1(Rc<ClientIo>),
+    /// Onto a stream of HTTP/2, before the response.
+    Http2(Rc<Responder>),
 }
 
 impl Interim {
@@ -30,6 +33,14 @@ impl Interim {
         forwarding::strip(&mut fields);
         match self {
             Self::Http1(io) => io.interim(status, &fields),
+            Self::Http2(responder) => responder.interim(status, &fields),
+        }
+    }
+
+    /// The limits have been asked. If the client has taken its request back meanwhile, nothing comes after this.
+    pub(super) async fn judged(&self) {
+        if let Self::Http2(responder) = self {
+            responder.judged().await;
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass), [`forwarding`] (what a proxy
 //! takes away and adds) and [`upstream`]; what goes wrong on the way becomes an answer in [`failure`]. A client's
 //! connection is one task ([`connection`]), and all that happens for its request happens in it, the upstream's
-//! connection included ([`http1`]).
+//! connection included ([`http1`], [`http2`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,6 +33,7 @@ mod echo;
 mod failure;
 mod forwarding;
 mod http1;
+mod http2;
 mod limits;
 mod log;
 mod message;
@@ -42,6 +43,7 @@ mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
 pub use http1::HeadLimits;
+pub use http2::Http2Limits;
 pub use limits::DoorLimits;
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
@@ -203,6 +205,7 @@ impl Proxy {
             now: self.clock.now(),
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
+        context.interim.judged().await;
         if judged.verdict.is_allowed() {
             return Ok(Ruled::Passed(way, judged));
         }
