@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod commands;
+mod handover;
 mod layers;
 mod proxy;
 mod redis;

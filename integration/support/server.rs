@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
+use weir::doors::proxy::access_log::AccessLog;
+use weir::doors::proxy::admission::{Admission, ConnectionLimits};
 use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
@@ -30,7 +32,10 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
     pub(crate) trusted: Vec<&'static str>,
+    pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
+    pub(crate) connections: ConnectionLimits,
+    pub(crate) access_log: Option<AccessLog>,
     pub(crate) clock: Clock,
     pub(crate) store: Option<MakeStore>,
 }
@@ -50,7 +55,10 @@ impl Setup {
             workers: 1,
             timeouts: Timeouts::default(),
             trusted: Vec::new(),
+            drain_delay: Duration::ZERO,
             grace: Duration::from_millis(200),
+            connections: ConnectionLimits::default(),
+            access_log: None,
             clock: Clock::own(),
             store: None,
         }
@@ -60,7 +68,7 @@ impl Setup {
         let metrics = Arc::new(Metrics::new().unwrap());
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
-        let shared = Arc::new(Shared::new(rules(&self.rules), metrics, local));
+        let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local));
         let readiness = Arc::new(Readiness::default());
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
@@ -70,9 +78,12 @@ impl Setup {
                 generations: Generations::default(),
                 clock: self.clock,
                 timeouts: self.timeouts,
+                admission: Admission::new(self.connections, &metrics),
+                access_log: self.access_log,
             },
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             workers: NonZeroUsize::new(self.workers).unwrap(),
+            drain_delay: self.drain_delay,
             grace: self.grace,
             handle_signals: false,
         };

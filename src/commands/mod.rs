@@ -9,6 +9,7 @@ pub mod check;
 mod config_file;
 pub mod explain;
 mod logging;
+mod process;
 pub mod replay;
 mod rules;
 mod scenario;

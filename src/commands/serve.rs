@@ -3,12 +3,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::values::{parse_duration, parse_network};
@@ -42,10 +42,6 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
 
-    /// Worker threads; one a core unless given
-    #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
-    workers: Option<NonZeroUsize>,
-
     /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
     trusted_proxies: Vec<IpNet>,
@@ -53,10 +49,6 @@ pub struct Args {
     /// Generations of rate limit fields: ietf-11, ietf-03, x-ratelimit, none
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
-
-    /// How long requests may go on after SIGTERM
-    #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
-    grace: Duration,
 
     /// How long connecting to the upstream may take
     #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
@@ -77,6 +69,9 @@ pub struct Args {
     /// How long an idle connection to the upstream is kept; less than the upstream keeps it
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
     upstream_idle_timeout: Duration,
+
+    #[command(flatten)]
+    process: ProcessArgs,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -131,7 +126,28 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let options = args.server_options(generations, upstream, clock);
+    let access_log = match args.process.access_log(shared.metrics()) {
+        Ok(access_log) => access_log,
+        Err(error) => return could_not_start(err, &error),
+    };
+    let trusted_proxies = TrustedProxies::new(args.trusted_proxies.clone());
+    let options = ServerOptions {
+        proxy_address: args.proxy.clone(),
+        proxy: ProxyOptions {
+            upstream,
+            admission: args.process.admission(&trusted_proxies, shared.metrics()),
+            trusted_proxies,
+            generations,
+            clock,
+            timeouts: args.timeouts(),
+            access_log,
+        },
+        admin_address: Some(args.admin),
+        workers: args.process.workers(),
+        drain_delay: args.process.drain_delay,
+        grace: args.process.grace,
+        handle_signals: true,
+    };
     match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
@@ -142,27 +158,13 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 impl Args {
-    fn server_options(&self, generations: Generations, upstream: Upstream, clock: Clock) -> ServerOptions {
-        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        ServerOptions {
-            proxy_address: self.proxy.clone(),
-            proxy: ProxyOptions {
-                upstream,
-                trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
-                generations,
-                clock,
-                timeouts: Timeouts {
-                    header: self.first_byte_timeout,
-                    idle: self.idle_timeout,
-                    connect: self.connect_timeout,
-                    response: self.response_timeout,
-                    upstream_idle: self.upstream_idle_timeout,
-                },
-            },
-            admin_address: Some(self.admin),
-            workers: self.workers.unwrap_or(cores),
-            grace: self.grace,
-            handle_signals: true,
+    fn timeouts(&self) -> Timeouts {
+        Timeouts {
+            header: self.first_byte_timeout,
+            idle: self.idle_timeout,
+            connect: self.connect_timeout,
+            response: self.response_timeout,
+            upstream_idle: self.upstream_idle_timeout,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use http::{HeaderMap, Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 
+use self::access_log::AccessLog;
 use self::activity::Activity;
+use self::admission::Admission;
 use self::body::{Content, RequestBody, ResponseBody};
 use self::counters::{Counters, InFlight};
 use self::failure::Failure;
@@ -98,6 +101,10 @@ pub struct ProxyOptions {
     pub clock: Clock,
     /// How long to wait for what.
     pub timeouts: Timeouts,
+    /// The connections of all workers.
+    pub admission: Arc<Admission>,
+    /// Where requests are logged, if they are.
+    pub access_log: Option<AccessLog>,
 }
 
 /// A worker's proxy.
