@@ -117,12 +117,24 @@ pub struct Metrics {
     /// Until the upstream's response fields.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
+    /// Addresses of upstreams by state, each as often as there are workers: every worker has its own view.
+    upstream_endpoints: IntGaugeVec,
+    /// Addresses that were left alone for a while because their requests failed.
+    pub upstream_ejections: IntCounter,
+    /// Requests that were sent a second time.
+    pub upstream_retries: IntCounter,
+    /// Lookups of upstreams' names that gave no address.
+    pub upstream_resolve_errors: IntCounter,
     /// Tasks that panicked; each cost one connection.
     pub panics: IntCounter,
 }
 
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 5] = ["connect", "connect_timeout", "response_timeout", "closed", "body"];
+pub const UPSTREAM_ERRORS: [&str; 7] =
+    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "body"];
+
+/// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
+pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
 
 /// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +231,24 @@ impl Metrics {
                 "Upstream failures by reason",
                 &["reason"],
             )?,
+            upstream_endpoints: register(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new("weir_upstream_endpoints", "Addresses of upstreams by state, once for each worker"),
+                    &["state"],
+                )?,
+            )?,
+            upstream_ejections: counter(
+                &registry,
+                "weir_upstream_ejections_total",
+                "Addresses left alone for a while because their requests failed",
+            )?,
+            upstream_retries: counter(&registry, "weir_upstream_retries_total", "Requests sent a second time")?,
+            upstream_resolve_errors: counter(
+                &registry,
+                "weir_upstream_resolve_errors_total",
+                "Lookups of upstreams' names that gave no address",
+            )?,
             panics: counter(&registry, "weir_panics_total", "Tasks that panicked, one connection each")?,
             registry,
         };
@@ -239,6 +269,7 @@ impl Metrics {
                 metric.with_label_values(&[value]);
             }
         }
+        self.upstream_endpoints();
         let labels = ["version", "rustc"];
         let info = IntGaugeVec::new(Opts::new("weir_build_info", "Always 1; the labels tell the build"), &labels)?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_RUST_VERSION")]).set(1);
@@ -305,6 +336,11 @@ impl Metrics {
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].
     pub fn upstream_error(&self, reason: &'static str) {
         self.upstream_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// The handles of `weir_upstream_endpoints`, in the order of [`ENDPOINT_STATES`].
+    pub fn upstream_endpoints(&self) -> [IntGauge; ENDPOINT_STATES.len()] {
+        ENDPOINT_STATES.map(|state| self.upstream_endpoints.with_label_values(&[state]))
     }
 
     /// The text exposition format, version 0.0.4.

@@ -10,60 +10,72 @@ over the rounds, ratios are medians of the rounds' ratios:
     PSS MiB      the largest proportional set size seen, sampled four times a second; with Redis also the server's
 
 The answers are checked: all 200 where the limit is ample, more than 99 % 429 where it is not, and none that the store
-did not decide.
+did not decide; and the status, body and HTTP version of one answer after each turn.
+
+--workers, --tls, --http2 and --body make a variant, alone or together; --all measures the plain run and then each
+variant alone. The client is wrk, and h2load with --http2, where percentiles come from h2load's log of every request.
 
 `--scale` instead compares Weir with 1 limit to Weir with 10,000 limits on as many paths and 1,000,000 overrides.
 What this needs beside Weir comes with `integration/install.sh bench`.
 """
 
 import argparse
-import http.client
+import dataclasses
 import json
 import os
 import pathlib
 import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 
 import contenders
+import loads
+import report
 import scale
 from processes import Failure
+from stage import Certificate, Stage, program, version, weir_program
 
-HERE = pathlib.Path(__file__).resolve().parent
-
-# Weir's CPU a request divided by nginx's, at most.
-TARGETS = {
-    ("passing", "weir"): 1.3,
-    ("refused", "weir"): 1.3,
-    ("passing", "weir+redis"): 3.0,
-    ("refused", "weir+redis"): 3.0,
-}
-COLUMNS = {"cpu_us": "CPU us/req", "rps": "req/s", "p50_us": "p50 us", "p99_us": "p99 us", "pss_mib": "PSS MiB"}
+LARGE_BODY = 65536
+STARTERS = {"nginx": contenders.nginx, "haproxy": contenders.haproxy, "envoy": contenders.envoy}
 
 
-def load(contender, path, seconds, connections):
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What is asked of the contenders, and where that differs from the plain run."""
+
+    workers: int = 1
+    tls: bool = False
+    http2: bool = False
+    body: int | None = None
+
+    def name(self):
+        """What differs, in the words of the command line."""
+        parts = [f"--workers {self.workers}"] if self.workers > 1 else []
+        parts += ["--tls"] if self.tls else []
+        parts += ["--http2"] if self.http2 else []
+        parts += [f"--body {self.body}"] if self.body else []
+        return " ".join(parts) or "plain"
+
+    def front(self, stage):
+        body = contenders.BODY if self.body is None else b"x" * self.body
+        certificate = Certificate(stage.directory) if self.tls else None
+        return contenders.Front(self.workers, certificate, self.http2, body)
+
+
+ALL = [Variant(), Variant(workers=2), Variant(tls=True), Variant(http2=True), Variant(body=LARGE_BODY)]
+
+
+def load(contender, front, path, seconds, options):
     """One turn of one contender."""
-    command = [contenders.program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
-    command += ["-s", str(HERE / "wrk.lua"), f"http://127.0.0.1:{contender.port}{path}"]
     undecided = contender.store_errors()
-    before, memory, waited = contender.cpu_seconds(), contender.pss_mib(), 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as wrk:
-        while True:
-            try:
-                said = wrk.communicate(timeout=0.25)[0]
-                break
-            except subprocess.TimeoutExpired:
-                memory, waited = max(memory, contender.pss_mib()), waited + 0.25
-                if waited > seconds + 10:
-                    wrk.kill()
-                    raise Failure(f"wrk did not end {seconds + 10} s after it began on {contender.name}") from None
+    memory = [contender.pss_mib()]
+    url, sample = front.url(contender.port, path), lambda: memory.append(contender.pss_mib())
+    before = contender.cpu_seconds()
+    if front.http2:
+        figures = loads.h2load(url, seconds, options.connections, options.streams, sample)
+    else:
+        figures = loads.wrk(url, seconds, options.connections, sample)
     used = contender.cpu_seconds() - before
-    try:
-        figures = json.loads(said.splitlines()[-1])
-    except (IndexError, ValueError):
-        raise Failure(f"wrk on {contender.name} said no figures:\n{said}") from None
     if not figures["requests"]:
         raise Failure(f"{contender.name} answered nothing:\n{contender.processes[-1].last_words()}")
     return {
@@ -71,102 +83,75 @@ def load(contender, path, seconds, connections):
         "rps": figures["requests"] / figures["micros"] * 1e6,
         "p50_us": figures["p50"],
         "p99_us": figures["p99"],
-        "pss_mib": memory,
+        "pss_mib": max(memory),
         "refused": figures["statuses_above_399"] / figures["requests"],
         "socket_errors": figures["socket_errors"],
         "store_errors": contender.store_errors() - undecided,
     }
 
 
-def answer(contender, path):
-    """The status and body of one request."""
-    connection = http.client.HTTPConnection("127.0.0.1", contender.port, timeout=5)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    finally:
-        connection.close()
-
-
-def check_answers(contender, scenario, path, turn):
+def check_answers(contender, front, scenario, path, turn):
     """A contender that answers something else is cheap for the wrong reason."""
-    status, body = answer(contender, path)
+    url = front.url(contender.port, path)
+    flags = ["--http2-prior-knowledge"] if front.http2 and not front.certificate else []
+    flags += ["--tlsv1.3"] if front.certificate else []
+    status, http_version, body = loads.answer(url, *flags)
     who = f"{contender.name}, {scenario}"
+    if http_version != ("2" if front.http2 else "1.1"):
+        raise Failure(f"{who}: answers in HTTP/{http_version}")
     if turn["store_errors"]:
         raise Failure(f"{who}: {turn['store_errors']:.0f} requests were not decided by the store")
     if scenario == "passing":
-        if (status, body) != (200, contenders.BODY):
+        if (status, body) != (200, front.body):
             raise Failure(f"{who}: want 200 and the upstream's body, got {status} and {body[:80]!r}")
         if turn["refused"] or turn["socket_errors"]:
             raise Failure(f"{who}: {turn['refused']:.2%} refused, {turn['socket_errors']} socket errors")
         return
     # One request a second may pass, and the one that asks here may be it.
     if status == 200:
-        status, _ = answer(contender, path)
+        status, _, _ = loads.answer(url, *flags)
     if status != 429:
         raise Failure(f"{who}: want 429, got {status}")
     if turn["refused"] <= 0.99 or turn["socket_errors"]:
         raise Failure(f"{who}: only {turn['refused']:.2%} refused, {turn['socket_errors']} socket errors")
 
 
-def rounds(running, scenario, path, options):
+def rounds(running, front, scenario, path, options):
     """The turns of all contenders by name; the warm-up is left out."""
     turns = {contender.name: [] for contender in running}
     for number in range(options.rounds + 1):
         for contender in running:
             seconds = 1 if number == 0 else options.seconds
-            turn = load(contender, path, seconds, options.connections)
-            check_answers(contender, scenario, path, turn)
+            turn = load(contender, front, path, seconds, options)
+            check_answers(contender, front, scenario, path, turn)
             if number:
                 turns[contender.name].append(turn)
         print(f"{scenario}: {'warm-up' if number == 0 else f'round {number} of {options.rounds}'}", file=sys.stderr)
     return turns
 
 
-def summary(turns):
-    figures = {column: statistics.median(turn[column] for turn in turns) for column in COLUMNS}
-    return figures | {"pss_mib": max(turn["pss_mib"] for turn in turns), "rounds": turns}
+def run_variant(variant, starters, options):
+    """Measures all scenarios of a variant, prints them, and returns every figure."""
+    done = {"variant": variant.name(), "options": dataclasses.asdict(variant), "ratios": []}
+    for scenario in ["passing", "refused"] if options.scenario == "both" else [options.scenario]:
+        with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, Stage(directory) as stage:
+            # nginx' workers are of another user when it is started by root.
+            stage.directory.chmod(0o755)
+            front = variant.front(stage)
+            upstream = contenders.upstream(stage, front.body)
+            running = [start(stage, scenario, upstream.port, front) for start in starters]
+            turns = rounds(running, front, scenario, "/", options)
+        done[scenario] = {name: report.summary(of_one) for name, of_one in turns.items()}
+        plain = variant == Variant()
+        rows = report.ratios(scenario, turns, plain)
+        done["ratios"] += [row | {"variant": variant.name()} for row in rows]
+        report.print_table(f"{variant.name()}, {scenario}", done[scenario])
+    if done["ratios"]:
+        report.print_ratios(variant.name(), done["ratios"])
+    return done
 
 
-def ratio(turns, others):
-    return statistics.median(turn["cpu_us"] / other["cpu_us"] for turn, other in zip(turns, others, strict=True))
-
-
-def run_scenario(scenario, starters, options):
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, contenders.Stage(directory) as stage:
-        upstream = contenders.upstream(stage)
-        running = [start(stage, scenario, upstream.port, options.workers) for start in starters]
-        turns = rounds(running, scenario, "/", options)
-    ratios = [
-        {"scenario": scenario, "weir": name, "peer": peer, "cpu_ratio": ratio(turns[name], turns[peer])}
-        for name in turns
-        if name.startswith("weir")
-        for peer in turns
-        if not peer.startswith("weir")
-    ]
-    return {name: summary(of_one) for name, of_one in turns.items()}, ratios
-
-
-def print_table(scenario, results):
-    print(f"\n{scenario:12}" + "".join(f"{title:>12}" for title in COLUMNS.values()))
-    for name, figures in results.items():
-        print(f"{name:12}" + "".join(f"{figures[column]:12,.{digits(column)}f}" for column in COLUMNS))
-
-
-def digits(column):
-    return {"cpu_us": 2, "pss_mib": 1}.get(column, 0)
-
-
-def print_ratios(ratios):
-    print("\nCPU per request, Weir / peer")
-    for row in ratios:
-        target = TARGETS.get((row["scenario"], row["weir"])) if row["peer"] == "nginx" else None
-        verdict = "" if target is None else f"   at most {target}: {'hit' if row['cpu_ratio'] <= target else 'MISS'}"
-        print(f"{row['scenario']:9} {row['weir']:11} / {row['peer']:8} {row['cpu_ratio']:6.2f}{verdict}")
-
-
-def machine(weir):
+def machine(weir, names):
     facts = {
         "cores": os.cpu_count(),
         "cpu": next(
@@ -174,70 +159,72 @@ def machine(weir):
             platform.machine(),
         ),
         "kernel": platform.release(),
-        "nginx": contenders.version([contenders.program("nginx"), "-v"]),
-        "wrk": contenders.version([contenders.program("wrk"), "-v"]),
+        "wrk": version([program("wrk"), "-v"]),
+        "h2load": version([program("h2load"), "--version"]),
+        "nginx": version([program("nginx"), "-v"]),
     }
     if weir:
-        facts["weir"] = contenders.version([weir, "--version"])
-        facts["redis"] = contenders.version([contenders.program("redis-server"), "--version"])
+        facts["weir"] = version([weir, "--version"])
+    if "weir+redis" in names:
+        facts["redis"] = version([program("redis-server"), "--version"])
+    if "haproxy" in names:
+        facts["haproxy"] = version([program("haproxy"), "-v"])
+    if "envoy" in names:
+        facts["envoy"] = version([contenders.envoy_program(), "--version"])
     return facts
 
 
-def main():
+def parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", choices=["passing", "refused", "both"], default="both")
+    parser.add_argument("--all", action="store_true", help="the plain run and each variant alone")
+    parser.add_argument("--workers", type=positive, default=1, help="of each contender (default: %(default)s)")
+    parser.add_argument("--tls", action="store_true", help="TLS 1.3 between client and contenders")
+    parser.add_argument("--http2", action="store_true", help="HTTP/2 between client and contenders; h2c without --tls")
+    parser.add_argument("--body", type=positive, metavar="BYTES", help="of each of the upstream's answers")
     parser.add_argument("--scale", action="store_true", help="1 limit against 10,000 limits and 1,000,000 overrides")
     parser.add_argument("--rounds", type=positive, default=5, help="counted rounds (default: %(default)s)")
     parser.add_argument("--seconds", type=positive, default=4, help="of each turn (default: %(default)s)")
     parser.add_argument("--connections", type=positive, default=64, help="kept alive (default: %(default)s)")
-    parser.add_argument("--workers", type=positive, default=1, help="of each contender (default: %(default)s)")
+    parser.add_argument("--streams", type=positive, default=1, help="at once on each, for --http2 (default: %(default)s)")
     parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
-    parser.add_argument("--peers-only", action="store_true", help="leave Weir out")
+    known = ["weir", "weir+redis", *STARTERS]
+    parser.add_argument("--only", metavar="NAME,..", type=subset(known), default=known, help=f"of {', '.join(known)}")
     parser.add_argument("--json", metavar="FILE", help="also write every figure of every round there")
-    options = parser.parse_args()
+    return parser
+
+
+def main():
+    options = parser().parse_args()
     # A run takes minutes; what is known is said at once, into a pipe too.
     sys.stdout.reconfigure(line_buffering=True)
     try:
-        report = run(options)
+        done = run(options)
     except Failure as failure:
         sys.exit(f"{pathlib.Path(__file__).name}: {failure}")
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        pathlib.Path(options.json).write_text(json.dumps(done, indent=2) + "\n", encoding="utf-8")
 
 
 def run(options):
-    weir = None if options.peers_only else contenders.weir_program(options.weir)
-    facts = machine(weir)
-    report = {"machine": facts, "options": vars(options)}
-    if options.scale:
-        if weir is None:
-            raise Failure("--scale measures Weir; leave out --peers-only")
-        print_facts(facts)
-        report["scale"] = scale.run(weir, options, rounds, ratio)
-        return report
-    facts["haproxy"] = contenders.version([contenders.program("haproxy"), "-v"])
-    facts["envoy"] = contenders.version([contenders.envoy_program(), "--version"])
-    print_facts(facts)
-    starters = [contenders.nginx, contenders.haproxy, contenders.envoy]
-    if weir:
-        starters = [contenders.weir(weir), contenders.weir_redis(weir), *starters]
-    scenarios = ["passing", "refused"] if options.scenario == "both" else [options.scenario]
-    ratios = []
-    for scenario in scenarios:
-        report[scenario], of_scenario = run_scenario(scenario, starters, options)
-        ratios += of_scenario
-        print_table(scenario, report[scenario])
-    report["ratios"] = ratios
-    if weir:
-        print_ratios(ratios)
-    print(f"\nmedians of {options.rounds} rounds of {options.seconds} s, {options.connections} connections, ", end="")
-    print(f"{options.workers} worker(s) each")
-    return report
-
-
-def print_facts(facts):
+    needs_weir = options.scale or any(name.startswith("weir") for name in options.only)
+    weir = weir_program(options.weir) if needs_weir else None
+    facts = machine(weir, [] if options.scale else options.only)
     for name, fact in facts.items():
         print(f"{name:8} {fact}")
+    done = {"machine": facts, "options": vars(options)}
+    given = Variant(options.workers, options.tls, options.http2, options.body)
+    if options.all and given != Variant():
+        raise Failure("--all measures the variants one by one; leave out --workers, --tls, --http2 and --body")
+    if options.scale:
+        done["scale"] = scale.run(weir, options, rounds)
+        return done
+    starters = {"weir": contenders.weir(weir), "weir+redis": contenders.weir_redis(weir)} | STARTERS
+    chosen = [start for name, start in starters.items() if name in options.only]
+    done["variants"] = [run_variant(variant, chosen, options) for variant in (ALL if options.all else [given])]
+    report.print_misses([row for variant in done["variants"] for row in variant["ratios"]])
+    print(f"medians of {options.rounds} rounds of {options.seconds} s, {options.connections} connections")
+    return done
 
 
 def positive(text):
@@ -245,6 +232,16 @@ def positive(text):
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
+
+
+def subset(known):
+    def parse(text):
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"`{unknown[0]}` is none of {', '.join(known)}")
+        return names
+
+    return parse
 
 
 if __name__ == "__main__":

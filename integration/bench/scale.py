@@ -9,6 +9,9 @@ import statistics
 import tempfile
 
 import contenders
+import report
+from processes import free_ports
+from stage import Stage
 
 LIMITS = 10_000
 OVERRIDES = 1_000_000
@@ -33,22 +36,23 @@ def write_files(stage):
     return few, many, stage.write("overrides.yaml", "".join(lines))
 
 
-def run(binary, options, rounds, ratio):
+def run(binary, options, rounds):
     """Starts both, loads both in turn, prints and returns the figures."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, contenders.Stage(directory) as stage:
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, Stage(directory) as stage:
         few, many, overrides = write_files(stage)
         upstream = contenders.upstream(stage)
+        front = contenders.Front(workers=options.workers)
         running, figures = [], {}
         for name, limits, more in [("few", few, []), ("many", many, ["--overrides", overrides])]:
-            ports = contenders.free_ports(2)
-            command = contenders.weir_command(binary, upstream.port, ports, options.workers, limits, *more)
+            ports = free_ports(2)
+            command = contenders.weir_command(binary, upstream.port, ports, front, limits, *more)
             process, seconds = stage.start(name, command, ports[0])
             running.append(contenders.Contender(name, [process]))
             figures[name] = {"load_seconds": seconds, "pss_mib": process.pss_mib()}
-        turns = rounds(running, "passing", PATH, options)
+        turns = rounds(running, front, "passing", PATH, options)
     for name, of_one in turns.items():
         figures[name] |= {"cpu_us": statistics.median(turn["cpu_us"] for turn in of_one), "rounds": of_one}
-    figures["cpu_ratio"] = ratio(turns["many"], turns["few"])
+    figures["cpu_ratio"] = report.ratio(turns["many"], turns["few"])
     print(f"\n{'rules':42}{'CPU us/req':>12}{'load s':>10}{'PSS MiB':>10}")
     for name, title in [("few", "1 limit"), ("many", f"{LIMITS:,} limits, {OVERRIDES:,} overrides")]:
         row = figures[name]

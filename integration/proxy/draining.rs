@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
 use weir::doors::proxy::admission::{Admission, ConnectionLimits};
-use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream as Target};
+use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -135,7 +135,7 @@ fn options(proxy: &str) -> ServerOptions {
     ServerOptions {
         proxy_address: proxy.parse().unwrap(),
         proxy: ProxyOptions {
-            upstream: Target::Echo,
+            upstream: UpstreamOptions::new(Routes::parse(&["echo"]).unwrap()),
             trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),

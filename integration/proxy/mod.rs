@@ -4,5 +4,6 @@ mod admin;
 mod draining;
 mod failing;
 mod forwarding;
+mod large;
 mod limiting;
 mod waiting;

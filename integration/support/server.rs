@@ -9,7 +9,7 @@ use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
 use weir::doors::proxy::access_log::AccessLog;
 use weir::doors::proxy::admission::{Admission, ConnectionLimits};
-use weir::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -73,7 +73,7 @@ impl Setup {
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
-                upstream: Upstream::parse(upstream).unwrap(),
+                upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,

@@ -16,6 +16,7 @@ mod scenario;
 pub mod schema;
 pub mod serve;
 mod store;
+mod upstream_flags;
 mod values;
 
 /// Weir decides, for every request, whether it may pass, and tells the client where it stands

@@ -11,11 +11,12 @@ use ipnet::IpNet;
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
+use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{ProxyOptions, Timeouts, Upstream};
+use crate::doors::proxy::{ProxyOptions, Timeouts, UpstreamOptions};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -30,9 +31,8 @@ use crate::store::memory::MemoryStore;
 /// beats a variable, and a variable beats the file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where allowed requests go: `http://host:port`, or `echo`, which answers with what it received
-    #[arg(long, value_name = "URL", env = "WEIR_UPSTREAM")]
-    upstream: Vec<String>,
+    #[command(flatten)]
+    upstream: UpstreamArgs,
 
     /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
@@ -50,14 +50,6 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
 
-    /// How long connecting to the upstream may take
-    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
-    connect_timeout: Duration,
-
-    /// How long the upstream may take to begin its response
-    #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
-    response_timeout: Duration,
-
     /// How long a connection may be idle, between requests and in the midst of a body
     #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
     idle_timeout: Duration,
@@ -65,10 +57,6 @@ pub struct Args {
     /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
     #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     first_byte_timeout: Duration,
-
-    /// How long an idle connection to the upstream is kept; less than the upstream keeps it
-    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
-    upstream_idle_timeout: Duration,
 
     #[command(flatten)]
     process: ProcessArgs,
@@ -92,7 +80,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let checked = logging::start(&args.log).and_then(|()| {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
-        let upstream = upstream(&args.upstream)?;
+        let upstream = args.upstream.options()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
@@ -162,26 +150,10 @@ impl Args {
         Timeouts {
             header: self.first_byte_timeout,
             idle: self.idle_timeout,
-            connect: self.connect_timeout,
-            response: self.response_timeout,
-            upstream_idle: self.upstream_idle_timeout,
+            connect: self.upstream.connect_timeout,
+            response: self.upstream.response_timeout,
+            upstream_idle: self.upstream.upstream_idle_timeout,
         }
-    }
-}
-
-/// The one upstream. Routes by host and prefix have their place in the syntax, so that they are refused by name
-/// rather than taken for a part of an address.
-fn upstream(given: &[String]) -> Result<Upstream, String> {
-    match given {
-        [] => Err(
-            "--upstream is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try the rules"
-                .into(),
-        ),
-        [one] if one.contains('=') || one.contains(',') => Err(format!(
-            "--upstream `{one}`: routes and several addresses are not supported by this version of Weir; give one URL"
-        )),
-        [one] => Upstream::parse(one).map_err(|error| format!("--upstream: {error}")),
-        _ => Err("--upstream: several upstreams are not supported by this version of Weir; give one".into()),
     }
 }
 

@@ -8,7 +8,7 @@ use http::StatusCode;
 use prometheus::IntCounter;
 
 use super::activity::Activity;
-use crate::metrics::{Metrics, REQUEST_CODES, observe};
+use crate::metrics::{ENDPOINT_STATES, Metrics, REQUEST_CODES, observe};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
@@ -42,6 +42,30 @@ impl Counters {
     /// Counts an upstream's response and the time until its fields.
     pub(super) fn upstream_answered(&self, span: Duration) {
         observe(&self.metrics.upstream_seconds, span);
+    }
+
+    /// Counts an endpoint that is left alone for a while.
+    pub(super) fn upstream_ejected(&self) {
+        self.metrics.upstream_ejections.inc();
+    }
+
+    /// Counts a request that is sent a second time.
+    pub(super) fn upstream_retried(&self) {
+        self.metrics.upstream_retries.inc();
+    }
+
+    /// Counts a lookup of an upstream's name that gave no address.
+    pub(super) fn upstream_unresolved(&self) {
+        self.metrics.upstream_resolve_errors.inc();
+    }
+
+    /// Adds to the endpoints of each state, in the order of [`crate::metrics::ENDPOINT_STATES`].
+    pub(super) fn add_endpoints(&self, changes: [i64; ENDPOINT_STATES.len()]) {
+        for (gauge, change) in self.metrics.upstream_endpoints().iter().zip(changes) {
+            if change != 0 {
+                gauge.add(change);
+            }
+        }
     }
 
     /// Counts an upstream's failure; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].

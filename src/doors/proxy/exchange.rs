@@ -8,7 +8,6 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -22,7 +21,7 @@ use super::MAX_BUFFER;
 use super::activity::Activity;
 use super::body::RequestBody;
 use super::failure::UpstreamError;
-use super::pool::Pool;
+use super::upstream::Lease;
 use super::stream::Compact;
 
 /// A connection to an upstream. It goes from hand to hand in a box: it is a kilobyte.
@@ -31,8 +30,6 @@ pub(super) struct Connection {
     sender: http1::SendRequest<RequestBody>,
     /// `None` when it is closed.
     driver: Option<http1::Connection<TokioIo<Compact<TcpStream>>, RequestBody>>,
-    /// When it came into the pool.
-    pub(super) idle_since: Instant,
 }
 
 /// How sending a request went wrong.
@@ -49,7 +46,7 @@ impl Connection {
     pub(super) async fn handshake(stream: TcpStream) -> Result<Box<Self>, hyper::Error> {
         let (sender, driver) =
             http1::Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(Compact(stream))).await?;
-        Ok(Box::new(Self { sender, driver: Some(driver), idle_since: Instant::now() }))
+        Ok(Box::new(Self { sender, driver: Some(driver) }))
     }
 
     /// Reads and writes what can be read and written now.
@@ -72,8 +69,8 @@ impl Connection {
         mut self: Box<Self>,
         request: Box<Request<RequestBody>>,
         activity: &Rc<Activity>,
-        pool: &Rc<Pool>,
-    ) -> Result<Response<UpstreamBody>, SendError> {
+        lease: Lease,
+    ) -> Result<Response<UpstreamBody>, (SendError, Lease)> {
         let mut promise = pin!(self.sender.try_send_request(*request));
         let received = poll_fn(|cx| {
             self.drive(cx);
@@ -89,9 +86,8 @@ impl Connection {
         match received {
             Some(Ok(response)) => {
                 let (parts, incoming) = response.into_parts();
-                let pool = pool.clone();
                 let activity = activity.clone();
-                let mut body = UpstreamBody { incoming, connection: Some(self), pool, activity, broken: None };
+                let mut body = UpstreamBody { incoming, connection: Some(self), lease: Some(lease), activity, broken: None };
                 if body.incoming.is_end_stream() {
                     poll_fn(|cx| {
                         body.finish(cx);
@@ -101,12 +97,12 @@ impl Connection {
                 }
                 Ok(Response::from_parts(parts, body))
             }
-            Some(Err(mut error)) => Err(match error.take_message() {
+            Some(Err(mut error)) => Err((match error.take_message() {
                 Some(request) => SendError::Unsent(Box::new(request), error.into_error()),
                 None => SendError::Failed(UpstreamError::from_send(error.into_error())),
-            }),
-            None if activity.is_uploading() => Err(SendError::Failed(UpstreamError::UploadStalled)),
-            None => Err(SendError::Failed(UpstreamError::ResponseTimeout)),
+            }, lease)),
+            None if activity.is_uploading() => Err((SendError::Failed(UpstreamError::UploadStalled), lease)),
+            None => Err((SendError::Failed(UpstreamError::ResponseTimeout), lease)),
         }
     }
 }
@@ -117,21 +113,28 @@ pub(super) struct UpstreamBody {
     incoming: Incoming,
     /// `None` once the body has ended or failed.
     connection: Option<Box<Connection>>,
-    pool: Rc<Pool>,
+    /// Until the body has ended or failed.
+    lease: Option<Lease>,
     activity: Rc<Activity>,
     /// How it broke off, once it has.
     broken: Option<hyper::Error>,
 }
 
 impl UpstreamBody {
+    pub(super) fn into_lease(self) -> Option<Lease> {
+        self.lease
+    }
+
     /// The body has ended: the connection goes back to the pool if it is clean.
     fn finish(&mut self, cx: &mut Context<'_>) {
         if let Some(mut connection) = self.connection.take() {
             if !connection.is_reusable() {
                 connection.drive(cx);
             }
-            if connection.is_reusable() {
-                self.pool.put(connection, self.activity.now());
+            if let Some(lease) = self.lease.take()
+                && connection.is_reusable()
+            {
+                lease.keep(connection, self.activity.now());
             }
         }
     }
@@ -168,7 +171,9 @@ impl Body for UpstreamBody {
             Poll::Ready(None) => self.finish(cx),
             Poll::Ready(Some(Err(error))) => {
                 self.connection = None;
-                self.pool.body_failed(&error);
+                if let Some(lease) = self.lease.take() {
+                    lease.failed("body", &error, self.activity.now());
+                }
                 // hyper drops what it has not sent when it hears of an error, even the response's fields. So it hears
                 // of it a turn later, when all that came before is on its way.
                 self.broken = Some(error);

@@ -1,6 +1,7 @@
 //! What can go wrong with a request, and what its client is told. Errors become responses here and nowhere else.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -20,6 +21,9 @@ pub(super) enum Failure {
     /// It expects something else than `100-continue`.
     #[error("the only expectation that is understood is `100-continue`")]
     Expectation,
+    /// No `--upstream` is for it.
+    #[error("no route leads there")]
+    NoRoute,
     /// It names its own cost, and that is none.
     #[error(transparent)]
     BadCost(BadCost),
@@ -31,6 +35,12 @@ pub(super) enum Failure {
 /// Why an upstream gave no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpstreamError {
+    #[error("no address is known: {0}")]
+    Unresolved(Rc<io::Error>),
+    #[error("no address is known within {0:?}")]
+    ResolveTimeout(Duration),
+    #[error("no connection to spare within {0:?}")]
+    Busy(Duration),
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
     #[error("no connection within {0:?}")]
@@ -61,6 +71,7 @@ impl Failure {
             Self::Expectation => {
                 (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
             }
+            Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
             Self::Upstream(error) => error.status(),
         };
@@ -88,6 +99,8 @@ impl UpstreamError {
     /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not to blame.
     pub(super) const fn reason(&self) -> Option<&'static str> {
         match self {
+            Self::Unresolved(_) | Self::ResolveTimeout(_) => Some("resolve"),
+            Self::Busy(_) => Some("busy"),
             Self::Connect(_) => Some("connect"),
             Self::ConnectTimeout(_) => Some("connect_timeout"),
             Self::ResponseTimeout => Some("response_timeout"),
@@ -98,8 +111,9 @@ impl UpstreamError {
 
     const fn status(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-            Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
+            Self::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream has no connection to spare"),
+            Self::Unresolved(_) | Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
             Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
             Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
             Self::SwitchedProtocols => {

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -24,7 +24,7 @@ use self::body::{Content, RequestBody, ResponseBody};
 use self::counters::{Counters, InFlight};
 use self::failure::Failure;
 use self::fields::Peer;
-use self::upstream::Client;
+use self::upstream::{Upstreams, Way};
 use crate::doors::convert;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
@@ -44,14 +44,13 @@ mod exchange;
 mod failure;
 mod fields;
 mod log;
-mod pool;
 mod stream;
 mod target;
 mod transport;
 mod upstream;
 
 pub use transport::Stream;
-pub use upstream::{HttpUpstream, Upstream};
+pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
 /// Bytes that are buffered for one direction of one connection; also the bound on a message's fields. hyper's own is
 /// 400 KiB, which a thousand slow clients would turn into 800 MiB.
@@ -92,7 +91,7 @@ impl Default for Timeouts {
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
     /// Where requests go.
-    pub upstream: Upstream,
+    pub upstream: UpstreamOptions,
     /// Peers whose word on the client's address is taken.
     pub trusted_proxies: TrustedProxies,
     /// Which rate limit fields are sent.
@@ -110,7 +109,7 @@ pub struct ProxyOptions {
 /// A worker's proxy.
 pub struct Proxy {
     gate: Gate,
-    route: Route,
+    upstreams: Upstreams,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
@@ -118,26 +117,14 @@ pub struct Proxy {
     clock: Clock,
 }
 
-/// A worker's way to an upstream.
-#[derive(Debug)]
-enum Route {
-    Echo,
-    Http(Box<Client>),
-}
-
 impl Proxy {
     /// A proxy with its own connections to the upstream and to the store.
     pub fn new(gate: Gate, options: &ProxyOptions) -> Rc<Self> {
         let counters = Counters::new(gate.shared().metrics().clone());
-        let route = match &options.upstream {
-            Upstream::Echo => Route::Echo,
-            Upstream::Http(upstream) => {
-                Route::Http(Box::new(Client::new(upstream.clone(), options.timeouts, counters.clone())))
-            }
-        };
+        let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
         Rc::new(Self {
             gate,
-            route,
+            upstreams,
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
@@ -148,9 +135,7 @@ impl Proxy {
 
     /// Closes connections to upstreams that have been idle for too long. To be called about once a second.
     pub fn reap(&self) {
-        if let Route::Http(client) = &self.route {
-            client.reap();
-        }
+        self.upstreams.reap(Instant::now());
     }
 
     /// Answers one request.
@@ -190,7 +175,7 @@ impl Proxy {
             let refusal = reply::refusal(snapshot.rules(), &verdict, self.generations, is_grpc);
             return self.own(convert::response(refusal), request.into_body(), checked.expects_continue);
         }
-        let mut response = match self.forward(peer, activity, request).await {
+        let mut response = match self.forward(peer, &checked.host, activity, request).await {
             Ok(response) => {
                 self.counters.answered(response.status(), false);
                 response
@@ -226,16 +211,18 @@ impl Proxy {
     async fn forward(
         &self,
         peer: &Peer,
+        host: &str,
         activity: &Rc<Activity>,
         mut request: Box<Request<RequestBody>>,
     ) -> Result<Response<Content>, Failure> {
         let version = request.version();
         fields::strip(request.headers_mut());
         peer.forward(version, request.headers_mut());
-        match &self.route {
-            Route::Echo => Ok(echo::answer(*request).await?.map(text)),
-            Route::Http(client) => {
-                let mut response = client.send(request, activity).await?;
+        let way = self.upstreams.pick(host, &path::normalise(request.uri().path())).ok_or(Failure::NoRoute)?;
+        match way {
+            Way::Echo => Ok(echo::answer(*request).await?.map(text)),
+            Way::Servers(forwarder) => {
+                let mut response = forwarder.send(request, activity).await?;
                 *response.version_mut() = Version::HTTP_11;
                 fields::strip(response.headers_mut());
                 Ok(response.map(Content::Upstream))

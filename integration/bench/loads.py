@@ -1,0 +1,94 @@
+"""The load generators: wrk for HTTP/1.1, h2load for HTTP/2, curl for one request whose answer is looked at."""
+
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+
+from processes import Failure
+from stage import program
+
+HERE = pathlib.Path(__file__).resolve().parent
+# wrk waits for answers that are under way; h2load closes and prints.
+END_SECONDS = 10
+
+
+def wrk_command(url, seconds, connections, *more):
+    command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
+    return [*command, "-s", str(HERE / "wrk.lua"), url, *more]
+
+
+def wrk(url, seconds, connections, while_it_runs, *more):
+    """wrk's figures: requests, micros, p50, p99, statuses_above_399 and socket_errors.
+
+    `more` is for wrk.lua. Latencies are of answered requests only.
+    """
+    said = watch(wrk_command(url, seconds, connections, *more), seconds, while_it_runs)
+    return wrk_figures(said)
+
+
+def wrk_figures(said):
+    try:
+        return json.loads(said.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Failure(f"wrk said no figures:\n{said}") from None
+
+
+def h2load(url, seconds, connections, streams, while_it_runs):
+    """The same figures from h2load, which asks on `streams` streams of each connection at once.
+
+    It prints no percentiles, so they come from the log that it writes of every request.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-h2load-") as directory:
+        log = pathlib.Path(directory) / "requests"
+        command = [program("h2load"), "-t1", f"-c{connections}", f"-m{streams}", f"-D{seconds}", f"--log-file={log}"]
+        said = watch([*command, url], seconds, while_it_runs)
+        figures = h2load_figures(said)
+        took = sorted(int(line.split("\t")[2]) for line in log.read_text(encoding="ascii").splitlines())
+    if not took:
+        raise Failure(f"h2load got no answer:\n{said}")
+    figures["micros"] = seconds * 1_000_000
+    return figures | {"p50": took[len(took) // 2], "p99": took[len(took) * 99 // 100]}
+
+
+def h2load_figures(said):
+    """Counts of answers and errors."""
+    counts = re.search(r"^requests: .* (\d+) done, .* (\d+) errored, (\d+) timeout", said, re.MULTILINE)
+    statuses = re.search(r"^status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", said, re.MULTILINE)
+    if not counts or not statuses:
+        raise Failure(f"h2load said no figures:\n{said}")
+    done, errored, timed_out = map(int, counts.groups())
+    _, _, refused, failed = map(int, statuses.groups())
+    return {
+        # What ended with an error is done as well.
+        "requests": done - errored,
+        "statuses_above_399": refused + failed,
+        "socket_errors": errored + timed_out,
+    }
+
+
+def watch(command, seconds, while_it_runs):
+    """Runs a load and calls `while_it_runs` four times a second; returns what the load said."""
+    waited = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
+        while True:
+            try:
+                return load.communicate(timeout=0.25)[0]
+            except subprocess.TimeoutExpired:
+                while_it_runs()
+                waited += 0.25
+                if waited > seconds + END_SECONDS:
+                    load.kill()
+                    raise Failure(f"{command[0]} did not end {END_SECONDS} s after its time") from None
+
+
+def answer(url, *flags):
+    """The status, HTTP version and body of one request."""
+    with tempfile.NamedTemporaryFile(prefix="weir-answer-") as body:
+        command = [program("curl"), "-sSk", "-m", "5", "-o", body.name, "-w", "%{http_code} %{http_version}", *flags, url]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        if asked.returncode:
+            raise Failure(f"curl {url}: {asked.stderr.strip()}")
+        status, http_version = asked.stdout.split()
+        return int(status), http_version, body.read()

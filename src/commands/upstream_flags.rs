@@ -1,0 +1,145 @@
+//! The flags about what is behind the proxy.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use super::values::parse_duration;
+use crate::doors::proxy::{HealthCheck, Routes, UpstreamOptions};
+
+/// Where requests go and how.
+#[derive(clap::Args, Debug)]
+pub(super) struct UpstreamArgs {
+    /// Where allowed requests go. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
+    /// (`*.example.com` for every name below) and below this path. `URL,URL`: to the least busy of several servers. A URL
+    /// is `http://host:port`, `https://host:port`, `h2c://host:port` (HTTP/2 without TLS), `unix:/path`, or `echo`, which
+    /// answers with what it received
+    // No path or host has a space, so a variable can give several routes too.
+    #[arg(long, value_name = "[HOST][/PREFIX]=URL", env = "WEIR_UPSTREAM", value_delimiter = ' ')]
+    upstream: Vec<String>,
+
+    /// How long connecting to the upstream may take, TLS included, and how long a request waits for a connection
+    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
+    pub(super) connect_timeout: Duration,
+
+    /// How long the upstream may take to begin its response, second tries included
+    #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
+    pub(super) response_timeout: Duration,
+
+    /// How long one try may take to begin a response; a request that may be sent twice has a second one
+    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_TRY_TIMEOUT", value_parser = parse_duration)]
+    upstream_try_timeout: Option<Duration>,
+
+    /// How long an idle connection to the upstream is kept; less than the upstream keeps it
+    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
+    pub(super) upstream_idle_timeout: Duration,
+
+    /// Connections (over HTTP/2: requests) that a worker has to one address at once; more wait for one
+    #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "1024", value_parser = parse_connections)]
+    upstream_connections: NonZeroUsize,
+
+    /// How often the names of upstreams are resolved again
+    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_RESOLVE_INTERVAL", default_value = "10s", value_parser = parse_duration)]
+    upstream_resolve_interval: Duration,
+
+    /// Ask every address for this path now and then, and leave those out that do not answer with 2xx or 3xx
+    #[arg(long, value_name = "PATH", env = "WEIR_HEALTH_CHECK", value_parser = parse_path)]
+    health_check: Option<String>,
+
+    /// From one health check to the next
+    #[arg(long, value_name = "DURATION", env = "WEIR_HEALTH_INTERVAL", default_value = "5s", value_parser = parse_duration, requires = "health_check")]
+    health_interval: Duration,
+
+    /// How long a health check may take
+    #[arg(long, value_name = "DURATION", env = "WEIR_HEALTH_TIMEOUT", default_value = "1s", value_parser = parse_duration, requires = "health_check")]
+    health_timeout: Duration,
+
+    /// Failed checks in a row until an address is left out, and good ones until it is used again
+    #[arg(long, value_name = "N/N", env = "WEIR_HEALTH_THRESHOLD", default_value = "3/2", value_parser = parse_threshold, requires = "health_check")]
+    health_threshold: (NonZeroU32, NonZeroU32),
+}
+
+impl UpstreamArgs {
+    /// What the proxy is to be told. The error has a line for each mistake.
+    pub(super) fn options(&self) -> Result<UpstreamOptions, String> {
+        let lines = |mistakes: Vec<String>| {
+            let lines: Vec<_> = mistakes.iter().map(|mistake| format!("--upstream: {mistake}")).collect();
+            lines.join("\nerror: ")
+        };
+        let health_check = self.health_check.clone().map(|path| HealthCheck {
+            path,
+            interval: self.health_interval,
+            timeout: self.health_timeout,
+            unhealthy: self.health_threshold.0,
+            healthy: self.health_threshold.1,
+        });
+        Ok(UpstreamOptions {
+            connections: self.upstream_connections,
+            try_timeout: self.upstream_try_timeout,
+            resolve_interval: self.upstream_resolve_interval,
+            health_check,
+            ..UpstreamOptions::new(Routes::parse(&self.upstream).map_err(lines)?)
+        })
+    }
+}
+
+/// The most connections to one address: a client address has about as many ports for one destination
+/// (`net.ipv4.ip_local_port_range`).
+const MAX_CONNECTIONS: usize = 28_000;
+
+fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .ok()
+        .filter(|count: &NonZeroUsize| count.get() <= MAX_CONNECTIONS)
+        .ok_or_else(|| format!("a number from 1 to {MAX_CONNECTIONS} is wanted"))
+}
+
+/// A path to ask for, with a query if there is to be one.
+fn parse_path(text: &str) -> Result<String, String> {
+    if !text.starts_with('/') {
+        return Err(format!("a path begins with `/`; write `/{text}`"));
+    }
+    if text.contains('#') || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("a path has no spaces, no `#` and nothing but ASCII; write such characters as `%20`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// `3/2`: three failures, two successes; `3` is as much of both.
+fn parse_threshold(text: &str) -> Result<(NonZeroU32, NonZeroU32), String> {
+    let (unhealthy, healthy) = text.split_once('/').unwrap_or((text, text));
+    match (unhealthy.parse(), healthy.parse()) {
+        (Ok(unhealthy), Ok(healthy)) => Ok((unhealthy, healthy)),
+        _ => Err("failures and successes are wanted, such as `3/2`, each at least 1".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_are_two_numbers_or_one_for_both() {
+        let numbers = |text| parse_threshold(text).map(|(unhealthy, healthy)| (unhealthy.get(), healthy.get()));
+        assert_eq!((numbers("3/2"), numbers("4")), (Ok((3, 2)), Ok((4, 4))));
+        for wrong in ["", "0/1", "3/", "3/2/1", "three"] {
+            assert!(numbers(wrong).is_err_and(|error| error.contains("`3/2`")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn health_checks_ask_for_a_path() {
+        assert_eq!(parse_path("/healthz?full=1").as_deref(), Ok("/healthz?full=1"));
+        for (wrong, part) in [("healthz", "write `/healthz`"), ("/a b", "`%20`"), ("/a#b", "no `#`"), ("/ä", "ASCII")]
+        {
+            assert!(parse_path(wrong).is_err_and(|error| error.contains(part)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn there_is_at_least_one_connection() {
+        assert_eq!(parse_connections("1024").map(NonZeroUsize::get), Ok(1024));
+        for wrong in ["0", "-1", "28001", "many"] {
+            assert!(parse_connections(wrong).is_err_and(|error| error.contains("from 1 to 28000")), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! One address of a server: what it is doing, whether it is to be used, and the right to use it for one request.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+
+use super::Connection;
+use super::address::Server;
+use super::cluster::{Cluster, Limits};
+use super::pool::Pool;
+
+/// Failures in a row that eject an endpoint: what Envoy's outlier detection takes (`consecutive_5xx`).
+pub(super) const MAX_FAILURES: u32 = 5;
+
+/// The first ejection: nginx' `fail_timeout`. Each that follows closely is twice as long.
+const FIRST_EJECTION: Duration = Duration::from_secs(10);
+
+/// The longest ejection: Envoy's `max_ejection_time`.
+const LONGEST_EJECTION: Duration = Duration::from_mins(5);
+
+/// One address of a server, as one worker sees it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) server: Rc<Server>,
+    pub(super) address: Address,
+    pub(super) pool: Pool<Connection>,
+    /// Requests that were given to it and are not done, those that stand in line included.
+    outstanding: Cell<usize>,
+    /// One for each request that may use a connection now. An HTTP/1.1 request has its connection for itself and takes an
+    /// idle one before it opens another, so there are never more connections than this.
+    slots: Semaphore,
+    /// Requests in a row that failed.
+    failures: Cell<u32>,
+    ejection: Cell<Option<Ejection>>,
+    /// What the health checks say; `true` without any.
+    healthy: Cell<bool>,
+}
+
+/// Where an endpoint is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Network(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// An ejection, or one that is over.
+#[derive(Clone, Copy, Debug)]
+struct Ejection {
+    until: Instant,
+    length: Duration,
+}
+
+/// Whether an endpoint is to be used: the label `state` of `weir_upstream_endpoints`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Healthy,
+    /// Requests to it failed, so it is left alone for a while.
+    Ejected,
+    /// The health checks fail.
+    Unhealthy,
+}
+
+impl Endpoint {
+    pub(super) fn new(server: Rc<Server>, address: Address, limits: Limits) -> Self {
+        Self {
+            server,
+            address,
+            pool: Pool::new(limits.idle_time),
+            outstanding: Cell::new(0),
+            slots: Semaphore::new(limits.connections),
+            failures: Cell::new(0),
+            ejection: Cell::new(None),
+            healthy: Cell::new(true),
+        }
+    }
+
+    pub(super) const fn outstanding(&self) -> usize {
+        self.outstanding.get()
+    }
+
+    pub(super) fn state(&self, now: Instant) -> State {
+        if !self.healthy.get() {
+            State::Unhealthy
+        } else if self.ejection.get().is_some_and(|ejection| now < ejection.until) {
+            State::Ejected
+        } else {
+            State::Healthy
+        }
+    }
+
+    /// What the health checks found.
+    pub(super) fn set_healthy(&self, healthy: bool) {
+        if !healthy {
+            self.pool.clear();
+        }
+        self.healthy.set(healthy);
+    }
+
+    /// A request was answered.
+    pub(super) fn succeeded(&self) {
+        self.failures.set(0);
+    }
+
+    /// A request failed; returns whether that makes enough for an ejection.
+    pub(super) fn failed(&self) -> bool {
+        self.failures.set(self.failures.get().saturating_add(1));
+        self.failures.get() >= MAX_FAILURES
+    }
+
+    /// Leaves it alone for a while: twice as long as the last time, if that is not longer ago than it lasted. Returns how
+    /// long.
+    pub(super) fn eject(&self, now: Instant) -> Duration {
+        let length = match self.ejection.get() {
+            Some(last) if now < last.until + last.length => (last.length * 2).min(LONGEST_EJECTION),
+            _ => FIRST_EJECTION,
+        };
+        self.ejection.set(Some(Ejection { until: now + length, length }));
+        self.failures.set(0);
+        // They lead to what failed.
+        self.pool.clear();
+        length
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Network(address) => write!(f, "{} ({address})", self.server),
+            Address::Unix(_) => write!(f, "{}", self.server),
+        }
+    }
+}
+
+/// The right to use an endpoint for one request, from the pick until the last byte of its response.
+#[derive(Debug)]
+pub(in super::super) struct Lease {
+    cluster: Rc<Cluster>,
+    endpoint: Rc<Endpoint>,
+    /// Whether it has one of the endpoint's slots.
+    admitted: bool,
+}
+
+impl Lease {
+    pub(super) fn new(cluster: Rc<Cluster>, endpoint: Rc<Endpoint>) -> Self {
+        endpoint.outstanding.set(endpoint.outstanding.get() + 1);
+        Self { cluster, endpoint, admitted: false }
+    }
+
+    pub(super) const fn endpoint(&self) -> &Rc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// Takes a connection of the endpoint's if there is one to spare and nobody in line for it.
+    pub(super) fn try_admit(&mut self) -> bool {
+        if let Ok(slot) = self.endpoint.slots.try_acquire() {
+            slot.forget();
+            self.admitted = true;
+        }
+        self.admitted
+    }
+
+    /// Waits until the endpoint has a connection to spare. Who came first goes first.
+    pub(super) async fn admit(&mut self) {
+        // Never closed, so this ends only with a slot.
+        if let Ok(slot) = self.endpoint.slots.acquire().await {
+            slot.forget();
+            self.admitted = true;
+        }
+    }
+
+    /// The connection is clean: another request may use it.
+    pub(in super::super) fn keep(&self, connection: Connection, now: Instant) {
+        self.endpoint.pool.put(connection, now);
+    }
+
+    /// The endpoint failed the request; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
+    pub(in super::super) fn failed(&self, reason: &'static str, error: &dyn Error, now: Instant) {
+        self.cluster.counters.upstream_failed(reason);
+        if let Some(suppressed) = self.cluster.log.pass() {
+            tracing::warn!(upstream = %self.endpoint, reason, suppressed, "upstream failed: {error}");
+        }
+        self.cluster.failed(&self.endpoint, now);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.endpoint.outstanding.set(self.endpoint.outstanding.get() - 1);
+        if self.admitted {
+            self.endpoint.slots.add_permits(1);
+        }
+    }
+}
