@@ -189,9 +189,8 @@ fn a_second_wish_starts_no_second_process_and_the_end_waits_for_none() {
     replace(&weir, "echo $$ > started; exec sleep 60");
     weir.signal("USR2");
     let started = weir.directory().join("started");
-    let successor: u32 = eventually("the new process is there", || {
-        std::fs::read_to_string(&started).unwrap_or_default().trim().parse()
-    });
+    let successor: u32 =
+        eventually("the new process is there", || std::fs::read_to_string(&started).unwrap_or_default().trim().parse());
     weir.signal("USR2");
     eventually("the second wish is heard", || match weir.log() {
         log if log.contains("a new process is starting already") => Ok(()),

@@ -9,7 +9,8 @@ use crate::config;
 
 /// A duration as in the rules: `20ms`, `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    parse_duration_or_zero(text).and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
+    parse_duration_or_zero(text)
+        .and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
 }
 
 /// As [`parse_duration`], for what may take no time.

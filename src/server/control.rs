@@ -218,12 +218,7 @@ impl Control {
     }
 }
 
-async fn serve_admin(
-    listener: tokio::net::TcpListener,
-    admin: Admin,
-    tasks: TaskTracker,
-    closing: CancellationToken,
-) {
+async fn serve_admin(listener: tokio::net::TcpListener, admin: Admin, tasks: TaskTracker, closing: CancellationToken) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Never closed, so this ends only with a permit.

@@ -124,7 +124,8 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
 fn listener(descriptors: &mut ListenFd, place: usize) -> Result<Listener, String> {
     let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(Listener::Tcp);
     let unix = || descriptors.take_unix_listener(place).ok().flatten().map(Listener::Unix);
-    let listener = tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
+    let listener =
+        tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
     if SockRef::from(&listener).is_listener().unwrap_or(false) {
         Ok(listener)
     } else {

@@ -238,8 +238,11 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
 /// Text between quotes as nginx writes it: what could end the quotes or the line, move a terminal's cursor, or is no
 /// ASCII, is `\xHH`; and what is in `also`.
 fn quoted_text(line: &mut Vec<u8>, text: &[u8], also: &[u8]) {
+    if is_plain(text) && also.is_empty() {
+        return line.extend_from_slice(text);
+    }
     for &byte in text {
-        if matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\' && !also.contains(&byte) {
+        if is_plain(&[byte]) && !also.contains(&byte) {
             line.push(byte);
         } else {
             line.extend_from_slice(b"\\x");
@@ -248,12 +251,17 @@ fn quoted_text(line: &mut Vec<u8>, text: &[u8], also: &[u8]) {
     }
 }
 
+/// Whether nothing of it needs an escape, as nearly always.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+}
+
 /// `,"name":"value"`, if there is a value.
 fn text(line: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     let Some(value) = value else { return };
     key(line, name);
     line.push(b'"');
-    if value.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+    if is_plain(value) {
         line.extend_from_slice(value);
     } else {
         escaped(line, value);
@@ -395,7 +403,8 @@ pub(super) mod tests {
 
     #[test]
     fn no_value_can_end_its_line_or_its_quotes() {
-        let hostile: Vec<u8> = (0..=255).chain(*b"\x1b[2J\r\n1.2.3.4 - - \"\\").chain("\u{9b}é\u{2028}".bytes()).collect();
+        let hostile: Vec<u8> =
+            (0..=255).chain(*b"\x1b[2J\r\n1.2.3.4 - - \"\\").chain("\u{9b}é\u{2028}".bytes()).collect();
         let target: String = hostile.iter().map(|byte| char::from(*byte)).collect();
         let value = || Some(hostile.clone().into_boxed_slice());
         let record = Record {
