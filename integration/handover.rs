@@ -16,6 +16,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::weir::{Weir, kill};
+use crate::support::wire::Wire;
 
 /// The binary under the name `weir` in the directory of the rules, so that a test can put another in its place.
 fn linked(flags: &[&str]) -> Weir {
@@ -47,7 +48,8 @@ fn ask(address: SocketAddr) -> Result<(), String> {
     if answer.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(format!("instead of 200: {answer}")) }
 }
 
-/// Asks on several threads while `work` is done; no connection may be refused or reset, and no request lost.
+/// Asks on several threads while `work` is done, on a connection for each request and on kept ones; no connection may be
+/// refused or reset, and no request lost.
 #[track_caller]
 fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -62,7 +64,23 @@ fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
             }
             failures
         };
-        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        let kept = || {
+            while !done.load(Ordering::Relaxed) {
+                let mut wire = Wire::connect(address);
+                // One that is told that there is no next request on its connection makes another one.
+                while !done.load(Ordering::Relaxed) {
+                    let response = wire.get("/");
+                    assert_eq!(response.status(), 200);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                    if response.field("connection") == Some("close") {
+                        break;
+                    }
+                }
+            }
+            Vec::new()
+        };
+        let mut clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+        clients.extend((0..2).map(|_| scope.spawn(kept)));
         let end = End(&done);
         work(&answered);
         drop(end);
@@ -139,7 +157,7 @@ fn what_runs_is_finished_by_the_process_that_began_it() {
 #[test]
 fn an_admin_connection_that_is_kept_does_not_say_that_the_old_process_drains() {
     let weir = linked(&["--workers", "1"]);
-    let mut probe = crate::support::wire::Wire::connect(weir.admin);
+    let mut probe = Wire::connect(weir.admin);
     assert_eq!(probe.get("/readyz").status(), 200);
     weir.hand_over();
     probe.expect_end();

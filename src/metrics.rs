@@ -107,6 +107,9 @@ pub struct Metrics {
     requests: IntCounterVec,
     /// Requests that are being answered.
     pub requests_in_flight: IntGauge,
+    /// Connections that were upgraded to another protocol and are open.
+    pub tunnels: IntGauge,
+    door_limits: IntCounterVec,
     /// Connections of clients that are open.
     pub connections: IntGauge,
     connections_refused: IntCounterVec,
@@ -114,6 +117,11 @@ pub struct Metrics {
     pub accept_errors: IntCounter,
     /// Lines of the access log that could not be kept or written.
     pub access_log_dropped: IntCounter,
+    connections_failed: IntCounterVec,
+    tls_handshakes: IntCounterVec,
+    tls_reloads: IntCounterVec,
+    /// Without labels, and a family so that it is absent without TLS: a date of 0 would ring every alarm.
+    tls_expiry: IntGaugeVec,
     /// Until the upstream's response fields.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
@@ -129,9 +137,72 @@ pub struct Metrics {
     pub panics: IntCounter,
 }
 
+/// What a client came up against at the door: the label `limit` of `weir_http_door_limits_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorLimit {
+    /// The target of a request is too long.
+    Target,
+    /// The fields of a request are too large.
+    HeaderBytes,
+    /// A request has too many fields.
+    HeaderCount,
+    /// A request's body is too long.
+    BodyBytes,
+    /// A connection had all the requests that it may have.
+    Requests,
+    /// The first byte did not come in time.
+    FirstByteTimeout,
+    /// The end of the fields did not come in time.
+    HeaderTimeout,
+    /// No other request came in time.
+    IdleTimeout,
+    /// Nothing of a body moved in time.
+    BodyTimeout,
+    /// A client sends its body too slowly.
+    UploadRate,
+    /// A client reads its response too slowly.
+    DownloadRate,
+    /// Nothing moved in time after an upgrade.
+    TunnelTimeout,
+}
+
+impl DoorLimit {
+    const ALL: [Self; 12] = [
+        Self::Target,
+        Self::HeaderBytes,
+        Self::HeaderCount,
+        Self::BodyBytes,
+        Self::Requests,
+        Self::FirstByteTimeout,
+        Self::HeaderTimeout,
+        Self::IdleTimeout,
+        Self::BodyTimeout,
+        Self::UploadRate,
+        Self::DownloadRate,
+        Self::TunnelTimeout,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::HeaderBytes => "header_bytes",
+            Self::HeaderCount => "header_count",
+            Self::BodyBytes => "body_bytes",
+            Self::Requests => "requests",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::HeaderTimeout => "header_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::UploadRate => "upload_rate",
+            Self::DownloadRate => "download_rate",
+            Self::TunnelTimeout => "tunnel_timeout",
+        }
+    }
+}
+
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 7] =
-    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "body"];
+pub const UPSTREAM_ERRORS: [&str; 8] =
+    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "malformed", "body"];
 
 /// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
@@ -151,6 +222,13 @@ impl ConnectionRefusal {
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
 const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
+
+/// Why a connection came to no HTTP: the label `reason` of `weir_http_connections_failed_total`.
+pub const CONNECTION_FAILURES: [&str; 5] =
+    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http"];
+
+/// The label `kind` of `weir_tls_handshakes_total`.
+const TLS_HANDSHAKES: [&str; 2] = ["full", "resumed"];
 
 /// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
@@ -202,6 +280,13 @@ impl Metrics {
             )?,
             requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
+            tunnels: gauge(&registry, "weir_http_tunnels", "Open connections that were upgraded")?,
+            door_limits: counters(
+                &registry,
+                "weir_http_door_limits_total",
+                "Clients that came up against a limit of the door",
+                &["limit"],
+            )?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
             connections_refused: counters(
                 &registry,
@@ -218,6 +303,29 @@ impl Metrics {
                 &registry,
                 "weir_access_log_dropped_total",
                 "Lines of the access log that were lost",
+            )?,
+            connections_failed: counters(
+                &registry,
+                "weir_http_connections_failed_total",
+                "Connections that came to no HTTP",
+                &["reason"],
+            )?,
+            tls_handshakes: counters(&registry, "weir_tls_handshakes_total", "TLS handshakes of clients", &["kind"])?,
+            tls_reloads: counters(
+                &registry,
+                "weir_tls_reloads_total",
+                "Reloads of the certificates by result",
+                &["result"],
+            )?,
+            tls_expiry: register(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "weir_tls_certificate_expiry_timestamp_seconds",
+                        "When the first of the certificates expires",
+                    ),
+                    &[],
+                )?,
             )?,
             upstream_seconds: histogram(
                 &registry,
@@ -262,8 +370,12 @@ impl Metrics {
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.requests, &REQUEST_CODES),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
+            (&self.door_limits, &DoorLimit::ALL.map(DoorLimit::label)),
             (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
+            (&self.connections_failed, &CONNECTION_FAILURES),
+            (&self.tls_handshakes, &TLS_HANDSHAKES),
+            (&self.tls_reloads, &["success", "failure"]),
         ] {
             for value in values {
                 metric.with_label_values(&[value]);
@@ -310,6 +422,26 @@ impl Metrics {
         self.reload_successful.set(i64::from(successful));
     }
 
+    /// Counts a connection that came to no HTTP; `reason` is one of [`CONNECTION_FAILURES`].
+    pub fn connection_failed(&self, reason: &'static str) {
+        self.connections_failed.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a TLS handshake of a client.
+    pub fn tls_handshake(&self, is_resumed: bool) {
+        self.tls_handshakes.with_label_values(&[TLS_HANDSHAKES[usize::from(is_resumed)]]).inc();
+    }
+
+    /// Counts a reload of the certificates.
+    pub fn tls_reload(&self, successful: bool) {
+        self.tls_reloads.with_label_values(&[if successful { "success" } else { "failure" }]).inc();
+    }
+
+    /// When the first of the certificates expires, in seconds since the Unix epoch.
+    pub fn tls_expiry(&self, seconds: i64) {
+        self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
+    }
+
     /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
     pub fn request_counters(&self) -> [IntCounter; REQUEST_CODES.len()] {
         REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
@@ -331,6 +463,11 @@ impl Metrics {
             counter.reset();
             counter.inc_by(value);
         }
+    }
+
+    /// Counts a client that came up against a limit of the door.
+    pub fn door_limit(&self, limit: DoorLimit) {
+        self.door_limits.with_label_values(&[limit.label()]).inc();
     }
 
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::admission::{Admission, ConnectionLimits};
+use weir::doors::proxy::{Admission, ConnectionLimits};
 use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
@@ -142,6 +142,7 @@ fn options(proxy: &str) -> ServerOptions {
             timeouts: Timeouts::default(),
             admission: Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap()),
             access_log: None,
+            limits: weir::doors::proxy::DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

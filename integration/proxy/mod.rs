@@ -1,9 +1,13 @@
 //! The proxy door and the server around it, byte by byte.
 
+mod access_log;
 mod admin;
+mod admission;
 mod draining;
 mod failing;
 mod forwarding;
 mod large;
 mod limiting;
 mod waiting;
+mod upstream_tls;
+mod upstreams;

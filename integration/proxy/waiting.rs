@@ -13,7 +13,17 @@ const LONG: Duration = Duration::from_mins(1);
 /// All long but what `change` makes short.
 fn weir(upstream: &Upstream, change: impl Fn(&mut Timeouts)) -> Weir {
     let mut setup = Setup::new(WIDE);
-    setup.timeouts = Timeouts { header: LONG, idle: LONG, connect: LONG, response: LONG, upstream_idle: LONG };
+    setup.timeouts = Timeouts {
+        first_byte: LONG,
+        header: LONG,
+        body: LONG,
+        idle: LONG,
+        tunnel: LONG,
+        min_rate: 0,
+        connect: LONG,
+        response: LONG,
+        upstream_idle: LONG,
+    };
     change(&mut setup.timeouts);
     setup.start(&format!("http://{}", upstream.address))
 }
@@ -28,7 +38,7 @@ fn check_took(start: Instant, expected: Duration) {
 #[test]
 fn a_client_that_says_nothing_is_closed() {
     let upstream = Upstream::saying("hello");
-    let weir = weir(&upstream, |timeouts| timeouts.header = SHORT);
+    let weir = weir(&upstream, |timeouts| timeouts.first_byte = SHORT);
     let start = Instant::now();
     weir.connect().expect_end();
     check_took(start, SHORT);
@@ -112,7 +122,7 @@ fn an_upload_that_stops_is_a_408() {
         wire.exactly(3);
         wire.expect_end();
     });
-    let weir = weir(&upstream, |timeouts| timeouts.idle = SHORT);
+    let weir = weir(&upstream, |timeouts| timeouts.body = SHORT);
     let mut client = weir.connect();
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n\r\nabc");
     let start = Instant::now();
@@ -129,7 +139,7 @@ fn a_response_that_stops_is_cut_off() {
         wire.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc");
         wire.expect_end();
     });
-    let weir = weir(&upstream, |timeouts| timeouts.idle = SHORT);
+    let weir = weir(&upstream, |timeouts| timeouts.body = SHORT);
     let mut client = weir.connect();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     client.head();
@@ -151,7 +161,7 @@ fn a_response_that_moves_may_take_its_time() {
         wire.request();
     });
     let weir = weir(&upstream, |timeouts| {
-        timeouts.idle = SHORT;
+        timeouts.body = SHORT;
         timeouts.response = SHORT;
     });
     assert_eq!(weir.connect().get("/").text(), "xxxxxxxx");

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::access_log::AccessLog;
-use weir::doors::proxy::admission::{Admission, ConnectionLimits};
-use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{
+    AccessLog, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -31,6 +31,7 @@ pub(crate) struct Setup {
     pub(crate) rules: String,
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
+    pub(crate) limits: DoorLimits,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
@@ -54,6 +55,7 @@ impl Setup {
             rules: rules.to_owned(),
             workers: 1,
             timeouts: Timeouts::default(),
+            limits: DoorLimits::default(),
             trusted: Vec::new(),
             drain_delay: Duration::ZERO,
             grace: Duration::from_millis(200),
@@ -65,6 +67,10 @@ impl Setup {
     }
 
     pub(crate) fn start(self, upstream: &str) -> Weir {
+        self.start_with(UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()))
+    }
+
+    pub(crate) fn start_with(self, upstream: UpstreamOptions) -> Weir {
         let metrics = Arc::new(Metrics::new().unwrap());
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
@@ -73,13 +79,14 @@ impl Setup {
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
-                upstream: UpstreamOptions::new(Routes::parse(&[upstream]).unwrap()),
+                upstream,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,
                 timeouts: self.timeouts,
                 admission: Admission::new(self.connections, &metrics),
                 access_log: self.access_log,
+                limits: self.limits,
             },
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             workers: NonZeroUsize::new(self.workers).unwrap(),

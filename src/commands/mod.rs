@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 pub mod check;
 mod config_file;
+mod door_flags;
 pub mod explain;
 mod logging;
 mod process;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::doors::proxy::access_log::{AccessLog, Destination, Format};
-use crate::doors::proxy::admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS};
+use crate::doors::proxy::{
+    AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS,
+};
 use crate::engine::client_address::TrustedProxies;
 use crate::metrics::Metrics;
 use crate::server::descriptors;

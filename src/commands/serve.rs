@@ -4,19 +4,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::door_flags::DoorArgs;
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::upstream_flags::UpstreamArgs;
-use super::values::{parse_duration, parse_network};
+use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{ProxyOptions, Timeouts, UpstreamOptions};
+use crate::doors::proxy::ProxyOptions;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -50,13 +50,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
 
-    /// How long a connection may be idle, between requests and in the midst of a body
-    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
-    idle_timeout: Duration,
-
-    /// How long a client may take from connecting, or from its first byte, to the end of its request's fields
-    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
-    first_byte_timeout: Duration,
+    #[command(flatten)]
+    door: DoorArgs,
 
     #[command(flatten)]
     process: ProcessArgs,
@@ -84,7 +79,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
-    let (generations, upstream, plan) = match checked {
+    let (generations, (upstream, mut upstream_tls), plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -107,10 +102,15 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let readiness = Arc::new(Readiness::default());
     let reload = {
         let (shared, readiness) = (Arc::clone(&shared), Arc::clone(&readiness));
-        move |asked| match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
-            Reloaded::Unchanged => {}
-            Reloaded::Replaced => readiness.reloaded(None),
-            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+        move |asked| {
+            match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+                Reloaded::Unchanged => {}
+                Reloaded::Replaced => readiness.reloaded(None),
+                Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+            }
+            if let Some(certificates) = &mut upstream_tls {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
@@ -127,7 +127,12 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             trusted_proxies,
             generations,
             clock,
-            timeouts: args.timeouts(),
+            timeouts: args.door.timeouts(
+                args.upstream.connect_timeout,
+                args.upstream.response_timeout,
+                args.upstream.upstream_idle_timeout,
+            ),
+            limits: args.door.limits(),
             access_log,
         },
         admin_address: Some(args.admin),
@@ -142,18 +147,6 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             Ok(ExitCode::Success)
         }
         Err(error) => could_not_start(err, &error),
-    }
-}
-
-impl Args {
-    fn timeouts(&self) -> Timeouts {
-        Timeouts {
-            header: self.first_byte_timeout,
-            idle: self.idle_timeout,
-            connect: self.upstream.connect_timeout,
-            response: self.upstream.response_timeout,
-            upstream_idle: self.upstream.upstream_idle_timeout,
-        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! The flags about what is behind the proxy.
 
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::parse_duration;
-use crate::doors::proxy::{HealthCheck, Routes, UpstreamOptions};
+use crate::doors::proxy::{
+    Connector, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions,
+};
 
 /// Where requests go and how.
 #[derive(clap::Args, Debug)]
@@ -37,6 +40,22 @@ pub(super) struct UpstreamArgs {
     #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "1024", value_parser = parse_connections)]
     upstream_connections: NonZeroUsize,
 
+    /// The authorities of `https://` upstreams' certificates, in PEM; the public ones unless given
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CA")]
+    upstream_ca: Option<PathBuf>,
+
+    /// The name that `https://` upstreams' certificates must be for; the host of the URL unless given
+    #[arg(long, value_name = "NAME", env = "WEIR_UPSTREAM_SERVER_NAME")]
+    upstream_server_name: Option<String>,
+
+    /// The certificate that `https://` upstreams are shown if they ask for one, in PEM
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CERT", requires = "upstream_key")]
+    upstream_cert: Option<PathBuf>,
+
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_KEY", requires = "upstream_cert")]
+    upstream_key: Option<PathBuf>,
+
     /// How often the names of upstreams are resolved again
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_RESOLVE_INTERVAL", default_value = "10s", value_parser = parse_duration)]
     upstream_resolve_interval: Duration,
@@ -59,8 +78,15 @@ pub(super) struct UpstreamArgs {
 }
 
 impl UpstreamArgs {
-    /// What the proxy is to be told. The error has a line for each mistake.
-    pub(super) fn options(&self) -> Result<UpstreamOptions, String> {
+    /// What the proxy is to be told, and what reads the certificates again. The error has a line for each mistake.
+    pub(super) fn options(&self) -> Result<(UpstreamOptions, Option<ConnectorReloader>), String> {
+        if self.upstream.is_empty() {
+            return Err(
+                "--upstream is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try \
+                        the rules"
+                    .to_owned(),
+            );
+        }
         let lines = |mistakes: Vec<String>| {
             let lines: Vec<_> = mistakes.iter().map(|mistake| format!("--upstream: {mistake}")).collect();
             lines.join("\nerror: ")
@@ -72,13 +98,30 @@ impl UpstreamArgs {
             unhealthy: self.health_threshold.0,
             healthy: self.health_threshold.1,
         });
-        Ok(UpstreamOptions {
+        let routes = Routes::parse(&self.upstream).map_err(lines)?;
+        let (tls, reloader) = match routes.use_tls() {
+            true => self.tls().map(|(connector, reloader)| (Some(connector), Some(reloader)))?,
+            false => (None, None),
+        };
+        let options = UpstreamOptions {
             connections: self.upstream_connections,
             try_timeout: self.upstream_try_timeout,
             resolve_interval: self.upstream_resolve_interval,
             health_check,
-            ..UpstreamOptions::new(Routes::parse(&self.upstream).map_err(lines)?)
-        })
+            tls,
+            ..UpstreamOptions::new(routes)
+        };
+        Ok((options, reloader))
+    }
+
+    fn tls(&self) -> Result<(Connector, ConnectorReloader), String> {
+        let pair = self.upstream_cert.clone().zip(self.upstream_key.clone());
+        let options = ConnectorOptions {
+            ca: self.upstream_ca.clone(),
+            server_name: self.upstream_server_name.clone(),
+            certificate: pair.map(|(certificate, key)| KeyPairFiles { certificate, key }),
+        };
+        Connector::load(&options).map_err(|error| error.to_string())
     }
 }
 

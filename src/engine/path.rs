@@ -8,6 +8,42 @@ use std::fmt;
 
 use super::request::hex;
 
+/// What is done with a path that has `%2F` or `%5C` in it. Some servers decode them and then see other segments than the
+/// rules do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// They are text of their segment.
+    #[default]
+    Keep,
+    /// The request is refused.
+    Reject,
+}
+
+/// Whether a path is one that all servers read alike, or why it is not. What differs between them is a way around rules:
+/// a backslash is a slash to some, an escape that is none is text or an error, and a NUL ends the path.
+pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
+    if path.bytes().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'#')) {
+        return Err("a path has printable ASCII, without a backslash and a fragment");
+    }
+    let mut rest = path;
+    while let Some(place) = rest.find('%') {
+        let digits = rest.as_bytes().get(place + 1..place + 3).unwrap_or_default();
+        let [high, low] = digits else { return Err("`%` begins an escape of two hexadecimal digits") };
+        if !high.is_ascii_hexdigit() || !low.is_ascii_hexdigit() {
+            return Err("`%` begins an escape of two hexadecimal digits");
+        }
+        let byte = hex(*high) << 4 | hex(*low);
+        if byte.is_ascii_control() {
+            return Err("a path has no control characters, escaped or not");
+        }
+        if slashes == EscapedSlashes::Reject && matches!(byte, b'/' | b'\\') {
+            return Err("a path has no escaped slashes here");
+        }
+        rest = &rest[place + 3..];
+    }
+    Ok(())
+}
+
 /// The path in the one spelling that rules are matched on.
 ///
 /// Escapes of unreserved characters are decoded and the others get upper-case digits, dot segments are resolved
@@ -200,6 +236,29 @@ pub fn segments(path: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_that_servers_read_differently_are_refused() {
+        for (path, keep, reject) in [
+            ("/a/b;c=d,e", true, true),
+            ("/%41%c3%a9", true, true),
+            ("/a%2Fb", true, false),
+            ("/a%5cb", true, false),
+            ("/a%252Fb", true, true),
+            ("/a\\b", false, false),
+            ("/a#b", false, false),
+            ("/a b", false, false),
+            ("/\u{e9}", false, false),
+            ("/a%00", false, false),
+            ("/a%0d%0ab", false, false),
+            ("/a%", false, false),
+            ("/a%4", false, false),
+            ("/a%zz", false, false),
+        ] {
+            assert_eq!(super::check(path, EscapedSlashes::Keep).is_ok(), keep, "{path}");
+            assert_eq!(super::check(path, EscapedSlashes::Reject).is_ok(), reject, "{path}");
+        }
+    }
 
     #[test]
     fn every_spelling_of_a_path_is_one() {

@@ -18,7 +18,7 @@ use super::inherited::Door;
 use super::sockets::Sockets;
 use super::{Stops, build_runtime, supervisor};
 use crate::doors::admin::{Admin, Readiness};
-use crate::doors::proxy::access_log::AccessLog;
+use crate::doors::proxy::AccessLog;
 
 /// Connections to the admin door at once: a few scrapers and probes.
 const MAX_CONNECTIONS: usize = 64;

@@ -16,8 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::listener::{AsyncListener, Listener};
 use super::{MakeStore, build_runtime};
-use crate::doors::proxy::admission::Place;
-use crate::doors::proxy::{Proxy, ProxyOptions, Stream};
+use crate::doors::proxy::{Place, Proxy, ProxyOptions, Stream};
 use crate::gate::{Gate, Shared};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -201,7 +200,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doors::proxy::admission::{Admission, ConnectionLimits};
+    use crate::doors::proxy::{Admission, ConnectionLimits};
 
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {

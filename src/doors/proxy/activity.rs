@@ -1,32 +1,35 @@
-//! What a client's connection is doing, since when, and how long it may.
+//! What a client's connection or stream is doing, since when, and how long it may.
 
 use std::cell::Cell;
-use std::io;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::sleep_until;
 
 use super::Timeouts;
+use crate::metrics::DoorLimit;
 
-/// The state of one client's connection that its deadlines depend on.
+/// The state of one client's connection, or of one stream of an HTTP/2 connection, that its deadlines depend on.
 ///
-/// A connection has one timer, which looks at this when it fires; what happens in between only writes a stamp. So a
-/// request costs the timer wheel nothing.
+/// There is one timer, which looks at this when it fires; what happens in between only writes a stamp. So a request
+/// costs the timer wheel nothing.
 #[derive(Debug)]
 pub(super) struct Activity {
-    /// The time at which the connection's task was woken: what happens in one go happens at one time.
+    /// The time at which the task was woken: what happens in one go happens at one time.
     now: Cell<Instant>,
     phase: Cell<Phase>,
     since: Cell<Instant>,
     uploading: Cell<bool>,
     late: Cell<bool>,
-    unread: Cell<bool>,
+    /// Whether the process is to end.
+    draining: Cell<bool>,
+    upload: Pace,
+    download: Pace,
 }
 
-/// What a connection waits for.
+/// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The first byte of all.
@@ -39,6 +42,50 @@ enum Phase {
     Exchange,
     /// The end of the response.
     Answer,
+    /// Anything to move in either direction of another protocol.
+    Tunnel,
+}
+
+/// How long a client makes us wait for a body, and how much it moves in that time.
+///
+/// Only the time counts in which it is the client that is waited for: one whose upstream is slow is not slow itself.
+#[derive(Debug, Default)]
+struct Pace {
+    waited: Cell<Duration>,
+    bytes: Cell<u64>,
+    since: Cell<Option<Instant>>,
+}
+
+/// How long a client may take to begin, whatever its rate: connections pause, and windows fill. As much as Kestrel
+/// gives (`MinRequestBodyDataRate`).
+const RATE_GRACE: Duration = Duration::from_secs(5);
+
+impl Pace {
+    fn reset(&self) {
+        self.waited.set(Duration::ZERO);
+        self.bytes.set(0);
+        self.since.set(None);
+    }
+
+    fn wait(&self, now: Instant) {
+        if self.since.get().is_none() {
+            self.since.set(Some(now));
+        }
+    }
+
+    fn moved(&self, bytes: u64, now: Instant) {
+        self.bytes.set(self.bytes.get() + bytes);
+        if let Some(since) = self.since.take() {
+            self.waited.set(self.waited.get() + now.saturating_duration_since(since));
+        }
+    }
+
+    /// When the wait for the client has been longer than its bytes allow, if it is waited for.
+    fn deadline(&self, rate: u64) -> Option<Instant> {
+        let since = self.since.get().filter(|_| rate > 0)?;
+        let earned = RATE_GRACE + Duration::from_millis(self.bytes.get().saturating_mul(1_000) / rate);
+        since.checked_add(earned.saturating_sub(self.waited.get()))
+    }
 }
 
 impl Activity {
@@ -50,17 +97,14 @@ impl Activity {
             since: Cell::new(now),
             uploading: Cell::new(false),
             late: Cell::new(false),
-            unread: Cell::new(false),
+            draining: Cell::new(false),
+            upload: Pace::default(),
+            download: Pace::default(),
         }
     }
 
-    /// The connection's task was woken. One look at the clock a wake-up instead of one an event saves a request a dozen
-    /// of them, 0.3 us.
-    pub(super) fn wake(&self) {
-        self.now.set(Instant::now());
-    }
-
-    /// When the connection's task was woken.
+    /// When the task was woken. One look at the clock a wake-up instead of one an event saves a request a dozen of them,
+    /// 0.3 us.
     pub(super) fn now(&self) -> Instant {
         self.now.get()
     }
@@ -70,11 +114,20 @@ impl Activity {
         self.moved();
     }
 
+    /// The first byte of a request has come. What a client sends on its own while it is answered (the next request,
+    /// pipelined) buys it no time.
+    pub(super) fn received(&self) {
+        if matches!(self.phase.get(), Phase::Opened | Phase::Idle) {
+            self.enter(Phase::Head);
+        }
+    }
+
     /// The request's fields are complete; `uploading` if a body follows.
     pub(super) fn exchange(&self, uploading: bool) {
         self.uploading.set(uploading);
         self.late.set(false);
-        self.unread.set(false);
+        self.upload.reset();
+        self.download.reset();
         self.enter(Phase::Exchange);
     }
 
@@ -88,25 +141,53 @@ impl Activity {
         self.enter(Phase::Idle);
     }
 
-    /// A part of a body has moved.
+    /// Another protocol has taken over.
+    pub(super) fn tunnel(&self) {
+        self.enter(Phase::Tunnel);
+    }
+
+    /// The process is to end: who says nothing now is not waited for much longer.
+    pub(super) fn drain(&self) {
+        self.draining.set(true);
+        self.moved();
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Something has moved.
     pub(super) fn moved(&self) {
         self.since.set(self.now.get());
     }
 
-    /// The request's body has ended; from now on it is the upstream that is waited for.
-    pub(super) fn uploaded(&self) {
-        self.uploading.set(false);
+    /// Nothing more of the request's body has come yet.
+    pub(super) fn awaits_upload(&self) {
+        self.upload.wait(self.now.get());
+    }
+
+    /// A part of the request's body has come.
+    pub(super) fn uploaded(&self, bytes: u64) {
+        self.upload.moved(bytes, self.now.get());
         self.moved();
     }
 
-    /// The request's body was dropped before its end.
-    pub(super) fn left_unread(&self) {
-        self.unread.set(true);
+    /// The request's body has ended; from now on it is the upstream that is waited for.
+    pub(super) fn upload_ended(&self) {
+        self.uploading.set(false);
+        self.upload.since.set(None);
+        self.moved();
     }
 
-    /// Whether the last request's body may still be on its way.
-    pub(super) fn has_unread(&self) -> bool {
-        self.unread.get()
+    /// The client does not take what there is for it.
+    pub(super) fn awaits_download(&self) {
+        self.download.wait(self.now.get());
+    }
+
+    /// The client has taken a part of the response.
+    pub(super) fn downloaded(&self, bytes: u64) {
+        self.download.moved(bytes, self.now.get());
+        self.moved();
     }
 
     /// Whether the request has a body that has not ended.
@@ -119,101 +200,137 @@ impl Activity {
         self.late.get()
     }
 
-    /// When the patience ends, as things stand.
-    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Instant {
-        let patience = match self.phase.get() {
-            Phase::Opened | Phase::Head => timeouts.header,
-            Phase::Idle | Phase::Answer => timeouts.idle,
-            Phase::Exchange if self.uploading.get() => timeouts.idle,
-            Phase::Exchange => timeouts.response,
+    /// When the patience ends as things stand, and which limit of the door that is; `None` if it is the upstream that is
+    /// waited for.
+    fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<DoorLimit>) {
+        let (patience, limit) = match self.phase.get() {
+            Phase::Opened | Phase::Idle if self.draining.get() => (DRAIN_PATIENCE, None),
+            Phase::Opened => (timeouts.first_byte, Some(DoorLimit::FirstByteTimeout)),
+            Phase::Head => (timeouts.header, Some(DoorLimit::HeaderTimeout)),
+            Phase::Idle => (timeouts.idle, Some(DoorLimit::IdleTimeout)),
+            Phase::Answer => (timeouts.body, Some(DoorLimit::BodyTimeout)),
+            Phase::Exchange if self.uploading.get() => (timeouts.body, Some(DoorLimit::BodyTimeout)),
+            Phase::Exchange => (timeouts.response, None),
+            Phase::Tunnel => (timeouts.tunnel, Some(DoorLimit::TunnelTimeout)),
         };
-        self.since.get().checked_add(patience).unwrap_or_else(|| self.since.get() + FOREVER)
+        let since = self.since.get();
+        let mut deadline = (since.checked_add(patience).unwrap_or_else(|| since + FOREVER), limit);
+        for (pace, limit) in [(&self.upload, DoorLimit::UploadRate), (&self.download, DoorLimit::DownloadRate)] {
+            if let Some(end) = pace.deadline(timeouts.min_rate).filter(|end| *end < deadline.0) {
+                deadline = (end, Some(limit));
+            }
+        }
+        deadline
     }
 
-    /// The deadline has passed. Returns whether a response can still say so; if not, the connection ends. A response
-    /// that is not there one more deadline later will never be.
-    pub(super) fn expire(&self) -> bool {
+    /// The deadline has passed. Returns whether a response can still say so; if not, this is the end. A response that is
+    /// not there one more deadline later will never be.
+    fn expire(&self) -> bool {
         let answerable = self.phase.get() == Phase::Exchange && !self.late.replace(true);
+        self.upload.reset();
+        self.download.reset();
         self.moved();
         answerable
     }
 
-    fn received(&self) {
-        match self.phase.get() {
-            Phase::Opened | Phase::Idle => self.enter(Phase::Head),
-            // What a client sends on its own while it is answered (the next request, pipelined) buys it no time.
-            Phase::Head | Phase::Exchange | Phase::Answer => {}
-        }
-    }
-
-    fn sent(&self) {
-        if matches!(self.phase.get(), Phase::Idle | Phase::Answer) {
-            self.moved();
-        }
+    /// Drives what this is the activity of, until it ends or nothing moves in time, which `overdue` is told of.
+    pub(super) async fn watch<T>(
+        &self,
+        timeouts: &Timeouts,
+        work: impl Future<Output = T>,
+        overdue: impl Fn(DoorLimit),
+    ) -> Option<T> {
+        let mut work = pin!(work);
+        let mut alarm = pin!(sleep_until(self.deadline(timeouts).0.into()));
+        poll_fn(|cx| {
+            self.now.set(Instant::now());
+            loop {
+                if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                    return Poll::Ready(Some(done));
+                }
+                // The alarm is set only to an earlier time than it has. When it rings, the deadline has usually moved on.
+                let (deadline, limit) = self.deadline(timeouts);
+                if deadline < alarm.deadline().into_std() {
+                    alarm.as_mut().reset(deadline.into());
+                }
+                while alarm.as_mut().poll(cx).is_ready() {
+                    if deadline <= self.now.get() {
+                        break;
+                    }
+                    alarm.as_mut().reset(deadline.into());
+                }
+                if !alarm.is_elapsed() {
+                    return Poll::Pending;
+                }
+                if let Some(limit) = limit {
+                    overdue(limit);
+                }
+                if !self.expire() {
+                    return Poll::Ready(None);
+                }
+                alarm.as_mut().reset(self.deadline(timeouts).0.into());
+            }
+        })
+        .await
     }
 }
+
+/// How long a connection without a request is kept when the process is to end. A request that crosses our close on its
+/// way would be lost; a round trip takes less than this nearly everywhere.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ten years, for a timeout that is so long that the clock cannot add it.
 const FOREVER: Duration = Duration::from_hours(87_600);
 
-/// A client's stream, watched.
-#[derive(Debug)]
-pub(super) struct Watched<S> {
-    stream: S,
-    activity: Rc<Activity>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<S> Watched<S> {
-    pub(super) const fn new(stream: S, activity: Rc<Activity>) -> Self {
-        Self { stream, activity }
+    #[test]
+    fn only_the_time_counts_in_which_the_client_is_waited_for() {
+        let (pace, start) = (Pace::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(pace.deadline(100), None);
+        pace.wait(at(10));
+        assert_eq!(pace.deadline(100), Some(at(15)), "the grace");
+        pace.wait(at(12));
+        pace.moved(300, at(13));
+        assert_eq!(pace.deadline(100), None, "it is not waited for");
+        pace.wait(at(50));
+        assert_eq!(pace.deadline(100), Some(at(55)), "5 s of grace and 3 s for 300 bytes, less the 3 s it has waited");
+        assert_eq!(pace.deadline(0), None, "no minimum");
     }
 
-    pub(super) fn into_inner(self) -> S {
-        self.stream
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.activity.received();
-        }
-        polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if polled.is_ready() {
-            self.activity.sent();
-        }
-        polled
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        if polled.is_ready() {
-            self.activity.sent();
-        }
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    #[test]
+    fn each_phase_has_its_patience() {
+        let seconds = Duration::from_secs;
+        let timeouts = Timeouts {
+            first_byte: seconds(1),
+            header: seconds(2),
+            idle: seconds(3),
+            body: seconds(4),
+            response: seconds(5),
+            tunnel: seconds(6),
+            min_rate: 100,
+            ..Timeouts::default()
+        };
+        let activity = Activity::new();
+        let check = |patience, limit| {
+            assert_eq!(activity.deadline(&timeouts), (activity.now() + seconds(patience), limit));
+        };
+        check(1, Some(DoorLimit::FirstByteTimeout));
+        activity.received();
+        check(2, Some(DoorLimit::HeaderTimeout));
+        activity.exchange(true);
+        check(4, Some(DoorLimit::BodyTimeout));
+        activity.upload_ended();
+        check(5, None);
+        assert!(activity.expire() && activity.is_late() && !activity.expire());
+        activity.answer();
+        check(4, Some(DoorLimit::BodyTimeout));
+        activity.idle();
+        check(3, Some(DoorLimit::IdleTimeout));
+        activity.tunnel();
+        check(6, Some(DoorLimit::TunnelTimeout));
     }
 }

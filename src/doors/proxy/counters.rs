@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus::IntCounter;
+use prometheus::{IntCounter, IntGauge};
 
-use super::activity::Activity;
-use crate::metrics::{ENDPOINT_STATES, Metrics, REQUEST_CODES, observe};
+use crate::metrics::{DoorLimit, ENDPOINT_STATES, Metrics, REQUEST_CODES, observe};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
@@ -37,6 +36,21 @@ impl Counters {
         if let Some(place) = REQUEST_CODES.iter().position(|known| *known == code) {
             self.requests[place].inc();
         }
+    }
+
+    /// Counts a client that came up against a limit of the door.
+    pub(super) fn limited(&self, limit: DoorLimit) {
+        self.metrics.door_limit(limit);
+    }
+
+    /// Counts a connection as upgraded for as long as the value lives.
+    pub(super) fn tunnel(&self) -> Open {
+        Open::new(self.metrics.tunnels.clone())
+    }
+
+    /// Counts a request as in flight, from its fields until the last byte of its answer was handed over.
+    pub(super) fn in_flight(&self) -> Open {
+        Open::new(self.metrics.requests_in_flight.clone())
     }
 
     /// Counts an upstream's response and the time until its fields.
@@ -74,23 +88,21 @@ impl Counters {
     }
 }
 
-/// Counts a request as in flight from its fields until the last byte of its answer was handed over.
+/// Counts something as open for as long as it lives.
 #[derive(Debug)]
-pub(super) struct InFlight {
-    counters: Rc<Counters>,
-    activity: Rc<Activity>,
+pub(super) struct Open {
+    gauge: IntGauge,
 }
 
-impl InFlight {
-    pub(super) fn begin(counters: &Rc<Counters>, activity: &Rc<Activity>) -> Self {
-        counters.metrics.requests_in_flight.inc();
-        Self { counters: counters.clone(), activity: activity.clone() }
+impl Open {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self { gauge }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for Open {
     fn drop(&mut self) {
-        self.counters.metrics.requests_in_flight.dec();
-        self.activity.idle();
+        self.gauge.dec();
     }
 }

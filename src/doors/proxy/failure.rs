@@ -6,12 +6,18 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::http1::HeadError;
+use super::message::BodyError;
 use crate::engine::reply::{self, Reply};
 use crate::engine::rules::BadCost;
+use crate::metrics::DoorLimit;
 
 /// Why a request gets an answer of ours that is no refusal by a limit.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
+    /// Its head cannot be read.
+    #[error(transparent)]
+    Head(HeadError),
     /// It is no request that we can forward.
     #[error("{0}")]
     Malformed(&'static str),
@@ -21,6 +27,12 @@ pub(super) enum Failure {
     /// It expects something else than `100-continue`.
     #[error("the only expectation that is understood is `100-continue`")]
     Expectation,
+    /// Its body is longer than the door takes.
+    #[error("the body is longer than {0} bytes")]
+    TooLong(u64),
+    /// It has been here too often.
+    #[error("this request has come by here before")]
+    Loop,
     /// No `--upstream` is for it.
     #[error("no route leads there")]
     NoRoute,
@@ -48,7 +60,9 @@ pub(super) enum UpstreamError {
     #[error("no response in time")]
     ResponseTimeout,
     #[error("the connection broke before the response: {0}")]
-    Closed(#[source] hyper::Error),
+    Closed(#[source] io::Error),
+    #[error("its response cannot be read: {0}")]
+    Head(#[source] HeadError),
     #[error("it switched protocols unasked")]
     SwitchedProtocols,
     /// Not the upstream's fault: the client stopped in the middle of its body.
@@ -56,21 +70,26 @@ pub(super) enum UpstreamError {
     UploadStalled,
     /// Not the upstream's fault: what the client sends as a body is none.
     #[error("the client's body cannot be read: {0}")]
-    Upload(#[source] hyper::Error),
+    Upload(#[source] BodyError),
 }
 
 /// The methods that may pass, for `Allow`. Others may pass too; these are the registered ones that make sense.
-const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+pub(super) const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl Failure {
     /// The answer. It names no addresses: what is behind us is not the client's business.
     pub(super) fn response(&self) -> Reply {
         let (status, detail) = match self {
+            Self::Head(error) => return head(*error),
             Self::Malformed(detail) => (StatusCode::BAD_REQUEST, *detail),
             Self::Method(detail) => (StatusCode::METHOD_NOT_ALLOWED, *detail),
             Self::Expectation => {
                 (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
             }
+            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long")
+            }
+            Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
             Self::Upstream(error) => error.status(),
@@ -80,22 +99,41 @@ impl Failure {
             Self::Method(_) => {
                 reply.fields.append("allow", ALLOWED);
             }
-            Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
+            Self::Malformed(_)
+            | Self::TooLong(_)
+            | Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
                 reply.fields.append("connection", "close");
             }
             _ => {}
         }
         reply
     }
+
+    /// The limit of the door that it is about, if it is about one.
+    pub(super) const fn limit(&self) -> Option<DoorLimit> {
+        match self {
+            Self::Head(HeadError::Target) => Some(DoorLimit::Target),
+            Self::Head(HeadError::Bytes) => Some(DoorLimit::HeaderBytes),
+            Self::Head(HeadError::Lines) => Some(DoorLimit::HeaderCount),
+            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => Some(DoorLimit::BodyBytes),
+            _ => None,
+        }
+    }
+}
+
+/// The answer to a head that cannot be read.
+fn head(error: HeadError) -> Reply {
+    let status = match error {
+        HeadError::Malformed(_) => StatusCode::BAD_REQUEST,
+        HeadError::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+        HeadError::Coding => StatusCode::NOT_IMPLEMENTED,
+        HeadError::Target => StatusCode::URI_TOO_LONG,
+        HeadError::Bytes | HeadError::Lines => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    };
+    reply::problem(status, &error.to_string())
 }
 
 impl UpstreamError {
-    /// From what hyper says of a request that was not answered.
-    pub(super) fn from_send(error: hyper::Error) -> Self {
-        // What the request's body yields is the only thing of ours that can fail in there.
-        if error.is_user() { Self::Upload(error) } else { Self::Closed(error) }
-    }
-
     /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not to blame.
     pub(super) const fn reason(&self) -> Option<&'static str> {
         match self {
@@ -104,7 +142,8 @@ impl UpstreamError {
             Self::Connect(_) => Some("connect"),
             Self::ConnectTimeout(_) => Some("connect_timeout"),
             Self::ResponseTimeout => Some("response_timeout"),
-            Self::Closed(_) | Self::SwitchedProtocols => Some("closed"),
+            Self::Closed(_) => Some("closed"),
+            Self::Head(_) | Self::SwitchedProtocols => Some("malformed"),
             Self::UploadStalled | Self::Upload(_) => None,
         }
     }
@@ -116,7 +155,7 @@ impl UpstreamError {
             Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
             Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
             Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
-            Self::SwitchedProtocols => {
+            Self::Head(_) | Self::SwitchedProtocols => {
                 (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")
             }
             Self::UploadStalled => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),

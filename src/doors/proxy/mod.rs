@@ -1,60 +1,56 @@
-//! The proxy: HTTP/1.1 in, HTTP/1.1 out, and each request judged once before its body is read.
+//! The proxy: requests come in, each is judged once before its body is read, and what passes goes to an upstream.
 //!
-//! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass), [`fields`] (what a proxy
+//! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass), [`forwarding`] (what a proxy
 //! takes away and adds) and [`upstream`]; what goes wrong on the way becomes an answer in [`failure`]. A client's
 //! connection is one task ([`connection`]), and all that happens for its request happens in it, the upstream's
-//! connection included ([`exchange`]).
+//! connection included ([`http1`]).
 
-use std::convert::Infallible;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Request, Response, Version};
-use http_body::Body;
-use hyper::body::Incoming;
+use http::StatusCode;
 
-use self::access_log::AccessLog;
-use self::activity::Activity;
-use self::admission::Admission;
-use self::body::{Content, RequestBody, ResponseBody};
-use self::counters::{Counters, InFlight};
+use self::access_log::{Entry, Record, WorkerLog};
+use self::context::Context;
+use self::counters::{Counters, Open};
 use self::failure::Failure;
-use self::fields::Peer;
+use self::message::{Request, Response, ResponseBody};
 use self::upstream::{Upstreams, Way};
-use crate::doors::convert;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
-use crate::engine::reply::{self, Generations};
+use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::{path, request};
 use crate::gate::{Gate, Judged};
 use crate::store::Clock;
 
-pub mod access_log;
+mod access_log;
 mod activity;
-pub mod admission;
-mod body;
+mod admission;
 mod connection;
+mod context;
 mod counters;
 mod echo;
-mod exchange;
 mod failure;
-mod fields;
+mod forwarding;
+mod http1;
+mod limits;
 mod log;
-mod stream;
+mod message;
 mod target;
 mod transport;
 mod upstream;
 
-pub use transport::Stream;
+pub use access_log::{AccessLog, Destination, Format};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place, Refused};
+pub use http1::HeadLimits;
+pub use limits::DoorLimits;
+pub use transport::{
+    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
-
-/// Bytes that are buffered for one direction of one connection; also the bound on a message's fields. hyper's own is
-/// 400 KiB, which a thousand slow clients would turn into 800 MiB.
-const MAX_BUFFER: usize = 64 * 1024;
 
 /// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.
 const MAX_DISCARDED: usize = 64 * 1024;
@@ -62,10 +58,19 @@ const MAX_DISCARDED: usize = 64 * 1024;
 /// How long the proxy waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a client's first byte, and from a request's first byte to the end of its fields.
+    /// For a client's first byte.
+    pub first_byte: Duration,
+    /// From a request's first byte to the end of its fields.
     pub header: Duration,
-    /// For another request on a client's connection, and for anything to move in a body.
+    /// For anything to move in a body.
+    pub body: Duration,
+    /// For another request on a client's connection.
     pub idle: Duration,
+    /// For anything to move on a connection that was upgraded to another protocol.
+    pub tunnel: Duration,
+    /// Bytes a second that a client must send of a body and take of a response, on average over the time in which it is
+    /// waited for and after some grace; 0 for no minimum.
+    pub min_rate: u64,
     /// For a connection to the upstream, name resolution included.
     pub connect: Duration,
     /// From the end of the request to the upstream's response fields.
@@ -78,8 +83,12 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
+            first_byte: Duration::from_secs(10),
             header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
             idle: Duration::from_mins(1),
+            tunnel: Duration::from_mins(5),
+            min_rate: 240,
             connect: Duration::from_secs(1),
             response: Duration::from_secs(30),
             upstream_idle: Duration::from_secs(4),
@@ -100,6 +109,8 @@ pub struct ProxyOptions {
     pub clock: Clock,
     /// How long to wait for what.
     pub timeouts: Timeouts,
+    /// What is taken from a client at all.
+    pub limits: DoorLimits,
     /// The connections of all workers.
     pub admission: Arc<Admission>,
     /// Where requests are logged, if they are.
@@ -113,8 +124,36 @@ pub struct Proxy {
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
+    limits: DoorLimits,
+    admission: Arc<Admission>,
+    access_log: Option<Rc<WorkerLog>>,
     counters: Rc<Counters>,
     clock: Clock,
+    date: RefCell<Date>,
+}
+
+/// The text of a `Date` field, which stays the same for a second.
+#[derive(Debug, Default)]
+struct Date {
+    text: String,
+    until: Option<Instant>,
+}
+
+/// A request from its fields until the last byte of its answer was handed over: it counts as in flight, and is logged at
+/// the end.
+#[derive(Debug)]
+struct Passage {
+    _in_flight: Open,
+    entry: Option<Entry>,
+}
+
+impl Passage {
+    /// So many bytes of the answer's body were handed over.
+    fn sent(&self, bytes: usize) {
+        if let Some(entry) = &self.entry {
+            entry.sent(bytes);
+        }
+    }
 }
 
 impl Proxy {
@@ -128,8 +167,12 @@ impl Proxy {
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
+            limits: options.limits,
+            admission: options.admission.clone(),
+            access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters,
             clock: options.clock.clone(),
+            date: RefCell::default(),
         })
     }
 
@@ -138,143 +181,144 @@ impl Proxy {
         self.upstreams.reap(Instant::now());
     }
 
-    /// Answers one request.
-    async fn serve(
-        &self,
-        peer: &Peer,
-        activity: &Rc<Activity>,
-        request: Request<Incoming>,
-    ) -> Result<Response<ResponseBody>, Infallible> {
-        activity.exchange(!request.body().is_end_stream());
-        let in_flight = InFlight::begin(&self.counters, activity);
-        // In a box, because it goes through many hands: as a value, each of their futures would have room for it.
-        let request = Box::new(request.map(|body| RequestBody::new(body, activity.clone())));
-        Ok(self.answer(peer, activity, request).await.map(|content| {
-            activity.answer();
-            ResponseBody::new(content, in_flight)
-        }))
-    }
-
-    async fn answer(
-        &self,
-        peer: &Peer,
-        activity: &Rc<Activity>,
-        mut request: Box<Request<RequestBody>>,
-    ) -> Response<Content> {
-        let checked = match target::check(&mut request) {
-            Ok(checked) => checked,
-            Err(failure) => return self.failed(&failure, request.into_body(), true),
-        };
-        let judged = match self.judge(peer, &checked.host, &request).await {
-            Ok(judged) => judged,
-            Err(failure) => return self.failed(&failure, request.into_body(), checked.expects_continue),
-        };
-        let Judged { snapshot, verdict } = judged;
-        if !verdict.is_allowed() {
-            let is_grpc = is_grpc(request.headers());
-            let refusal = reply::refusal(snapshot.rules(), &verdict, self.generations, is_grpc);
-            return self.own(convert::response(refusal), request.into_body(), checked.expects_continue);
-        }
-        let mut response = match self.forward(peer, &checked.host, activity, request).await {
-            Ok(response) => {
-                self.counters.answered(response.status(), false);
+    /// Answers a request of any protocol. The passage ends with the answer's last byte.
+    async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
+        let entry = self.access_log.as_ref().map(|log| log.begin(self.record(context, &request)));
+        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
+        let response = match self.decide(context, &mut request, passage.entry.as_mut()).await {
+            Ok(Ruled::Refused(reply)) => self.own(reply),
+            Ok(Ruled::Passed(way, judged)) => {
+                context.attempts.forget();
+                let response = self.pass(context, request, way, &judged).await;
+                if let Some(entry) = &mut passage.entry {
+                    entry.record.upstream = context.attempts.told();
+                }
                 response
             }
-            Err(failure) => {
-                let response = convert::response(failure.response());
-                self.counters.answered(response.status(), false);
-                response.map(text)
-            }
+            Err(failure) => self.failed(&failure),
         };
-        let mut all = to_fields(response.headers());
-        reply::add_fields(snapshot.rules(), &verdict, self.generations, &mut all);
-        *response.headers_mut() = convert::header_map(&all);
-        response
+        if let Some(entry) = &mut passage.entry {
+            entry.record.status = response.status.as_u16();
+        }
+        (response, passage)
     }
 
-    /// The one charge of a request, made before its body is read.
-    async fn judge(&self, peer: &Peer, host: &str, request: &Request<RequestBody>) -> Result<Judged, Failure> {
-        let headers = to_fields(request.headers());
+    /// What the access log says of a request, as far as it is known at its beginning.
+    fn record(&self, context: &Context, request: &Request) -> Record {
+        let client = self.trusted_proxies.client(context.peer.address, &request.fields);
+        Record::new(self.clock.now(), client, request)
+    }
+
+    /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
+    async fn decide(
+        &self,
+        context: &Context,
+        request: &mut Request,
+        entry: Option<&mut Entry>,
+    ) -> Result<Ruled<'_>, Failure> {
+        let host = target::check(request, self.limits.escaped_slashes)?;
+        if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
+            return Err(Failure::TooLong(self.limits.body_bytes));
+        }
+        let (path, query) = target::split(&request.target);
+        let path = path::normalise(path);
+        let way = self.upstreams.pick(&host, &path);
         let view = request::Request {
-            method: request.method().as_str(),
-            host,
-            path: &path::normalise(request.uri().path()),
-            query: request.uri().query(),
-            headers: &headers,
-            client: self.trusted_proxies.client(peer.address, &headers),
+            method: request.method.as_str(),
+            host: &host,
+            path: &path,
+            query,
+            headers: &request.fields,
+            client: self.trusted_proxies.client(context.peer.address, &request.fields),
             tls_subject: None,
             now: self.clock.now(),
         };
-        self.gate.judge(&view).await.map_err(Failure::BadCost)
+        let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
+        if let Some(entry) = entry {
+            entry.judged(&judged);
+        }
+        if judged.verdict.is_allowed() {
+            return Ok(Ruled::Passed(way.ok_or(Failure::NoRoute)?, judged));
+        }
+        let is_grpc = is_grpc(&request.fields);
+        Ok(Ruled::Refused(reply::refusal(judged.snapshot.rules(), &judged.verdict, self.generations, is_grpc)))
     }
 
-    async fn forward(
-        &self,
-        peer: &Peer,
-        host: &str,
-        activity: &Rc<Activity>,
-        mut request: Box<Request<RequestBody>>,
-    ) -> Result<Response<Content>, Failure> {
-        let version = request.version();
-        fields::strip(request.headers_mut());
-        peer.forward(version, request.headers_mut());
-        let way = self.upstreams.pick(host, &path::normalise(request.uri().path())).ok_or(Failure::NoRoute)?;
-        match way {
-            Way::Echo => Ok(echo::answer(*request).await?.map(text)),
-            Way::Servers(forwarder) => {
-                let mut response = forwarder.send(request, activity).await?;
-                *response.version_mut() = Version::HTTP_11;
-                fields::strip(response.headers_mut());
-                Ok(response.map(Content::Upstream))
+    /// Gets the answer to a request that may pass.
+    async fn pass(&self, context: &Context, request: Request, way: &Way, judged: &Judged) -> Response {
+        let mut response = match self.forward(context, request, way).await {
+            Ok(response) => {
+                self.counters.answered(response.status, false);
+                response
             }
-        }
+            Err(failure) => self.failed(&failure),
+        };
+        reply::add_fields(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.fields);
+        response
     }
 
-    fn failed(&self, failure: &Failure, body: RequestBody, expects_continue: bool) -> Response<Content> {
-        self.own(convert::response(failure.response()), body, expects_continue)
+    async fn forward(&self, context: &Context, mut request: Request, way: &Way) -> Result<Response, Failure> {
+        if target::count_down(&mut request) == Some(0) {
+            return Ok(last_hop());
+        }
+        let upgrade = forwarding::upgrade(&request.fields).filter(|_| request.body.is_end()).map(str::to_owned);
+        forwarding::strip(&mut request.fields);
+        context.peer.forward(request.version, &mut request.fields);
+        if let Some(protocol) = upgrade {
+            request.fields.append("connection", "upgrade");
+            request.fields.append("upgrade", protocol);
+        }
+        let mut response = match way {
+            Way::Echo => echo::answer(request).await?,
+            Way::Servers(forwarder) => forwarder.send(request, context).await?,
+        };
+        let protocol = match response.body {
+            ResponseBody::Tunnel(_) => response.fields.text("upgrade").map(str::to_owned),
+            _ => None,
+        };
+        forwarding::strip(&mut response.fields);
+        if let Some(protocol) = protocol {
+            response.fields.append("upgrade", protocol);
+        }
+        Ok(response)
     }
 
-    /// An answer of ours to a request whose body nobody reads. The connection stays if the body has come already.
-    ///
-    /// A client that waits for a `100 Continue` may send its body after any answer or leave it out (RFC 9110 section
-    /// 10.1.1), so nobody could tell where its next request begins.
-    fn own(&self, mut response: Response<String>, body: RequestBody, expects_continue: bool) -> Response<Content> {
-        self.counters.answered(response.status(), true);
-        if !body.is_end_stream() && (expects_continue || !discard(body)) {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    fn failed(&self, failure: &Failure) -> Response {
+        if let Some(limit) = failure.limit() {
+            self.counters.limited(limit);
         }
-        response.map(text)
+        self.own(failure.response())
+    }
+
+    /// An answer of our own.
+    fn own(&self, reply: Reply) -> Response {
+        self.counters.answered(reply.status, true);
+        reply.into()
+    }
+
+    /// Writes a `Date` field's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
+    fn date(&self, now: Instant, write: impl FnOnce(&str)) {
+        let mut date = self.date.borrow_mut();
+        if date.until.is_none_or(|until| until <= now) {
+            date.text = httpdate::fmt_http_date(SystemTime::now());
+            date.until = Some(now + Duration::from_secs(1));
+        }
+        write(&date.text);
     }
 }
 
-/// Throws away what has come of a body; returns whether that was all of it.
-fn discard(mut body: RequestBody) -> bool {
-    let mut discarded = 0;
-    let mut context = Context::from_waker(Waker::noop());
-    while let Poll::Ready(frame) = std::pin::Pin::new(&mut body).poll_frame(&mut context) {
-        match frame {
-            None => return true,
-            Some(Err(_)) => return false,
-            Some(Ok(frame)) => discarded += frame.data_ref().map_or(0, Bytes::len),
-        }
-        if body.is_end_stream() {
-            return true;
-        }
-        if discarded > MAX_DISCARDED {
-            return false;
-        }
-    }
-    false
+/// What became of a request at the gate.
+enum Ruled<'a> {
+    Refused(Reply),
+    Passed(&'a Way, Judged),
 }
 
-fn to_fields(headers: &HeaderMap) -> Fields {
-    headers.iter().collect()
+/// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).
+fn last_hop() -> Response {
+    let fields = Fields::from_iter([("allow", failure::ALLOWED)]);
+    Reply { status: StatusCode::NO_CONTENT, fields, body: String::new() }.into()
 }
 
-fn text(text: String) -> Content {
-    Content::Text(Bytes::from(text))
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+fn is_grpc(fields: &Fields) -> bool {
+    fields.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }

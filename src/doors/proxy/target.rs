@@ -1,110 +1,183 @@
 //! Whether a request is one that can be forwarded, and whom it is for (RFC 9112 section 3.2, RFC 9110 section 7.2).
 
-use http::header::{EXPECT, HOST, HeaderValue};
-use http::{Method, Request, Uri, Version};
+use std::borrow::Cow;
+
+use http::{Method, Version};
 
 use super::failure::Failure;
+use super::forwarding;
+use super::message::Request;
+use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::request::host_of;
 
-/// What a request says besides its fields.
-#[derive(Debug)]
-pub(super) struct Checked {
-    /// The host without the port, in lower case; empty if an HTTP/1.0 request names none.
-    pub(super) host: String,
-    /// Whether the client waits for a `100 Continue` before it sends the body.
-    pub(super) expects_continue: bool,
-}
+/// How often a request may come by here: more proxies of this kind in a row than anybody has, and few turns of a loop.
+const MOST_HOPS: usize = 5;
 
-/// Checks a request, and makes its target the origin form and its `Host` the target's.
-pub(super) fn check<B>(request: &mut Request<B>) -> Result<Checked, Failure> {
-    match *request.method() {
+/// Checks a request, and makes its target the origin form and its `Host` the target's. Returns the host without its
+/// port, in lower case; empty if an HTTP/1.0 request names none.
+pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<String, Failure> {
+    match request.method {
         Method::CONNECT => return Err(Failure::Method("this proxy opens no tunnels")),
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
         _ => {}
     }
-    // Not for the upstream: hyper says `100 Continue` as soon as the body is asked for.
-    let expected = request.headers_mut().remove(EXPECT);
-    if expected.as_ref().is_some_and(|expected| !expected.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+    if let Some(expected) = request.fields.get("expect")
+        && !expected.eq_ignore_ascii_case(b"100-continue")
+    {
         return Err(Failure::Expectation);
     }
-    Ok(Checked { host: host(request)?, expects_continue: expected.is_some() })
+    if request.fields.contains("via") && forwarding::hops(&request.fields) >= MOST_HOPS {
+        return Err(Failure::Loop);
+    }
+    let host = host(request)?;
+    target(request, slashes)?;
+    Ok(host)
 }
 
-fn host<B>(request: &mut Request<B>) -> Result<String, Failure> {
-    let mut hosts = request.headers().get_all(HOST).iter();
+fn host(request: &mut Request) -> Result<String, Failure> {
+    let mut hosts = request.fields.all("host");
     let given = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(host),
-        (None, _) if request.version() < Version::HTTP_11 => None,
+        (Some(host), None) => Some(std::str::from_utf8(host).ok().and_then(host_of).map(Cow::into_owned)),
+        (None, _) if request.version < Version::HTTP_11 => None,
         (None, _) => return Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
         (Some(_), Some(_)) => return Err(Failure::Malformed("a request has one `Host` field")),
     };
-    if request.uri().authority().is_some() {
+    drop(hosts);
+    if !request.target.starts_with('/') && request.target != "*" {
         return absolute(request);
     }
-    let Some(given) = given else { return Ok(String::new()) };
-    let host = given.to_str().ok().and_then(host_of).ok_or(Failure::Malformed("the `Host` field is no host"))?;
-    Ok(host.into_owned())
+    given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))
 }
 
 /// A target in absolute form: its authority counts and `Host` is ignored and replaced.
-fn absolute<B>(request: &mut Request<B>) -> Result<String, Failure> {
-    const NO_HOST: Failure = Failure::Malformed("the target's authority is no host");
-    let uri = std::mem::take(request.uri_mut());
-    let mut parts = uri.into_parts();
-    let authority = parts.authority.take().ok_or(NO_HOST)?;
-    parts.scheme = None;
-    let host = host_of(authority.as_str()).ok_or(NO_HOST)?.into_owned();
-    let value = HeaderValue::from_str(authority.as_str()).map_err(|_| NO_HOST)?;
-    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Failure::Malformed("the target has no path"))?;
-    request.headers_mut().insert(HOST, value);
+fn absolute(request: &mut Request) -> Result<String, Failure> {
+    const FORM: Failure = Failure::Malformed("a target is a path, or an `http://` or `https://` URL");
+    let (scheme, rest) = request.target.split_once("://").ok_or(FORM)?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(FORM);
+    }
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let host = host_of(authority).filter(|host| !host.is_empty());
+    let host = host.ok_or(Failure::Malformed("the target's authority is no host"))?.into_owned();
+    let target = match path {
+        // The whole server is meant (RFC 9112 section 3.2.4).
+        "" if request.method == Method::OPTIONS => "*".to_owned(),
+        path if path.starts_with('/') => path.to_owned(),
+        query => format!("/{query}"),
+    };
+    let authority = authority.to_owned();
+    request.fields.set("host", authority);
+    request.target = target;
     Ok(host)
+}
+
+fn target(request: &Request, slashes: EscapedSlashes) -> Result<(), Failure> {
+    if request.target == "*" {
+        let is_whole_server = request.method == Method::OPTIONS;
+        return if is_whole_server { Ok(()) } else { Err(Failure::Malformed("only OPTIONS has `*` as its target")) };
+    }
+    let (path, query) = split(&request.target);
+    if query.is_some_and(|query| query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#')) {
+        return Err(Failure::Malformed("a query has printable ASCII and no fragment"));
+    }
+    path::check(path, slashes).map_err(Failure::Malformed)
+}
+
+/// The path and the query of a target.
+pub(super) fn split(target: &str) -> (&str, Option<&str>) {
+    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
+}
+
+/// What RFC 9110 section 7.6.2 says of `Max-Forwards`: for how many more hops an OPTIONS request is. `None` if it says
+/// nothing; otherwise it is counted down, and `Some(0)` is a request for us.
+pub(super) fn count_down(request: &mut Request) -> Option<u64> {
+    if request.method != Method::OPTIONS {
+        return None;
+    }
+    let left: u64 = request.fields.text("max-forwards")?.trim().parse().ok()?;
+    if left > 0 {
+        request.fields.set("max-forwards", (left - 1).to_string());
+    }
+    Some(left)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::RequestBody;
     use super::*;
 
-    type Fields = &'static [(&'static str, &'static str)];
+    type Lines = &'static [(&'static str, &'static str)];
+
+    fn request(method: &str, target: &str, version: Version, lines: Lines) -> Request {
+        let (method, fields) = (method.parse().unwrap(), lines.iter().copied().collect());
+        Request { method, target: target.to_owned(), version, fields, body: RequestBody::Empty }
+    }
 
     #[track_caller]
-    fn check_request(method: &str, target: &str, version: Version, fields: Fields) -> Result<String, Failure> {
-        let mut request = Request::builder().method(method).uri(target).version(version);
-        for (name, value) in fields {
-            request = request.header(*name, *value);
-        }
-        let mut request = request.body(()).unwrap();
-        let host = check(&mut request)?.host;
-        let given = request.headers().get(HOST).map(|host| host.to_str().unwrap().to_owned());
-        Ok(format!("{host} {} {}", request.uri(), given.unwrap_or_default()))
+    fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
+        let mut request = request(method, target, version, lines);
+        let host = check(&mut request, EscapedSlashes::Keep)?;
+        Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))
     }
 
     #[test]
     fn requests_are_made_origin_form() {
-        let cases: [(&str, Fields, &str); 4] = [
-            ("/a//b?c=%20d", &[("host", "A.example:80")], "a.example /a//b?c=%20d A.example:80"),
+        let cases: [(&str, Lines, &str); 6] = [
+            ("/a//b?c=%20d", &[("Host", "A.example:80")], "a.example /a//b?c=%20d A.example:80"),
             ("http://b.example:81/x?y", &[("host", "a.example")], "b.example /x?y b.example:81"),
-            ("http://b.example", &[("host", "a.example")], "b.example / b.example"),
+            ("HTTPS://b.example?y", &[("host", "a.example")], "b.example /?y b.example"),
+            ("http://b.example", &[("host", "a.example")], "b.example * b.example"),
             ("*", &[("host", "a.example")], "a.example * a.example"),
+            ("/", &[("host", "")], " / "),
         ];
-        for (target, fields, expected) in cases {
-            assert_eq!(check_request("OPTIONS", target, Version::HTTP_11, fields).unwrap(), expected);
+        for (target, lines, expected) in cases {
+            assert_eq!(check_request("OPTIONS", target, Version::HTTP_11, lines).unwrap(), expected);
         }
+        let lines: Lines = &[("host", "a.example")];
+        assert_eq!(check_request("GET", "http://b.example", Version::HTTP_11, lines).unwrap(), "b.example / b.example");
         assert_eq!(check_request("GET", "/", Version::HTTP_10, &[]).unwrap(), " / ");
     }
 
     #[test]
     fn what_cannot_be_forwarded_is_refused() {
-        let cases: [(&str, &str, Fields, &str); 6] = [
+        let host: Lines = &[("host", "a")];
+        let cases: [(&str, &str, Lines, &str); 19] = [
             ("GET", "/", &[], "has a `Host`"),
-            ("GET", "/", &[("host", "a"), ("host", "a")], "one `Host`"),
+            ("GET", "http://a/", &[], "has a `Host`"),
+            ("GET", "/", &[("host", "a"), ("Host", "a")], "one `Host`"),
             ("GET", "/", &[("host", "a/b")], "no host"),
+            ("GET", "/", &[("host", "user@a")], "no host"),
             ("CONNECT", "a.example:443", &[("host", "a.example:443")], "tunnels"),
-            ("TRACE", "/", &[("host", "a")], "echoed"),
+            ("TRACE", "/", host, "echoed"),
             ("POST", "/", &[("host", "a"), ("expect", "200-ok")], "100-continue"),
+            ("GET", "*", host, "OPTIONS"),
+            ("GET", "a.example:443", host, "a target is a path"),
+            ("GET", "ftp://a/", host, "a target is a path"),
+            ("GET", "http:///x", host, "authority is no host"),
+            ("GET", "http://u@a/x", host, "authority is no host"),
+            ("GET", "/a#b", host, "fragment"),
+            ("GET", "/a?b#c", host, "fragment"),
+            ("GET", "/a\\b", host, "backslash"),
+            ("GET", "/%00", host, "control"),
+            ("GET", "/%g0", host, "escape"),
+            ("GET", "/", &[("host", "a"), ("via", "1.1 weir, 1.1 weir, 1.1 weir"), ("via", "2 weir, 1.1 weir")], "before"),
         ];
-        for (method, target, fields, part) in cases {
-            let error = check_request(method, target, Version::HTTP_11, fields).unwrap_err();
+        for (method, target, lines, part) in cases {
+            let error = check_request(method, target, Version::HTTP_11, lines).unwrap_err();
             assert!(error.to_string().contains(part), "{method} {target}: {error}");
         }
+    }
+
+    #[test]
+    fn max_forwards_is_counted_down() {
+        let check = |method, lines, left, then| {
+            let mut request = request(method, "/", Version::HTTP_11, lines);
+            assert_eq!((count_down(&mut request), request.fields.text("max-forwards")), (left, then));
+        };
+        check("OPTIONS", &[("Max-Forwards", "2")], Some(2), Some("1"));
+        check("OPTIONS", &[("max-forwards", "0")], Some(0), Some("0"));
+        check("OPTIONS", &[("max-forwards", "x")], None, Some("x"));
+        check("GET", &[("max-forwards", "0")], None, Some("0"));
+        check("OPTIONS", &[], None, None);
     }
 }

@@ -1,5 +1,15 @@
 //! What a new connection of a client goes through until HTTP begins.
 
+mod accept;
+mod peek;
+mod proxy_protocol;
 mod stream;
+mod tls;
 
+pub use accept::AcceptOptions;
+pub(super) use accept::{Opened, Protocol, Refused, open};
 pub use stream::Stream;
+pub use tls::{
+    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    ServerTlsOptions, ServerTlsReloader, TlsInfo,
+};

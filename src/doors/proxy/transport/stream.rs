@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
 
 /// A connection, of a client or to an upstream. For plain TCP it costs a comparison more than the socket itself.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
+    /// TLS over one of the others.
+    Tls(Box<TlsStream<Stream>>),
 }
 
 /// Calls a method of what the stream really is.
@@ -26,6 +29,10 @@ macro_rules! delegate {
             }
             Stream::Unix(stream) => {
                 let $inner = Pin::new(stream);
+                $call
+            }
+            Stream::Tls(stream) => {
+                let $inner = Pin::new(&mut **stream);
                 $call
             }
         }

@@ -1,6 +1,7 @@
 //! The servers of a route: which of their addresses takes a request.
 
 use std::cell::{Cell, RefCell};
+use std::error::Error;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ pub(super) struct Cluster {
     /// Where the next look around begins, so that equals take turns.
     next: Cell<usize>,
     limits: Limits,
-    pub(super) counters: Rc<Counters>,
-    pub(super) log: Throttle,
+    counters: Rc<Counters>,
+    log: Throttle,
 }
 
 /// Bounds of each endpoint.
@@ -110,7 +111,11 @@ impl Cluster {
             let is_avoided = avoid.is_some_and(|avoid| Rc::ptr_eq(avoid, endpoint));
             (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding())
         })?;
-        self.next.set((start + place + 1) % endpoints.len());
+        // A second try takes nobody's turn. If it did, the two of a pair would swap turns with each failure, and the one
+        // that fails would be asked first every time.
+        if avoid.is_none() {
+            self.next.set((start + place + 1) % endpoints.len());
+        }
         Some(Lease::new(self.clone(), endpoint.clone()))
     }
 
@@ -146,6 +151,14 @@ impl Cluster {
         }
     }
 
+    /// Counts and logs that an endpoint failed a request; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
+    pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
+        self.counters.upstream_failed(reason);
+        if let Some(suppressed) = self.log.pass() {
+            tracing::warn!(upstream = %endpoint, reason, suppressed, "upstream failed: {error}");
+        }
+    }
+
     /// Closes connections that have been idle for too long.
     pub(super) fn reap(&self, now: Instant) {
         for endpoint in self.endpoints.borrow().iter() {
@@ -156,6 +169,7 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::Arc;
 
     use super::super::endpoint::MAX_FAILURES;
@@ -223,9 +237,10 @@ mod tests {
     #[test]
     fn a_second_try_goes_elsewhere_if_it_can() {
         let (two, one, now) = (cluster(2), cluster(1), Instant::now());
-        for _ in 0..3 {
+        for expected in ['1', '2', '1'] {
             let first = two.pick(now, None).unwrap();
             assert!(two.has_other(first.endpoint()));
+            assert_eq!(name(first.endpoint()), expected);
             assert_ne!(name(two.pick(now, Some(first.endpoint())).unwrap().endpoint()), name(first.endpoint()));
         }
         let only = one.pick(now, None).unwrap();
@@ -290,12 +305,28 @@ mod tests {
     fn the_unhealthy_are_left_out_unless_all_are() {
         let (cluster, now) = (cluster(2), Instant::now());
         let endpoints = cluster.endpoints();
-        endpoints[0].set_healthy(false);
+        let check = |number: usize, well| endpoints[number - 1].checked(well, NonZeroU32::MIN);
+        assert!(check(1, false));
         check_turns(&cluster, now, "22");
-        endpoints[1].set_healthy(false);
+        assert!(check(2, false));
         check_turns(&cluster, now, "1212");
-        endpoints[0].set_healthy(true);
+        assert!(check(1, true));
         check_turns(&cluster, now, "11");
+    }
+
+    #[test]
+    fn it_takes_several_checks_in_a_row_to_change_a_state() {
+        let (cluster, now) = (cluster(1), Instant::now());
+        let endpoint = cluster.endpoints()[0].clone();
+        let states: String = "++-+--+---+-++"
+            .chars()
+            .map(|check| {
+                let needed = if check == '+' { 2 } else { 3 };
+                endpoint.checked(check == '+', NonZeroU32::new(needed).unwrap());
+                if endpoint.state(now) == State::Healthy { 'h' } else { 'u' }
+            })
+            .collect();
+        assert_eq!(states, "hhhhhhhhhuuuuh");
     }
 
     #[test]

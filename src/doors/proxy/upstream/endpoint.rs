@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 
 /// One address of a server, as one worker sees it.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(in super::super) struct Endpoint {
     pub(super) server: Rc<Server>,
     pub(super) address: Address,
     pub(super) pool: Pool<Connection>,
@@ -40,6 +41,8 @@ pub(super) struct Endpoint {
     ejection: Cell<Option<Ejection>>,
     /// What the health checks say; `true` without any.
     healthy: Cell<bool>,
+    /// Health checks in a row that say otherwise.
+    contradictions: Cell<u32>,
 }
 
 /// Where an endpoint is.
@@ -77,6 +80,7 @@ impl Endpoint {
             failures: Cell::new(0),
             ejection: Cell::new(None),
             healthy: Cell::new(true),
+            contradictions: Cell::new(0),
         }
     }
 
@@ -94,12 +98,22 @@ impl Endpoint {
         }
     }
 
-    /// What the health checks found.
-    pub(super) fn set_healthy(&self, healthy: bool) {
-        if !healthy {
+    /// A health check found it `well` or not. Enough in a row that say otherwise than those before change its state;
+    /// returns whether this one did.
+    pub(super) fn checked(&self, well: bool, needed: NonZeroU32) -> bool {
+        if well == self.healthy.get() {
+            self.contradictions.set(0);
+            return false;
+        }
+        self.contradictions.set(self.contradictions.get() + 1);
+        let is_enough = self.contradictions.get() >= needed.get();
+        if is_enough {
+            self.contradictions.set(0);
+            self.healthy.set(well);
+            // They lead to what is not well.
             self.pool.clear();
         }
-        self.healthy.set(healthy);
+        is_enough
     }
 
     /// A request was answered.
@@ -181,10 +195,7 @@ impl Lease {
 
     /// The endpoint failed the request; `reason` is one of [`crate::metrics::UPSTREAM_ERRORS`].
     pub(in super::super) fn failed(&self, reason: &'static str, error: &dyn Error, now: Instant) {
-        self.cluster.counters.upstream_failed(reason);
-        if let Some(suppressed) = self.cluster.log.pass() {
-            tracing::warn!(upstream = %self.endpoint, reason, suppressed, "upstream failed: {error}");
-        }
+        self.cluster.report(&self.endpoint, reason, error);
         self.cluster.failed(&self.endpoint, now);
     }
 }

@@ -3,16 +3,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::{HOST, HeaderValue};
-use http::{Request, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 use super::super::activity::Activity;
-use super::super::body::RequestBody;
+use super::super::context::Context;
 use super::super::counters::Counters;
-use super::super::exchange::{SendError, UpstreamBody};
 use super::super::failure::UpstreamError;
+use super::super::http1::SendFailed;
 use super::super::log::Throttle;
+use super::super::message::{Request, Response};
 use super::cluster::Cluster;
 use super::connect::Connector;
 use super::endpoint::{Endpoint, Lease};
@@ -33,19 +32,15 @@ pub(in super::super) struct Forwarder {
 /// A try that failed.
 struct Failed {
     error: UpstreamError,
-    lease: Option<Lease>,
-    /// The request, if nothing of it was sent.
-    request: Option<Box<Request<RequestBody>>>,
+    lease: Lease,
+    /// The request, if it may be sent again.
+    request: Option<Request>,
 }
 
 impl Forwarder {
     /// Sends a request and waits for the response's fields.
-    pub(in super::super) async fn send(
-        &self,
-        mut request: Box<Request<RequestBody>>,
-        activity: &Rc<Activity>,
-    ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        *request.version_mut() = Version::HTTP_11;
+    pub(in super::super) async fn send(&self, mut request: Request, context: &Context) -> Result<Response, UpstreamError> {
+        let activity = &context.activity;
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
         loop {
@@ -54,20 +49,22 @@ impl Forwarder {
                 Err(error) => return Err(self.no_endpoint(error)),
             };
             let endpoint = lease.endpoint().clone();
-            match self.attempt(request, lease, activity).await {
+            context.attempts.begin(&endpoint, activity.now());
+            match self.attempt(request, lease, context).await {
                 Ok(response) => {
-                    self.cluster.answered(&endpoint, response.status(), activity.now());
+                    self.cluster.answered(&endpoint, response.status, activity.now());
                     self.counters.upstream_answered(activity.now() - start);
                     return Ok(response);
                 }
                 Err(Failed { error, lease, request: again }) => {
-                    let Some(lease) = lease else { return Err(error) };
                     if let Some(reason) = error.reason() {
                         lease.failed(reason, &error, activity.now());
                     } else {
                         tracing::debug!(upstream = %lease.endpoint(), "a request broke off: {error}");
                     }
-                    self.resolution.doubt();
+                    if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {
+                        self.resolution.doubt();
+                    }
                     match again {
                         Some(again) if failed_at.is_none() && self.cluster.has_other(lease.endpoint()) => {
                             self.counters.upstream_retried();
@@ -110,47 +107,37 @@ impl Forwarder {
         Ok(lease)
     }
 
-    async fn attempt(
-        &self,
-        mut request: Box<Request<RequestBody>>,
-        mut lease: Lease,
-        activity: &Rc<Activity>,
-    ) -> Result<Response<UpstreamBody>, Failed> {
-        if !request.headers().contains_key(HOST) {
-            let host = HeaderValue::try_from(lease.endpoint().server.authority());
-            request.headers_mut().insert(HOST, host.unwrap_or(HeaderValue::from_static("")));
+    async fn attempt(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
+        if !request.fields.contains("host") {
+            request.fields.append("host", lease.endpoint().server.authority());
         }
         loop {
-            let pooled = lease.endpoint().pool.take(activity.now());
+            let pooled = lease.endpoint().pool.take(context.activity.now());
             let was_pooled = pooled.is_some();
             let connection = match pooled {
-                Some(connection) => connection,
+                Some(mut connection) => {
+                    if !connection.is_quiet() {
+                        // The server closed it meanwhile. The pool shrinks with each turn, so the turns end.
+                        continue;
+                    }
+                    connection
+                }
                 None => match self.connector.connect(lease.endpoint()).await {
                     Ok(connection) => connection,
-                    Err(error) => return Err(Failed { error, lease: Some(lease), request: Some(request) }),
+                    Err(error) => return Err(Failed { error, lease, request: Some(request) }),
                 },
             };
-            let (error, returned) = match connection.send(request, activity, lease).await {
-                Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    let error = UpstreamError::SwitchedProtocols;
-                    return Err(Failed { error, lease: response.into_body().into_lease(), request: None });
-                }
-                Ok(response) => return Ok(response),
-                Err(failed) => failed,
-            };
-            lease = returned;
-            match error {
-                // The server closed an idle connection and nothing was written to it, so the request may go another
-                // way whatever its method. The pool shrinks with each turn, so the turns end.
-                SendError::Unsent(unsent, _) if was_pooled => request = unsent,
-                SendError::Unsent(unsent, error) => {
-                    return Err(Failed {
-                        error: UpstreamError::Closed(error),
-                        lease: Some(lease),
-                        request: Some(unsent),
-                    });
-                }
-                SendError::Failed(error) => return Err(Failed { error, lease: Some(lease), request: None }),
+            let SendFailed { error, lease: returned, request: again, was_sent } =
+                match connection.send(request, context, lease).await {
+                    Ok(response) => return Ok(response),
+                    Err(failed) => *failed,
+                };
+            // A pooled connection may be closed by the server at the moment we write to it. RFC 9110 section 9.2.2 lets a
+            // proxy repeat an idempotent request; anything else could be executed twice.
+            let again = again.filter(|again| !was_sent || again.method.is_idempotent() && again.body.is_end());
+            match (again, &error) {
+                (Some(again), UpstreamError::Closed(_)) if was_pooled => (request, lease) = (again, returned),
+                (again, _) => return Err(Failed { error, lease: returned, request: again }),
             }
         }
     }

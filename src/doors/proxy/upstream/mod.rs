@@ -20,6 +20,7 @@ use self::resolve::Resolution;
 use super::Timeouts;
 use super::counters::Counters;
 use super::log::Throttle;
+use super::transport;
 use crate::metrics::ENDPOINT_STATES;
 
 mod address;
@@ -32,12 +33,13 @@ mod pool;
 mod resolve;
 mod route;
 
+pub(super) use self::endpoint::Endpoint;
 pub(super) use endpoint::Lease;
 pub use health::HealthCheck;
 pub use route::Routes;
 
 /// A connection of the pool.
-type Connection = Box<super::exchange::Connection>;
+type Connection = Box<super::http1::Connection>;
 
 /// Where requests go and how.
 #[derive(Clone, Debug)]
@@ -52,6 +54,8 @@ pub struct UpstreamOptions {
     pub resolve_interval: Duration,
     /// How servers are asked whether they are well; not at all unless given.
     pub health_check: Option<HealthCheck>,
+    /// How servers of `https://` are verified; needed if there is one, see [`Routes::use_tls`].
+    pub tls: Option<transport::Connector>,
 }
 
 impl UpstreamOptions {
@@ -63,6 +67,7 @@ impl UpstreamOptions {
             try_timeout: None,
             resolve_interval: Duration::from_secs(10),
             health_check: None,
+            tls: None,
         }
     }
 }
@@ -92,8 +97,9 @@ impl Upstreams {
     /// Starts what runs in the background, so it is to be called inside the worker's runtime.
     pub(super) fn new(options: &UpstreamOptions, timeouts: &Timeouts, counters: &Rc<Counters>) -> Self {
         let mut tasks = JoinSet::new();
-        let connector = Rc::new(Connector { timeout: timeouts.connect });
+        let connector = Rc::new(Connector { timeout: timeouts.connect, tls: options.tls.clone() });
         let limits = Limits { connections: options.connections.get(), idle_time: timeouts.upstream_idle };
+        let check = options.health_check.clone().map(Rc::new);
         let way = |route: &route::Route| match &route.upstream {
             route::Upstream::Echo => Way::Echo,
             route::Upstream::Servers(servers) => {
@@ -109,7 +115,7 @@ impl Upstreams {
                         move || counters.upstream_unresolved(),
                     ));
                 }
-                if let Some(check) = &options.health_check {
+                if let Some(check) = &check {
                     tasks.spawn_local(health::keep(check.clone(), cluster.clone(), connector.clone()));
                 }
                 Way::Servers(Box::new(Forwarder {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use super::address::Server;
+use super::address::{Scheme, Server};
 use crate::engine::matching::HostPattern;
 use crate::engine::path;
 
@@ -40,10 +40,6 @@ pub(in super::super) enum Upstream {
 impl Routes {
     /// Parses the values of `--upstream`. The errors are those of all values, and each says what would be right.
     pub fn parse<S: AsRef<str>>(given: &[S]) -> Result<Self, Vec<String>> {
-        let missing = "is missing; write `--upstream http://127.0.0.1:3000`, or `--upstream echo` to try the rules";
-        if given.is_empty() {
-            return Err(vec![missing.to_owned()]);
-        }
         if given.len() > MAX_ROUTES {
             return Err(vec![format!("at most {MAX_ROUTES} routes can be given, not {}", given.len())]);
         }
@@ -80,6 +76,14 @@ impl Routes {
             (host, Reverse(route.prefix.len()))
         });
         Ok(Self(routes))
+    }
+
+    /// Whether a server is reached over TLS.
+    pub fn use_tls(&self) -> bool {
+        self.0.iter().any(|route| match &route.upstream {
+            Upstream::Echo => false,
+            Upstream::Servers(servers) => servers.iter().any(|server| server.scheme == Scheme::Https),
+        })
     }
 
     /// The place of the route of a request, if there is one: its host in lower case without a port, its path normalised.
@@ -322,8 +326,7 @@ mod tests {
     #[test]
     fn mistaken_routes_say_what_is_right() {
         for (given, part) in [
-            (&[][..], "is missing"),
-            (&["=http://a"], "nothing before the `=`"),
+            (&["=http://a"][..], "nothing before the `=`"),
             (&["/v1="], "write `/v1=http://HOST:PORT`"),
             (&["http://a,"], "a comma too many"),
             (&["http://a,echo"], "stands alone"),

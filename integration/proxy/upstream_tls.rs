@@ -1,0 +1,153 @@
+//! Upstreams over TLS: whom the proxy believes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use weir::doors::proxy::{Connector, ConnectorOptions, Routes, UpstreamOptions};
+
+use crate::support::server::{Setup, WIDE, Weir};
+use crate::support::upstream::ok;
+use crate::support::wire::Message;
+
+/// A server with a certificate of an authority of its own.
+struct TlsUpstream {
+    address: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl TlsUpstream {
+    /// Answers with the name that it was asked for by SNI.
+    fn start(names: &[&str]) -> Self {
+        let mut authority = CertificateParams::new([]).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("ca.pem"), authority.pem()).unwrap();
+
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Arc::new(config);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let connection = ServerConnection::new(config.clone()).unwrap();
+                let mut stream = StreamOwned::new(connection, stream.unwrap());
+                std::thread::spawn(move || {
+                    while read_head(&mut stream) {
+                        let name = stream.conn.server_name().unwrap_or("nobody").to_owned();
+                        if stream.write_all(ok(&name).as_bytes()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, directory }
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+/// Reads up to the end of a head; false if there is none.
+fn read_head(stream: &mut impl Read) -> bool {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if stream.read_exact(&mut byte).is_err() {
+            return false;
+        }
+        head.extend(byte);
+    }
+    true
+}
+
+fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
+    let options = ConnectorOptions {
+        ca: ca.map(Path::to_path_buf),
+        server_name: server_name.map(str::to_owned),
+        ..ConnectorOptions::default()
+    };
+    let (connector, _) = Connector::load(&options).unwrap();
+    let upstream = UpstreamOptions { tls: Some(connector), ..UpstreamOptions::new(Routes::parse(&[url]).unwrap()) };
+    Setup::new(WIDE).start_with(upstream)
+}
+
+#[track_caller]
+fn check_refused(weir: &Weir, response: &Message) {
+    assert_eq!(response.status(), 502, "{}", response.text());
+    assert!(response.text().contains("cannot be reached"), "{}", response.text());
+    assert!(weir.metric("weir_upstream_errors_total{reason=\"connect\"}") >= 1);
+}
+
+#[test]
+fn a_certificate_for_the_name_by_the_authority_is_believed() {
+    let upstream = TlsUpstream::start(&["localhost"]);
+    let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
+    let mut client = weir.connect();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").text(), "localhost");
+    }
+}
+
+#[test]
+fn an_address_is_a_name_too() {
+    let upstream = TlsUpstream::start(&["127.0.0.1"]);
+    let weir = weir(&format!("https://{}", upstream.address), Some(&upstream.ca()), None);
+    // RFC 6066 section 3: there is no SNI for an address.
+    assert_eq!(weir.connect().get("/").text(), "nobody");
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused() {
+    let upstream = TlsUpstream::start(&["api.example.com"]);
+    let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
+    check_refused(&weir, &weir.connect().get("/"));
+}
+
+#[test]
+fn the_name_that_is_wanted_can_be_given() {
+    let upstream = TlsUpstream::start(&["api.example.com"]);
+    let url = format!("https://{}", upstream.address);
+    let weir = weir(&url, Some(&upstream.ca()), Some("api.example.com"));
+    assert_eq!(weir.connect().get("/").text(), "api.example.com");
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_refused() {
+    let (upstream, other) = (TlsUpstream::start(&["localhost"]), TlsUpstream::start(&["localhost"]));
+    for ca in [None, Some(other.ca())] {
+        let weir = weir(&format!("https://localhost:{}", upstream.port()), ca.as_deref(), None);
+        check_refused(&weir, &weir.connect().get("/"));
+    }
+}
+
+#[test]
+fn an_upstream_without_tls_is_refused() {
+    let upstream = crate::support::upstream::Upstream::start(|wire, _| {
+        wire.send("HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let weir = weir(&format!("https://{}", upstream.address), None, None);
+    check_refused(&weir, &weir.connect().get("/"));
+}

@@ -1,0 +1,45 @@
+//! HTTP/1.1 and HTTP/1.0, in and out (RFC 9112).
+//!
+//! The codec is our own, on top of httparse's tokens, because a proxy that enforces something must read a message as the
+//! server behind it does: what libraries forgive (a bare LF, two lengths, a length beside chunks) is what requests are
+//! smuggled by. [`head`] and [`decode`] read, [`encode`] writes, and none of them does input or output; [`server`] is a
+//! client's connection, [`client`] an upstream's, and [`tunnel`] what remains when both have left HTTP.
+
+mod client;
+mod decode;
+mod encode;
+mod head;
+mod server;
+mod tunnel;
+
+pub(super) use client::{Connection, Download, SendFailed};
+pub(super) use server::{ClientIo, Upload, serve};
+pub(super) use tunnel::Tunnel;
+
+pub use head::HeadLimits;
+pub(super) use head::HeadError;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use tokio::io::AsyncRead;
+use tokio_util::io::poll_read_buf;
+
+/// What is read at once where a head is expected.
+const HEAD_READ: usize = 4 * 1024;
+
+/// What is read at once where a long body is expected: as much as a socket usually has.
+const BODY_READ: usize = 64 * 1024;
+
+/// Reads what there is, 0 bytes at the end. `expected` are the bytes that are known to come.
+fn poll_fill<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    input: &mut BytesMut,
+    expected: usize,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    input.reserve(if expected > HEAD_READ { BODY_READ } else { HEAD_READ });
+    poll_read_buf(Pin::new(stream), cx, input)
+}

@@ -1,0 +1,492 @@
+//! One client's HTTP/1 connection, from its first byte to its last.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use http::{Method, StatusCode, Version};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::super::activity::Activity;
+use super::super::context::{self, Attempts, Interim};
+use crate::metrics::DoorLimit;
+use super::super::failure::Failure;
+use super::super::forwarding::{self, Peer};
+use super::super::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
+use super::super::transport::Stream;
+use super::super::{MAX_DISCARDED, Passage, Proxy};
+use super::decode::{Decoded, Decoder, Framing};
+use super::encode::{self, Encoder, Outbox};
+use super::head::{self, HeadError, RequestHead};
+use super::poll_fill;
+use crate::engine::fields::Fields;
+
+/// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
+/// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
+const LINGER: Duration = Duration::from_secs(5);
+
+/// What a client may send ahead while it is answered. What is read of it is the sign that the client is still there.
+const MOST_AHEAD: usize = 16 * 1024;
+
+/// What interim responses may wait for a client that does not read.
+const MOST_INTERIM: usize = 64 * 1024;
+
+/// The two directions of a client's connection. The body of a request is read from it while the response is written.
+#[derive(Debug)]
+pub(in super::super) struct ClientIo {
+    stream: RefCell<Stream>,
+    input: RefCell<BytesMut>,
+    outbox: RefCell<Outbox>,
+    /// The body of the request that is being answered.
+    decoder: Cell<Decoder>,
+    /// Bytes of the body that may still come.
+    allowance: Cell<u64>,
+    /// The whole of it.
+    most: u64,
+    /// Whether the client waits for a `100 Continue` before it sends the body.
+    awaits_continue: Cell<bool>,
+    /// Whether the client understands interim responses, which HTTP/1.0 has none of.
+    takes_interim: Cell<bool>,
+    activity: Rc<Activity>,
+}
+
+impl ClientIo {
+    fn new(stream: Stream, activity: Rc<Activity>, most: u64) -> Rc<Self> {
+        Rc::new(Self {
+            stream: RefCell::new(stream),
+            input: RefCell::default(),
+            outbox: RefCell::default(),
+            decoder: Cell::new(Decoder::Ended),
+            allowance: Cell::new(most),
+            most,
+            awaits_continue: Cell::new(false),
+            takes_interim: Cell::new(false),
+            activity,
+        })
+    }
+
+    pub(super) const fn activity(&self) -> &Rc<Activity> {
+        &self.activity
+    }
+
+    /// What was read and not used.
+    pub(super) fn take_input(&self) -> BytesMut {
+        self.input.take()
+    }
+
+    fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        poll_fill(&mut *self.stream.borrow_mut(), &mut self.input.borrow_mut(), expected, cx)
+    }
+
+    /// Writes what waits to be written.
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut outbox = self.outbox.borrow_mut();
+        let before = outbox.total();
+        let flushed = outbox.poll_flush(&mut *self.stream.borrow_mut(), cx);
+        let written = outbox.total() - before;
+        if written > 0 {
+            self.activity.downloaded(written);
+        }
+        if flushed.is_pending() {
+            self.activity.awaits_download();
+        }
+        flushed
+    }
+
+    /// Puts an interim response before the real one.
+    pub(in super::super) fn interim(&self, status: StatusCode, fields: &Fields) {
+        let mut outbox = self.outbox.borrow_mut();
+        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
+            encode::response_start(outbox.text(), status, fields);
+            outbox.text().extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Whether the client has closed, as far as can be told while it is answered.
+    fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
+        loop {
+            if !self.decoder.get().is_end() || self.input.borrow().len() > MOST_AHEAD {
+                return false;
+            }
+            match self.poll_fill(0, cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => return false,
+            }
+        }
+    }
+
+    /// The next part of the request's body.
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        loop {
+            let mut decoder = self.decoder.get();
+            let decoded = decoder.decode(&mut self.input.borrow_mut());
+            self.decoder.set(decoder);
+            match decoded {
+                Ok(Decoded::Data(data)) => {
+                    let length = data.len() as u64;
+                    let Some(left) = self.allowance.get().checked_sub(length) else {
+                        return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
+                    };
+                    self.allowance.set(left);
+                    self.activity.uploaded(length);
+                    if decoder.is_end() {
+                        self.activity.upload_ended();
+                    }
+                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                }
+                Ok(Decoded::Trailers(trailers)) => {
+                    self.activity.upload_ended();
+                    return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
+                }
+                Ok(Decoded::End) => {
+                    self.activity.upload_ended();
+                    return Poll::Ready(None);
+                }
+                Ok(Decoded::More) => {}
+                Err(error) => return Poll::Ready(Some(Err(BodyError::Malformed(error.to_string())))),
+            }
+            if self.awaits_continue.take() {
+                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            if !self.outbox.borrow().is_empty()
+                && let Poll::Ready(Err(error)) = self.poll_flush(cx)
+            {
+                return Poll::Ready(Some(Err(BodyError::Cut(error.to_string()))));
+            }
+            match self.poll_fill(decoder.expected(), cx) {
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Some(Err(BodyError::Cut("the client closed the connection".into()))));
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(BodyError::Cut(error.to_string())))),
+                Poll::Pending => {
+                    self.activity.awaits_upload();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+/// The stream of a client, for what comes after HTTP.
+#[derive(Debug)]
+pub(super) struct ClientStream(pub(super) Rc<ClientIo>);
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+/// The body of a request. It is read when somebody asks for it, and not before.
+#[derive(Debug)]
+pub(in super::super) struct Upload(Rc<ClientIo>);
+
+impl Upload {
+    pub(in super::super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.0.poll_piece(cx)
+    }
+
+    pub(in super::super) fn is_end(&self) -> bool {
+        self.0.decoder.get().is_end()
+    }
+
+    pub(in super::super) fn length(&self) -> Option<u64> {
+        self.0.decoder.get().length()
+    }
+}
+
+/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
+/// was on its way.
+pub(in super::super) async fn serve(proxy: Rc<Proxy>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
+    let activity = Rc::new(Activity::new());
+    let io = ClientIo::new(stream, activity.clone(), proxy.limits.body_bytes);
+    let context = context::Context { activity: activity.clone(), peer, interim: Interim::Http1(io.clone()), attempts: Attempts::default() };
+    let overdue = |limit| proxy.counters.limited(limit);
+    let connection = Connection { proxy: &proxy, io: &io, context, served: 0 };
+    if activity.watch(&proxy.timeouts, connection.serve(drain), overdue).await.is_none() {
+        tracing::debug!("a client's connection was closed: nothing moved in time");
+    }
+}
+
+struct Connection<'a> {
+    proxy: &'a Rc<Proxy>,
+    io: &'a Rc<ClientIo>,
+    context: context::Context,
+    /// Requests so far.
+    served: u32,
+}
+
+/// What of a request decides about its response.
+struct Asked {
+    is_head: bool,
+    version: Version,
+    /// Whether the client wants to send another request.
+    stays: bool,
+}
+
+impl Connection<'_> {
+    async fn serve(mut self, drain: CancellationToken) {
+        let mut drained = pin!(drain.cancelled());
+        loop {
+            let head = poll_fn(|cx| {
+                let polled = self.poll_head(cx);
+                // A connection that says nothing is closed a little later, since a request may be on its way to us.
+                if polled.is_pending() && !self.context.activity.is_draining() && drained.as_mut().poll(cx).is_ready() {
+                    self.context.activity.drain();
+                }
+                polled
+            });
+            let request = match head.await {
+                Ok(Some(head)) => head,
+                Ok(None) => return,
+                Err(error) => return self.refuse(error).await,
+            };
+            self.served = self.served.saturating_add(1);
+            let stays = self.serve_request(request, &drain).await;
+            match stays {
+                Ok(true) => self.context.activity.idle(),
+                Ok(false) => return self.close().await,
+                Err(error) => return tracing::debug!("a client's connection ended: {error}"),
+            }
+        }
+    }
+
+    /// Reads the head of a request; `None` if the client closes instead.
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
+        let limits = &self.proxy.limits.head;
+        let mut is_worth_a_look = !self.io.input.borrow().is_empty();
+        loop {
+            if is_worth_a_look {
+                let mut input = self.io.input.borrow_mut();
+                self.context.activity.received();
+                if let Some((head, length)) = head::request(&input, limits)? {
+                    input.advance(length);
+                    return Poll::Ready(Ok(Some(head)));
+                }
+            }
+            let before = self.io.input.borrow().len();
+            match ready!(self.io.poll_fill(0, cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
+                Ok(_) => {}
+            }
+            self.context.activity.received();
+            // A head is complete with a line, so what comes byte by byte is not looked at again for every byte.
+            let input = self.io.input.borrow();
+            is_worth_a_look = memchr::memchr(b'\n', &input[before..]).is_some()
+                || input.len() >= limits.bytes
+                || (before <= limits.target && input.len() > limits.target);
+        }
+    }
+
+    /// Answers a request that cannot be read. Nobody knows where the next one begins, so there is none.
+    async fn refuse(&self, error: HeadError) {
+        let failure = Failure::Head(error);
+        let response = self.proxy.failed(&failure);
+        self.context.activity.exchange(false);
+        let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
+        if self.respond(&asked, response, None).await.is_ok() {
+            self.close().await;
+        }
+    }
+
+    /// Answers a request; returns whether another may follow.
+    async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
+        let RequestHead { method, target, version, fields, framing, options } = head;
+        let mut asked = Asked {
+            is_head: method == Method::HEAD,
+            version,
+            stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
+        };
+        let io = self.io;
+        io.decoder.set(Decoder::new(framing));
+        io.allowance.set(io.most);
+        io.takes_interim.set(version == Version::HTTP_11);
+        let expects = version == Version::HTTP_11 && framing != Framing::Empty && fields.contains("expect");
+        io.awaits_continue.set(expects);
+        self.context.activity.exchange(framing != Framing::Empty);
+        let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
+        let request = Request { method, target, version, fields, body };
+        let Some((response, passage)) = self.answer(request).await else {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        };
+        let is_last = drain.is_cancelled() || self.served >= self.proxy.limits.requests;
+        if is_last && !drain.is_cancelled() {
+            self.proxy.counters.limited(DoorLimit::Requests);
+        }
+        asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
+        self.respond(&asked, response, Some(&passage)).await
+    }
+
+    /// The answer to a request, `None` if the client has gone before there was one.
+    async fn answer(&self, request: Request) -> Option<(Response, Passage)> {
+        let mut answer = pin!(self.proxy.answer(&self.context, request));
+        poll_fn(|cx| {
+            if let Poll::Ready(response) = answer.as_mut().poll(cx) {
+                return Poll::Ready(Some(response));
+            }
+            let gone = self.io.poll_gone(cx);
+            let broken = !self.io.outbox.borrow().is_empty() && matches!(self.io.poll_flush(cx), Poll::Ready(Err(_)));
+            if gone || broken { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Throws away what has come of a body that nobody wants; returns whether that was all of it.
+    ///
+    /// A client that waits for a `100 Continue` may send its body after any answer or leave it out (RFC 9110 section
+    /// 10.1.1), so nobody could tell where its next request begins.
+    fn discard(&self) -> bool {
+        let mut left = MAX_DISCARDED;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while !self.io.decoder.get().is_end() {
+            if self.io.awaits_continue.get() {
+                return false;
+            }
+            match self.io.poll_piece(&mut cx) {
+                Poll::Ready(Some(Ok(Piece::Data(data)))) if data.len() <= left => left -= data.len(),
+                Poll::Ready(Some(Ok(Piece::Trailers(_))) | None) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends a response; returns whether another request may follow.
+    async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
+        let wants_close = response.fields.remove("connection");
+        if let ResponseBody::Tunnel(_) = response.body {
+            return self.switch(response).await;
+        }
+        let body = &response.body;
+        let bodiless = asked.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
+        let mut encoder = match body.length() {
+            _ if bodiless => Encoder::Empty,
+            Some(0) => Encoder::Empty,
+            Some(length) => Encoder::Length(length),
+            None if asked.version == Version::HTTP_11 => Encoder::Chunked,
+            None => Encoder::UntilClose,
+        };
+        let stays = asked.stays && !wants_close && encoder != Encoder::UntilClose;
+        {
+            let mut outbox = self.io.outbox.borrow_mut();
+            let text = outbox.text();
+            encode::response_start(text, response.status, &response.fields);
+            if !response.fields.contains("date") {
+                self.proxy.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
+            }
+            if !response.fields.contains("content-length") {
+                // What a HEAD is answered with says how long the body would have been, if that is known.
+                match body.length() {
+                    Some(length) if asked.is_head && length > 0 => encode::framing(text, Encoder::Length(length)),
+                    _ if bodiless => {}
+                    _ => encode::framing(text, encoder),
+                }
+            }
+            if !stays {
+                encode::line(text, b"connection", b"close");
+            } else if asked.version == Version::HTTP_10 {
+                encode::line(text, b"connection", b"keep-alive");
+            }
+            text.extend_from_slice(b"\r\n");
+        }
+        self.context.activity.answer();
+        if bodiless {
+            drop(response);
+            poll_fn(|cx| self.io.poll_flush(cx)).await?;
+        } else {
+            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, passage, cx)).await?;
+        }
+        Ok(stays && self.discard())
+    }
+
+    /// Sends a body. Ready when all of it was.
+    fn poll_body(
+        &self,
+        body: &mut ResponseBody,
+        encoder: &mut Encoder,
+        passage: Option<&Passage>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if !self.io.outbox.borrow().has_room() && self.io.poll_flush(cx)?.is_pending() {
+                // A client that sends all of its request before it reads gets on with that meanwhile.
+                body.drive_upload(cx);
+                return Poll::Pending;
+            }
+            let trailers = match body.poll_piece(cx) {
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    if let Some(passage) = passage {
+                        passage.sent(data.len());
+                    }
+                    encoder.data(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+                    if !body.is_end() {
+                        continue;
+                    }
+                    Fields::new()
+                }
+                Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => forwarding::trailers(trailers),
+                Poll::Ready(None) => Fields::new(),
+                Poll::Ready(Some(Err(error))) => {
+                    // What came before the break is the client's; that there is no end tells it of the break.
+                    let _ = self.io.poll_flush(cx);
+                    return Poll::Ready(Err(io::Error::other(error)));
+                }
+                Poll::Pending => {
+                    let _ = self.io.poll_flush(cx)?;
+                    return Poll::Pending;
+                }
+            };
+            encoder.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+            *body = ResponseBody::Text(bytes::Bytes::new());
+            return self.io.poll_flush(cx);
+        }
+    }
+
+    /// Leaves HTTP for another protocol.
+    async fn switch(&self, response: Response) -> io::Result<bool> {
+        let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
+        {
+            let mut outbox = self.io.outbox.borrow_mut();
+            encode::response_start(outbox.text(), response.status, &response.fields);
+            outbox.text().extend_from_slice(b"connection: upgrade\r\n\r\n");
+        }
+        poll_fn(|cx| self.io.poll_flush(cx)).await?;
+        let _open = self.proxy.counters.tunnel();
+        tunnel.run(self.io.clone()).await?;
+        Ok(false)
+    }
+
+    /// Closes the connection so that the client gets to read the answer.
+    async fn close(&self) {
+        let mut stream = ClientStream(self.io.clone());
+        if stream.shutdown().await.is_err() {
+            return;
+        }
+        let mut scratch = vec![0; 8 * 1024];
+        let reading = async { while matches!(stream.read(&mut scratch).await, Ok(count) if count > 0) {} };
+        let _ = timeout(LINGER, reading).await;
+    }
+}

@@ -1,0 +1,269 @@
+//! Files in PEM: reading them, what is wrong with them, and noticing that they changed.
+
+use std::fmt;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use super::KeyPairFiles;
+use super::certificate::Certificate;
+
+/// The longest file that is read: four times what the public authorities' certificates take with their comments.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// The flag that names it.
+    flag: &'static str,
+    path: PathBuf,
+    /// What is wrong, and what would be right.
+    reason: String,
+}
+
+impl FileError {
+    /// No file where one is wanted.
+    pub(super) fn none(flag: &'static str) -> Self {
+        Self { flag, path: PathBuf::new(), reason: "a file is wanted".into() }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.flag, self.path.display(), self.reason)
+    }
+}
+
+/// A file that a flag names.
+#[derive(Clone, Debug)]
+pub(super) struct NamedFile {
+    pub(super) flag: &'static str,
+    pub(super) path: PathBuf,
+}
+
+/// The content of a file that a flag names.
+#[derive(Clone)]
+pub(super) struct Content {
+    pub(super) file: NamedFile,
+    bytes: Vec<u8>,
+}
+
+/// Files that are read together, and what they were when they were last looked at.
+///
+/// They are read each time: they are few and small, and a look at their time stamps only would miss changes within a
+/// tick of the file system's clock.
+#[derive(Debug)]
+pub(super) struct Watched {
+    files: Vec<NamedFile>,
+    /// What [`Self::poll`] said something about last.
+    known: Seen,
+    /// What was broken at the last look, and may have been halfway written.
+    suspect: Seen,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    Hash(u64),
+    Unreadable(FileError),
+}
+
+impl Watched {
+    pub(super) const fn new(files: Vec<NamedFile>) -> Self {
+        Self { files, known: Seen::Nothing, suspect: Seen::Nothing }
+    }
+
+    /// What `make` makes of the files, in the order of [`Self::new`], if they say something else than before.
+    ///
+    /// A certificate and its key are two files, and whoever replaces them may be halfway. So what is broken is said when
+    /// the next look still sees it, or if `is_asked`, and then once.
+    pub(super) fn poll<T>(
+        &mut self,
+        is_asked: bool,
+        make: impl FnOnce(&[Content]) -> Result<T, FileError>,
+    ) -> Option<Result<T, FileError>> {
+        let contents: Result<Vec<_>, _> = self.files.iter().map(NamedFile::read).collect();
+        let seen = match &contents {
+            Ok(contents) => Seen::Hash(hash(contents)),
+            Err(error) => Seen::Unreadable(error.clone()),
+        };
+        if seen == self.known {
+            self.suspect = Seen::Nothing;
+            return None;
+        }
+        let made = contents.and_then(|contents| make(&contents));
+        if made.is_err() && !is_asked && seen != self.suspect {
+            self.suspect = seen;
+            return None;
+        }
+        self.known = seen;
+        Some(made)
+    }
+}
+
+/// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
+fn hash(contents: &[Content]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for content in contents {
+        content.bytes.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+impl NamedFile {
+    pub(super) fn error(&self, reason: impl Into<String>) -> FileError {
+        FileError { flag: self.flag, path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn read(&self) -> Result<Content, FileError> {
+        let bytes = read_bounded(&self.path).map_err(|error| self.error(error.to_string()))?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
+            return Err(self.error("the file is longer than 1 MiB; a file in PEM is wanted"));
+        }
+        Ok(Content { file: self.clone(), bytes })
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Content {
+    /// The certificates, of which there is one at least.
+    pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, FileError> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
+        let certificates = certificates.map_err(|error| self.broken(&error))?;
+        if certificates.is_empty() {
+            return Err(self.lacks("certificate", "-----BEGIN CERTIFICATE-----"));
+        }
+        Ok(certificates)
+    }
+
+    /// The private key: the first one, as OpenSSL takes it.
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, FileError> {
+        if find(&self.bytes, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") {
+            let help = "the key is encrypted, and nobody could type its password here; decrypt it with `openssl pkey`";
+            return Err(self.file.error(help));
+        }
+        match PrivateKeyDer::from_pem_slice(&self.bytes) {
+            Ok(key) => Ok(key),
+            Err(pem::Error::NoItemsFound) => Err(self.lacks("private key", "-----BEGIN PRIVATE KEY-----")),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    /// The authorities' certificates.
+    pub(super) fn roots(&self) -> Result<Arc<RootCertStore>, FileError> {
+        let mut roots = RootCertStore::empty();
+        for (number, certificate) in (1..).zip(self.certificates()?) {
+            let wrong = |error| self.file.error(format!("certificate {number} cannot be an authority's: {error}"));
+            roots.add(certificate).map_err(wrong)?;
+        }
+        Ok(Arc::new(roots))
+    }
+
+    fn lacks(&self, what: &str, begin: &str) -> FileError {
+        let other = [("certificate", "-----BEGIN CERTIFICATE-----"), ("private key", "PRIVATE KEY-----")]
+            .into_iter()
+            .find(|(kind, mark)| *kind != what && find(&self.bytes, mark.as_bytes()));
+        let help = match other {
+            Some((kind, _)) => format!("there is a {kind} in it: are the two files swapped?"),
+            None => format!("a file in PEM is wanted, with a line `{begin}`"),
+        };
+        self.file.error(format!("no {what} in the file; {help}"))
+    }
+
+    fn broken(&self, error: &pem::Error) -> FileError {
+        let reason = match error {
+            pem::Error::MissingSectionEnd { end_marker } => {
+                format!("the file is cut off: `{}` is missing", String::from_utf8_lossy(end_marker).trim())
+            }
+            pem::Error::IllegalSectionStart { line } => {
+                format!("the line `{}` is broken", String::from_utf8_lossy(line).trim())
+            }
+            pem::Error::Base64Decode(_) => "what stands between the lines of dashes is no base64".to_owned(),
+            other => other.to_string(),
+        };
+        self.file.error(reason)
+    }
+}
+
+fn find(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+/// A certificate that can be shown, and what it says.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) certified: Arc<CertifiedKey>,
+    pub(super) says: Certificate,
+    /// Where it is from, for messages.
+    pub(super) file: NamedFile,
+}
+
+/// Makes a certificate and a key out of their files.
+pub(super) fn load(certificate: &Content, key: &Content, provider: &CryptoProvider) -> Result<Loaded, FileError> {
+    let chain = certificate.certificates()?;
+    let private = key.private_key()?;
+    let no_certificate = || certificate.file.error("the first certificate in the file is broken");
+    let says = chain.first().and_then(|first| Certificate::parse(first)).ok_or_else(no_certificate)?;
+    let unusable = |error| key.file.error(format!("the private key cannot be used: {error}"));
+    let private = provider.key_provider.load_private_key(private).map_err(unusable)?;
+    let certified = CertifiedKey::new(chain, private);
+    match certified.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
+        Err(rustls::Error::InconsistentKeys(_)) => return Err(mismatch(certificate, key, certified)),
+        Err(error) => return Err(certificate.file.error(format!("the certificate cannot be used: {error}"))),
+    }
+    Ok(Loaded { certified: Arc::new(certified), says, file: certificate.file.clone() })
+}
+
+/// Why a key does not fit the first certificate of a file: often another one of the file comes before its own.
+fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> FileError {
+    let CertifiedKey { cert: chain, key: private, .. } = certified;
+    for (number, own) in (1..).zip(&chain).skip(1) {
+        if CertifiedKey::new(vec![own.clone()], Arc::clone(&private)).keys_match().is_ok() {
+            return certificate.file.error(format!(
+                "the key in {} is that of certificate {number}; put this one first, then those that lead to the authority",
+                key.file.path.display()
+            ));
+        }
+    }
+    key.file.error(format!(
+        "the key does not fit the certificate in {}; give each certificate's key in the certificates' order",
+        certificate.file.path.display()
+    ))
+}
+
+impl Loaded {
+    /// What is odd about the dates, if anything is.
+    pub(super) fn warning(&self, now: SystemTime) -> Option<String> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+        let now = i64::try_from(now).ok()?;
+        let what = match &self.says {
+            says if says.not_after < now => "the certificate has expired: clients will refuse it",
+            says if says.not_before > now => "the certificate does not hold yet: clients will refuse it",
+            _ => return None,
+        };
+        Some(self.file.error(what).to_string())
+    }
+}
+
+/// The files of a pair, in the order of [`load`]'s arguments.
+pub(super) fn pair(files: &KeyPairFiles, flags: [&'static str; 2]) -> [NamedFile; 2] {
+    let [certificate, key] = flags;
+    [NamedFile { flag: certificate, path: files.certificate.clone() }, NamedFile { flag: key, path: files.key.clone() }]
+}
