@@ -150,6 +150,7 @@ fn what_runs_is_finished_by_the_process_that_began_it() {
     busy.send("y");
     let response = busy.response();
     assert_eq!((response.status(), response.field("connection")), (200, Some("close")));
+    drop(busy);
     assert_eq!(weir.wait().code(), Some(0));
     assert_eq!(weir.get("/", &[]).status(), 200);
 }

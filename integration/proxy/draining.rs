@@ -69,6 +69,7 @@ fn what_runs_is_answered_and_nothing_after_it() {
     let response = busy.response();
     assert_eq!((response.text(), response.field("connection")), ("at last", Some("close")));
     busy.expect_end();
+    drop(busy);
     let start = Instant::now();
     weir.join();
     assert!(start.elapsed() < Duration::from_secs(5), "it ends when the last request has, not after the grace");

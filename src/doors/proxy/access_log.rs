@@ -96,6 +96,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// When the request was received.
+    pub(super) const fn received(&self) -> Instant {
+        self.began
+    }
+
     /// So many more bytes of the answer's body were handed over.
     pub(super) fn sent(&self, bytes: usize) {
         self.sent.set(self.sent.get() + bytes as u64);

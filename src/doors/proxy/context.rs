@@ -46,10 +46,11 @@ impl Attempts {
         *self.last.borrow_mut() = Some(endpoint.clone());
     }
 
-    /// What the access log says of them.
-    pub(super) fn told(&self) -> Option<UpstreamUse> {
-        let address = self.last.borrow().as_ref()?.to_string();
-        let time = self.since.get().map_or(Duration::ZERO, |since| since.elapsed());
+    /// What the access log says of them, when there is an answer or none will come. `received` is when the request was;
+    /// the clock of a connection stands still while it is served, and so may be a little before that.
+    pub(super) fn told(&self, received: Instant) -> Option<UpstreamUse> {
+        let address = self.last.borrow().as_ref()?.place();
+        let time = self.since.get().map_or(Duration::ZERO, |since| since.max(received).elapsed());
         Some(UpstreamUse { address, time, attempts: self.count.get() })
     }
 }

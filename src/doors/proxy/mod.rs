@@ -191,7 +191,7 @@ impl Proxy {
                 context.attempts.forget();
                 let response = self.pass(context, request, way, &judged).await;
                 if let Some(entry) = &mut passage.entry {
-                    entry.record.upstream = context.attempts.told();
+                    entry.record.upstream = context.attempts.told(entry.received());
                 }
                 response
             }
