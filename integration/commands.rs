@@ -115,6 +115,20 @@ fn explain_says_of_every_limit_whether_and_why() {
 }
 
 #[test]
+fn explain_takes_the_subject_of_a_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits: { PerClient: { by: { tls: subject }, burst: 1, count: 1, period: 1s } }\n\
+        overrides: { \"PerClient:CN=client 1,O=Acme\": { burst: 5, count: 5, period: 1s } }";
+    std::fs::write(&limits, rules).unwrap();
+    let limits = limits.to_str().unwrap();
+    let text = check(&["explain", "GET", "/", "--limits", limits, "--tls-subject", "CN=client 1,O=Acme"], 0);
+    assert!(text.contains("PerClient: applies\n  id        CN=client 1,O=Acme\n  allows    burst 5, 5 per 1s"), "{text}");
+    let text = check(&["explain", "GET", "/", "--limits", limits], 0);
+    assert!(text.contains("because   the request has no usable subject of a client's certificate"), "{text}");
+}
+
+#[test]
 fn exit_codes_tell_what_was_wrong() {
     check(&["check", "limits.yaml"], 0);
     check(&["--version"], 0);

@@ -1,24 +1,28 @@
--- GCRA for all charges of one request, all or nothing, in one call.
+-- GCRA for the charges of one request, all or nothing, or of many requests, one after the other, in one call.
 --
 --   redis-cli --eval lua/gcra.lua KEY [KEY ...] , NOW EFFECTIVE_FROM  BURST TOKEN DRAIN COST MODE  [BURST TOKEN ...]
 --
 -- Spend 1 of 20 per second, burst 20, by the server's clock (an empty NOW):
 --   redis-cli --eval lua/gcra.lua weir:{0}:PerAddress:192.0.2.1 , '' 0  20 50000 1 1 spend
 --
--- KEYS: the buckets, no two alike; on a cluster all of one slot. A bucket is a string "<since> <level> <token> <drain>":
---   what was used at <since>, in levels, and the numbers it was written under. A key that is absent is a full bucket.
+-- KEYS: the buckets, no two alike in one request; on a cluster all of one slot. A bucket is a string
+--   "<since> <level> <token> <drain>": what was used at <since>, in levels, and the numbers it was written under. A key
+--   that is absent is a full bucket.
 -- ARGV[1] NOW: microseconds since the Unix epoch, or empty for the server's own clock.
 -- ARGV[2] EFFECTIVE_FROM: when these numbers took effect, in the same unit; read where a bucket was written under others.
--- Then five for each key, in the order of KEYS:
+-- Then five words for each key, in the order of KEYS:
 --   BURST  the capacity, in tokens
 --   TOKEN  what a token weighs, in levels
 --   DRAIN  levels that leave the bucket every microsecond, 0 if it never refills; TOKEN / DRAIN = period / count
 --   COST   tokens; 0 asks without taking
---   MODE   spend       takes the cost if it is there, and denies the whole call otherwise
+--   MODE   spend       takes the cost if it is there, and denies the whole request otherwise
 --          check       answers as spend would, and takes nothing
 --          spend_only  takes the cost if it is there, and never denies
 --          refund      gives the cost back, up to a full bucket
 --          reset       makes the bucket full
+-- As arguments of their own they are those of one request. Several requests take one argument each, with a blank between
+-- its words: the same text again then costs next to nothing, and most requests of a gateway say the same.
+--   redis-cli --eval lua/gcra.lua A B A , '' 0  '20 50000 1 1 spend 5 200000 1 1 spend'  '20 50000 1 1 spend'
 --
 -- Reply: integers. First the number of keys whose text was no bucket; they count as full and are overwritten. Then four
 -- for each key:
@@ -26,11 +30,19 @@
 --   remaining  whole tokens left
 --   retry      microseconds until the same charge would fit, -1 for never
 --   reset      microseconds until the bucket is full, -1 for never
--- If one charge is denied nothing is written, and the others report where their bucket stands without the charge.
--- A key of another type is an error (WRONGTYPE), raised before anything is written.
+-- If one charge of a request is denied none of its buckets changes, and the others report where their bucket stands
+-- without the charge. Each request finds the buckets as those before it have left them.
+-- A request with a bucket that cannot be read or written (WRONGTYPE, OOM, ...) has that error in place of its integers,
+-- and the others have their answers. It changes nothing if a bucket cannot be read. A server that refuses a write
+-- refuses every write of the call.
 --
 -- Numbers are doubles. BURST * TOKEN, TOKEN, DRAIN and all times must be below 2^53, below which doubles hold every
 -- integer. Where an intermediate result can be larger the comment says why that does no harm.
+
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local format, match, tonumber, type = string.format, string.match, tonumber, type
+-- An error that Redis gives is a value, so that it stays with the request whose bucket it is about.
+local pcall = redis.pcall
 
 -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time:
 -- the server cannot know when that clock will have filled the bucket.
@@ -39,12 +51,12 @@ local GIVEN_CLOCK_EXPIRY = 600000
 local EXACT = 9007199254740992
 local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
 
-if #KEYS == 0 or #ARGV ~= 2 + 5 * #KEYS then
-  return redis.error_reply('ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM, and BURST TOKEN DRAIN COST MODE for each KEY')
-end
+-- tostring() keeps 14 digits of a number, and a time has 16. '%d' takes a fifth of the time of '%.0f', and is as exact
+-- wherever C's long has 64 bits.
+local INTEGER = format('%d', EXACT - 1) == '9007199254740991' and '%d' or '%.0f'
+local SINCE_LEVEL = INTEGER .. ' ' .. INTEGER .. ' '
 
--- The time is read once, so that all buckets of the call agree on it. It is 16 digits long; where numbers become text,
--- '%.0f' is needed, because tostring() keeps 14.
+-- The time is read once, so that all buckets of the call agree on it.
 local given = ARGV[1] ~= ''
 local now
 if given then
@@ -58,7 +70,11 @@ local effective_from = tonumber(ARGV[2])
 -- The level after `span` microseconds. A product beyond 2^53 may be rounded, but never to below 2^53: it still is more
 -- than any level, and the bucket is full either way.
 local function drained(level, drain, span)
-  return math.max(0, level - drain * math.max(0, span))
+  if span <= 0 then
+    return level
+  end
+  level = level - drain * span
+  return level > 0 and level or 0
 end
 
 -- ceil(used * token / old_token), at most capacity. The product may need 106 bits, so it is never formed: the bits of
@@ -66,7 +82,7 @@ end
 -- Remainders stay below old_token because the sum is compared before it is formed. Quotients beyond 2^53 may be
 -- rounded, but never to below 2^53: they still are more than any capacity.
 local function reweighed(used, token, old_token, capacity)
-  local whole, part = math.floor(token / old_token), token % old_token
+  local whole, part = floor(token / old_token), token % old_token
   local quotient, remainder = 0, 0
   local function add(amount)
     if remainder >= old_token - amount then
@@ -90,7 +106,7 @@ local function reweighed(used, token, old_token, capacity)
   if remainder > 0 then
     quotient = quotient + 1
   end
-  return math.min(quotient, capacity)
+  return quotient < capacity and quotient or capacity
 end
 
 -- Microseconds until `levels` have left the bucket, rounded up. Below 2^53 the double nearest to a quotient of integers
@@ -102,117 +118,235 @@ local function time_for(levels, drain)
   elseif drain == 0 then
     return -1
   end
-  return math.ceil(levels / drain)
+  return ceil(levels / drain)
 end
 
--- What a bucket's text says: since, level, token, drain; nothing if it is the text of something else.
-local function parsed(text)
-  local since, level, token, drain = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-  since, level, token, drain = tonumber(since), tonumber(level), tonumber(token), tonumber(drain)
-  if since and since < EXACT and level < EXACT and token > 0 and token < EXACT and drain < EXACT then
-    return since, level, token, drain
+-- TOKEN and DRAIN of "<token> <drain>"; nothing if no bucket can have them.
+local function weights(numbers)
+  local token, drain = match(numbers, '^(%d+) (%d+)$')
+  token, drain = tonumber(token), tonumber(drain)
+  if token > 0 and token < EXACT and drain < EXACT then
+    return token, drain
   end
 end
 
--- What is used now, in levels of the numbers that hold now. Under changed numbers the level drains at the old rate until
--- the new ones took effect, is weighed anew (the tokens used stay the same), and drains at the new rate from there.
-local function level_now(since, level, old_token, old_drain, token, drain, capacity)
-  if token == old_token and drain == old_drain then
-    return math.min(drained(level, drain, now - since), capacity)
-  end
-  local changed = math.min(math.max(effective_from, since), math.max(now, since))
-  local used = drained(level, old_drain, changed - since)
-  return drained(reweighed(used, token, old_token, capacity), drain, now - changed)
+-- The charges that the words of a request name; nothing if they are others than five for each.
+local function parsed(words)
+  local charges, at = {}, 1
+  repeat
+    local burst, numbers, cost, mode, rest = match(words, '^(%d+) (%d+ %d+) (%d+) (%S+) ?()', at)
+    local token, drain = weights(numbers or '0 0')
+    if not token then
+      return nil
+    end
+    burst, cost, at = tonumber(burst), tonumber(cost), rest
+    charges[#charges + 1] = {
+      burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
+    }
+  until at > #words
+  return charges
 end
 
-local corrupt, denied = 0, false
-local charges = {}
+local MODES = { spend = true, check = true, spend_only = true, refund = true, reset = true }
 
-for place = 1, #KEYS do
-  local at = 2 + 5 * (place - 1)
-  local burst, token, drain = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local cost, mode = tonumber(ARGV[at + 4]), ARGV[at + 5]
-  local capacity = burst * token
+local requests, charges_of, named = {}, {}, 0
+if ARGV[3] and not match(ARGV[3], ' ') then
+  requests[1] = table.concat(ARGV, ' ', 3)
+else
+  for at = 3, #ARGV do
+    requests[at - 2] = ARGV[at]
+  end
+end
+for _, words in ipairs(requests) do
+  local charges = charges_of[words] or parsed(words)
+  if not charges then
+    named = 0
+    break
+  end
+  if not charges_of[words] then
+    for _, charge in ipairs(charges) do
+      if not MODES[charge.mode] then
+        return redis.error_reply('ERR unknown mode ' .. charge.mode .. ': spend, check, spend_only, refund or reset')
+      end
+    end
+    charges_of[words] = charges
+  end
+  named = named + #charges
+end
+if #KEYS == 0 or named ~= #KEYS then
+  return redis.error_reply('ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM, and BURST TOKEN DRAIN COST MODE for each KEY')
+end
 
-  local level, since = 0, now
-  -- GET for each key rather than MGET: MGET answers nil for a key of another type, which would read as a full bucket
-  -- and be overwritten.
-  local text = redis.call('GET', KEYS[place])
-  if text then
-    local stored_since, stored_level, old_token, old_drain = parsed(text)
-    if stored_since then
-      level = level_now(stored_since, stored_level, old_token, old_drain, token, drain, capacity)
-      -- Written back as it was read, a clock that stepped back would earn the interval twice.
-      since = math.max(stored_since, now)
+local corrupt = 0
+
+-- The bucket of a key. It is read once a call, by GET rather than MGET: MGET answers nil for a key of another type, which
+-- would pass for a full bucket and be overwritten. `numbers` are those that it was most likely written under, as text:
+-- if that is so there is nothing to be read from them.
+local function read(key, charge)
+  local bucket = { since = now, level = 0, numbers = charge.numbers, token = charge.token, drain = charge.drain }
+  local text = pcall('GET', key)
+  if type(text) == 'table' then
+    bucket.failure = text
+  elseif text then
+    local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %d+)$')
+    since, level = tonumber(since), tonumber(level)
+    local token, drain = charge.token, charge.drain
+    if numbers and numbers ~= charge.numbers then
+      token, drain = weights(numbers)
+    end
+    if since and since < EXACT and level < EXACT and token then
+      bucket.since, bucket.level, bucket.numbers, bucket.token, bucket.drain = since, level, numbers, token, drain
     else
       corrupt = corrupt + 1
     end
   end
+  return bucket
+end
 
-  -- `after` is the level to report, `write` the one to store: nil leaves the key alone, 0 deletes it.
-  local outcome, after, retry, write = ALLOWED, level, 0, nil
-  if mode == 'spend' or mode == 'check' or mode == 'spend_only' then
-    local room = capacity - level
-    -- A cost above the burst may be larger than 2^53; it is not multiplied.
-    if cost > burst or cost * token > room then
-      outcome = mode == 'spend_only' and UNCHANGED or DENIED
-      retry = cost > burst and -1 or time_for(cost * token - room, drain)
-    else
-      local wanted = cost * token
-      after = level + wanted
-      -- An identical charge would fit once what is missing has drained. The sum 2 * wanted may not fit into 2^53.
-      retry = time_for(math.max(0, wanted - (room - wanted)), drain)
-      if mode ~= 'check' and cost > 0 then
-        write = after
-      end
-    end
-  elseif mode == 'refund' then
+-- What is used now, in levels of the numbers that hold now. Under changed numbers the level drains at the old rate until
+-- the new ones took effect, is weighed anew (the tokens used stay the same), and drains at the new rate from there.
+local function level_now(bucket, charge)
+  local since, level, drain, capacity = bucket.since, bucket.level, charge.drain, charge.capacity
+  if bucket.numbers == charge.numbers then
+    level = drained(level, drain, now - since)
+    return level < capacity and level or capacity
+  end
+  local changed = min(max(effective_from, since), max(now, since))
+  local used = drained(level, bucket.drain, changed - since)
+  return drained(reweighed(used, charge.token, bucket.token, capacity), drain, now - changed)
+end
+
+-- What a charge does to a bucket at `level`: the outcome, the level to report, the wait before the same charge would fit,
+-- and the level to store, which is nil if the bucket is left alone.
+local function decided(charge, level)
+  local mode, cost, token = charge.mode, charge.cost, charge.token
+  if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
-    local back = math.min(cost * token, level)
+    local back = min(cost * token, level)
     if back == 0 then
-      outcome = UNCHANGED
-    else
-      after = level - back
-      write = after
+      return UNCHANGED, level, 0, nil
     end
+    return ALLOWED, level - back, 0, level - back
   elseif mode == 'reset' then
-    after, write = 0, 0
-  else
-    return redis.error_reply('ERR unknown mode ' .. mode .. ': spend, check, spend_only, refund or reset')
+    return ALLOWED, 0, 0, 0
   end
-
-  denied = denied or outcome == DENIED
-  charges[place] = {
-    outcome = outcome, level = level, after = after, retry = retry, write = write,
-    since = since, capacity = capacity, token = token, drain = drain,
-  }
+  local refusal = mode == 'spend_only' and UNCHANGED or DENIED
+  -- It may be larger than 2^53; it is not multiplied.
+  if cost > charge.burst then
+    return refusal, level, -1, nil
+  end
+  local room, wanted = charge.capacity - level, cost * token
+  if wanted > room then
+    return refusal, level, time_for(wanted - room, charge.drain), nil
+  end
+  -- An identical charge would fit once what is missing has drained. The sum 2 * wanted may not fit into 2^53.
+  local missing = wanted - (room - wanted)
+  local retry = missing > 0 and time_for(missing, charge.drain) or 0
+  local after = level + wanted
+  if mode == 'check' or cost == 0 then
+    return ALLOWED, after, retry, nil
+  end
+  return ALLOWED, after, retry, after
 end
 
-local reply = { corrupt }
-for place, charge in ipairs(charges) do
-  if denied and charge.outcome == ALLOWED then
-    charge.outcome, charge.after, charge.retry = UNCHANGED, charge.level, 0
+local buckets, dirty, failing = {}, {}, false
+-- For the request at hand: its buckets, the levels that its charges found, and those that they would store.
+local held, levels, writes = {}, {}, {}
+local reply, size, keys = { 0 }, 1, 0
+
+for request = 1, #requests do
+  local charges = charges_of[requests[request]]
+  local count, start, failed, denied = #charges, size, false, false
+  for place = 1, count do
+    local charge, key = charges[place], KEYS[keys + place]
+    local bucket = buckets[key]
+    if not bucket then
+      bucket = read(key, charge)
+      buckets[key] = bucket
+    end
+    local level = level_now(bucket, charge)
+    local outcome, after, retry, write = decided(charge, level)
+    failed = failed or bucket.failure
+    denied = denied or outcome == DENIED
+    held[place], levels[place], writes[place] = bucket, level, write
+    reply[size + 1] = outcome
+    reply[size + 2] = floor((charge.capacity - after) / charge.token)
+    reply[size + 3] = retry
+    reply[size + 4] = time_for(after, charge.drain)
+    size = size + 4
   end
-  if charge.write and not denied then
-    if charge.write == 0 then
-      redis.call('DEL', KEYS[place])
-    else
-      local text = string.format('%.0f %.0f %.0f %.0f', charge.since, charge.write, charge.token, charge.drain)
-      -- The value and its expiry are one command, so no crash leaves a key that stays for ever. The expiry is rounded
-      -- up: a key that is gone early is a bucket that is full early.
-      if given then
-        redis.call('SET', KEYS[place], text, 'PX', GIVEN_CLOCK_EXPIRY)
-      elseif charge.drain == 0 then
-        redis.call('SET', KEYS[place], text)
-      else
-        local full = charge.since - now + time_for(charge.write, charge.drain)
-        redis.call('SET', KEYS[place], text, 'PX', string.format('%.0f', math.max(1, math.ceil(full / 1000))))
+  if failed then
+    failing = true
+  elseif denied then
+    for place = 1, count do
+      local charge, level, at = charges[place], levels[place], start + 4 * (place - 1)
+      if reply[at + 1] == ALLOWED then
+        reply[at + 1], reply[at + 2] = UNCHANGED, floor((charge.capacity - level) / charge.token)
+        reply[at + 3], reply[at + 4] = 0, time_for(level, charge.drain)
+      end
+    end
+  else
+    for place = 1, count do
+      local charge, bucket, write = charges[place], held[place], writes[place]
+      if write then
+        if not bucket.dirty then
+          bucket.dirty = true
+          dirty[#dirty + 1] = KEYS[keys + place]
+        end
+        -- A bucket that was made full is forgotten, its time included. Otherwise the time never goes back: a clock that
+        -- stepped back would earn the interval twice.
+        if write == 0 or bucket.since < now then
+          bucket.since = now
+        end
+        bucket.level, bucket.numbers, bucket.token, bucket.drain = write, charge.numbers, charge.token, charge.drain
       end
     end
   end
-  reply[#reply + 1] = charge.outcome
-  reply[#reply + 1] = math.floor((charge.capacity - charge.after) / charge.token)
-  reply[#reply + 1] = charge.retry
-  reply[#reply + 1] = time_for(charge.after, charge.drain)
+  keys = keys + count
 end
-return reply
+reply[1] = corrupt
+
+-- Each bucket is written once, however many requests have charged it. The value and its expiry are one command, so no
+-- crash leaves a key that stays for ever. The expiry is rounded up: a key that is gone early is a bucket that is full
+-- early.
+for place = 1, #dirty do
+  local key = dirty[place]
+  local bucket, done = buckets[key], nil
+  if bucket.level == 0 then
+    done = pcall('DEL', key)
+  else
+    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.numbers
+    if given then
+      done = pcall('SET', key, text, 'PX', GIVEN_CLOCK_EXPIRY)
+    elseif bucket.drain == 0 then
+      done = pcall('SET', key, text)
+    else
+      local full = bucket.since - now + time_for(bucket.level, bucket.drain)
+      done = pcall('SET', key, text, 'PX', format(INTEGER, max(1, ceil(full / 1000))))
+    end
+  end
+  if type(done) == 'table' and done.err then
+    bucket.failure, failing = done, true
+  end
+end
+
+if not failing then
+  return reply
+end
+local answers, from = { corrupt }, 1
+keys = 0
+for request = 1, #requests do
+  local numbers, failure = 4 * #charges_of[requests[request]], nil
+  for place = 1, numbers / 4 do
+    failure = failure or buckets[KEYS[keys + place]].failure
+  end
+  if failure then
+    answers[#answers + 1] = failure
+  else
+    for place = 1, numbers do
+      answers[#answers + 1] = reply[from + place]
+    end
+  end
+  from, keys = from + numbers, keys + numbers / 4
+end
+return answers

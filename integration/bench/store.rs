@@ -1,21 +1,35 @@
-//! What a decision in memory costs with a million buckets held, and what memory they take.
+//! What a decision in memory costs with a million buckets held, what memory they take, and what a decision in Redis costs
+//! this process and the server.
 //!
-//! Measured is `MemoryStore::decide` alone, for a time that is given. One charge is made beforehand and only its
+//! Measured in memory is `MemoryStore::decide` alone, for a time that is given. One charge is made beforehand and only its
 //! fingerprint is overwritten for each decision, with a hash of a pseudo-random number below a million: a request's
 //! charge has just been made when it is decided, so reading it from a million prepared ones would add a cache miss that
 //! no request has. The bucket itself is as cold as chance makes it.
+//!
+//! In Redis, tasks on one thread ask one after the other, as a worker's connections do. The figures are processor time,
+//! which other processes change less than they change a duration.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a benchmark stops where it cannot go on, and reports"
+)]
 
+use std::fmt::Write;
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
 use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::store::memory::MemoryStore;
-use weir::store::{Batch, Decisions};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, Decisions};
 
 /// The target for a million buckets, in MiB.
 const MEMORY_TARGET: u64 = 64;
@@ -28,6 +42,7 @@ fn main() {
         // First, while the allocator has nothing to give back.
         report_memory(keys);
     }
+    report_redis(if measuring { 200_000 } else { 640 });
     let mut criterion = Criterion::default().configure_from_args();
     held(&mut criterion, "decide/allowed", keys);
     // The same with buckets that fit into a core's cache: the difference is what the memory costs.
@@ -54,6 +69,83 @@ fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Prints the processor time a decision in Redis, of this process and of a server of its own, by how many ask at once.
+fn report_redis(decisions: u32) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let server = command.current_dir(&directory).stdout(Stdio::null()).spawn().expect("redis-server is installed");
+    let server = Server(server);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::own()) };
+    let target = RedisOptions { url: format!("redis+unix://{}", socket.display()), ..options }.target().unwrap();
+    let store = runtime.block_on(async { RedisStore::connect(&target) });
+    let begun = Instant::now();
+    while !store.status().connected {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.status());
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    }
+    eprintln!("decisions in Redis, processor time in us     here  server");
+    let once = Numbers::fixed(1).unwrap();
+    for (name, keys, numbers) in [
+        ("one bucket, allowed", 1, ample()),
+        ("one bucket, denied", 1, once),
+        ("100,000 buckets, allowed", 100_000, ample()),
+        ("100,000 buckets, denied", 100_000, once),
+    ] {
+        for tasks in [1, 8, 64] {
+            // The first run fills the buckets and is not counted.
+            runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions.min(100_000)));
+            let pids = ["self".to_owned(), server.0.id().to_string()];
+            let before = pids.each_ref().map(|pid| processor_time(pid));
+            runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions));
+            let [here, there] =
+                [0, 1].map(|place| (processor_time(&pids[place]) - before[place]) / f64::from(decisions));
+            eprintln!("{name:>28}, {tasks:>2} at once   {here:6.2}  {there:6.2}");
+        }
+    }
+    eprintln!();
+}
+
+/// A process that ends with this.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Makes `decisions` decisions on buckets below `keys`, by so many tasks, each of which asks again once it is answered.
+async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, numbers: Numbers, decisions: u32) {
+    let mut asking = JoinSet::new();
+    for task in 0..tasks {
+        let (store, mut charge, mut random) = (store.clone(), charge(numbers), Random(task.into()));
+        let prefix = format!("{}{tasks}", name.replace([' ', ','], ""));
+        asking.spawn(async move {
+            for _ in 0..decisions / tasks {
+                charge.bucket.key.clear();
+                write!(charge.bucket.key, "{prefix}:192.0.2.1-{:05}", random.below(keys)).unwrap();
+                let batch = Batch { charges: std::slice::from_ref(&charge), effective_from: Micros(0), now: NOW };
+                store.decide(&batch).await.unwrap();
+            }
+        });
+    }
+    asking.join_all().await;
+}
+
+/// What the threads of a process have spent on a processor, in microseconds.
+fn processor_time(pid: &str) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let spent = |thread: std::io::Result<std::fs::DirEntry>| -> f64 {
+        let text = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    threads.map(spent).sum::<f64>() / 1_000.0
 }
 
 /// One charge on a bucket that is held and has enough left: a read and a write.

@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{Admission, ConnectionLimits};
-use weir::doors::proxy::{ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{
+    AcceptOptions, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -137,13 +138,14 @@ fn options(proxy: &str) -> ServerOptions {
         proxy_address: proxy.parse().unwrap(),
         proxy: ProxyOptions {
             upstream: UpstreamOptions::new(Routes::parse(&["echo"]).unwrap()),
+            accept: AcceptOptions::default(),
             trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
             admission: Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap()),
             access_log: None,
-            limits: weir::doors::proxy::DoorLimits::default(),
+            limits: DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),

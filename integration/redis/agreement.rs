@@ -1,6 +1,7 @@
 //! The script and the engine are the same arithmetic: random traces get the same answers from both stores.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use proptest::collection::vec;
@@ -9,8 +10,8 @@ use proptest::test_runner::{Config, TestRunner};
 use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{EXACT, Micros, Numbers};
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use weir::store::redis::RedisOptions;
-use weir::store::{Batch, Clock, StoreError};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, Decisions, StoreError};
 
 use super::{connected, options};
 use crate::support::redis::RedisServer;
@@ -139,6 +140,62 @@ fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
         }
     }
     charges
+}
+
+/// Asks for each batch in a task of its own, the earlier ones first, and gives the answers in the same order.
+async fn together(redis: &Arc<RedisStore>, batches: &[Batch<'_>]) -> Vec<Result<Decisions, StoreError>> {
+    let tasks: Vec<_> = batches
+        .iter()
+        .map(|batch| {
+            let (redis, charges, effective_from, now) =
+                (redis.clone(), batch.charges.to_vec(), batch.effective_from, batch.now);
+            tokio::spawn(async move { redis.decide(&Batch { charges: &charges, effective_from, now }).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+/// Requests that share a call find the buckets as those before them left them, as they would have one after the other.
+#[test]
+fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory() {
+    let server = RedisServer::plain();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = Clock::set(Micros(START));
+    let Clock::Set(time) = &clock else { unreachable!() };
+    let redis = RedisOptions { clock: clock.clone(), ..options(&server.url()) };
+    let redis = runtime.block_on(connected(&redis));
+    let (traces, turns) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    // The clock and the rules stand still within a turn: one step's, and what all steps of the turn ask.
+    let turn = (step(), vec(step(), 1..12));
+    let trace = (vec(numbers(), NUMBERS), vec(turn, 1..8));
+    TestRunner::new(config)
+        .run(&trace, |(numbers, trace)| {
+            traces.set(traces.get() + 1);
+            time.store(START, Ordering::Relaxed);
+            let memory = MemoryStore::new(DEFAULT_MAX_KEYS);
+            for (first, steps) in &trace {
+                let now = first.clock.advance(time.load(Ordering::Relaxed), &numbers);
+                time.store(now, Ordering::Relaxed);
+                let effective_from = Micros(first.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                let charged: Vec<Vec<Charge>> =
+                    steps.iter().map(|step| charges(step, &numbers, traces.get())).collect();
+                let batches: Vec<Batch<'_>> =
+                    charged.iter().map(|charges| Batch { charges, effective_from, now: Micros(now) }).collect();
+                let expected: Vec<_> = batches.iter().map(|batch| memory.decide(batch)).collect();
+                let answers = runtime.block_on(together(&redis, &batches));
+                turns.set(turns.get() + 1);
+                prop_assert_eq!(answers, expected, "at {} from {:?}: {:?}", now, effective_from, charged);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
+    assert_eq!(server.calls("evalsha"), turns.get(), "a turn is one call");
 }
 
 #[test]

@@ -153,6 +153,15 @@ fn the_script_runs_by_hand() {
     assert_eq!(eval("k , 1000001 0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
     assert_eq!(eval("k j , 1500001 0 2 1000000 1 2 check 2 1000000 1 1 spend"), "0 1 1 500000 500000 2 2 0 0");
     assert_eq!(server.cli(&["GET", "k"]), "1000001 1000000 1000000 1");
+    // Several requests: one argument each. The last finds what the first has left; the second is denied and changes nothing.
+    let several = ["a", "a", "b", "a", ",", "0", "0", "5 1 1 2 spend", "5 1 1 2 spend 1 1 1 2 spend", "5 1 1 3 spend"];
+    let several = server.cli(&[&["--eval", script][..], &several].concat()).replace('\n', " ");
+    assert_eq!(several, "0 0 3 0 2 2 3 0 2 1 1 -1 0 0 0 3 5");
+    // A bucket that is none fails its request, in place of that request's integers.
+    server.cli(&["LPUSH", "l", "mine"]);
+    let failing = ["l", "c", ",", "0", "0", "1 1 1 1 spend", "1 1 1 1 spend"];
+    let failing = server.cli(&[&["--eval", script][..], &failing].concat());
+    assert!(failing.contains("WRONGTYPE") && failing.ends_with("0\n0\n1\n1"), "{failing}");
     assert!(eval("k , 0").starts_with("ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM"));
     assert!(eval("k , 0 0 2 1 1 1 take").starts_with("ERR unknown mode take"));
 }

@@ -1,6 +1,7 @@
 //! The Redis store against real servers.
 
 mod agreement;
+mod company;
 mod connecting;
 mod deciding;
 mod outages;
@@ -38,7 +39,7 @@ fn fixed(burst: u64) -> Numbers {
 }
 
 fn charge(key: &str, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
-    let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum * 256 + u128::from(byte));
+    let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(257) + u128::from(byte));
     Charge { bucket: Bucket { key: key.into(), fingerprint }, numbers, cost, mode }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
 use weir::doors::proxy::{
-    AccessLog, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+    AcceptOptions, AccessLog, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
 };
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
@@ -32,6 +32,7 @@ pub(crate) struct Setup {
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: DoorLimits,
+    pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
@@ -56,6 +57,7 @@ impl Setup {
             workers: 1,
             timeouts: Timeouts::default(),
             limits: DoorLimits::default(),
+            accept: AcceptOptions::default(),
             trusted: Vec::new(),
             drain_delay: Duration::ZERO,
             grace: Duration::from_millis(200),
@@ -80,6 +82,7 @@ impl Setup {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
             proxy: ProxyOptions {
                 upstream,
+                accept: self.accept,
                 trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
                 generations: Generations::default(),
                 clock: self.clock,

@@ -41,6 +41,10 @@ pub struct Args {
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = super::values::parse_network)]
     trusted_proxies: Vec<ipnet::IpNet>,
 
+    /// The subject of the client's certificate, such as `CN=client 1,O=Acme`
+    #[arg(long, value_name = "TEXT")]
+    tls_subject: Option<String>,
+
     #[command(flatten)]
     rules: RulesArgs,
 
@@ -69,7 +73,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     };
     let path = normalise(uri.path());
     let client = TrustedProxies::new(args.trusted_proxies.clone()).client(args.ip, &headers);
-    let (method, query, tls_subject) = (args.method.as_str(), uri.query(), None);
+    let (method, query, tls_subject) = (args.method.as_str(), uri.query(), args.tls_subject.as_deref());
     let request = Request { method, host: &host, path: &path, query, headers: &headers, client, tls_subject, now };
     writeln!(out, "{} {host}{path} from {client}", args.method)?;
     match rules.explain(&request) {
@@ -197,6 +201,7 @@ fn source(component: &Component) -> String {
         Source::Header(name) => format!("header `{name}`"),
         Source::Query(name) => format!("query parameter `{name}`"),
         Source::Cookie(name) => format!("cookie `{name}`"),
+        Source::TlsSubject => "subject of a client's certificate".into(),
         Source::PathParameter { name, .. } => format!("path parameter `{name}`"),
     }
 }

@@ -17,6 +17,7 @@ mod scenario;
 pub mod schema;
 pub mod serve;
 mod store;
+mod tls_flags;
 mod upstream_flags;
 mod values;
 

@@ -11,6 +11,7 @@ use super::door_flags::DoorArgs;
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
+use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
@@ -57,6 +58,9 @@ pub struct Args {
     process: ProcessArgs,
 
     #[command(flatten)]
+    tls: TlsArgs,
+
+    #[command(flatten)]
     rules: RulesArgs,
 
     #[command(flatten)]
@@ -76,6 +80,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
+        args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((generations, upstream, plan))
     });
@@ -97,6 +102,13 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.reload_successful.set(1);
     metrics.reload_timestamp.set(seconds(&clock));
+    let (accept, mut tls_reloader) = match args.tls.accept(&metrics) {
+        Ok(accept) => accept,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
     let local = MemoryStore::new(args.store.max_keys());
     let shared = Arc::new(gate::Shared::new(rules, metrics, local));
     let readiness = Arc::new(Readiness::default());
@@ -111,6 +123,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             if let Some(certificates) = &mut upstream_tls {
                 certificates.reload(asked);
             }
+            if let Some(certificates) = &mut tls_reloader {
+                certificates.reload(asked);
+            }
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
@@ -123,6 +138,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         proxy_address: args.proxy.clone(),
         proxy: ProxyOptions {
             upstream,
+            accept,
             admission: args.process.admission(&trusted_proxies, shared.metrics()),
             trusted_proxies,
             generations,

@@ -14,7 +14,10 @@ use crate::engine::path::Pattern;
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
 /// The fields of a component that is a map.
-pub(super) const KEYS: [&str; 6] = ["header", "query", "cookie", "path", "host", "as"];
+pub(super) const KEYS: [&str; 7] = ["header", "query", "cookie", "path", "host", "tls", "as"];
+
+/// What `tls` can be: of a client's certificate only its subject makes an id.
+pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
 
 /// The forms of `as`.
 pub(super) const FORMS: [(&str, Form); 6] = [
@@ -98,6 +101,7 @@ fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, 
 fn unknown_word(word: &str, place: Place, findings: &mut Findings) -> Reported {
     let help = match word {
         "header" | "query" | "cookie" => format!("write `{{ {word}: NAME }}`"),
+        "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
         word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
         word => nearest(word, WORDS).map_or_else(
             || "write ip, ip/64, host, method, path, global or a map such as { header: x-api-key }".into(),
@@ -116,16 +120,17 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
     }
     let fields = Fields::of(node, "a component of `by`", &KEYS, findings)?;
     let form = fields.read("as", findings, |node, findings| choice(node, &FORMS, findings));
-    let given: Vec<_> = KEYS.iter().take(5).filter_map(|name| fields.get(name)).collect();
+    let given: Vec<_> = KEYS.iter().filter(|name| **name != "as").filter_map(|name| fields.get(name)).collect();
     let [(key, value)] = given[..] else {
         let message = format!("a component has one source, this has {}", given.len());
-        let help = "write one of header, query, cookie, path, host; several components make a list";
+        let help = "write one of header, query, cookie, path, host, tls; several components make a list";
         return Err(findings.error(node.place, message, help));
     };
     let source = match key.text.as_str() {
         "header" => Source::Header(header_name(value, findings)?),
         "query" => Source::Query(name(value, findings)?),
         "cookie" => Source::Cookie(name(value, findings)?),
+        "tls" => choice(value, &TLS, findings).map(|()| Source::TlsSubject)?,
         "host" => {
             if !truth(value, findings)? {
                 return Err(findings.error(value.place, "`host: false` is no source", "write `host: true`"));

@@ -7,7 +7,7 @@ use crate::engine::numbers::EXACT;
 
 /// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 9] = [
+pub(super) const NOT_YET: [&str; 8] = [
     "elevated",
     "aligned",
     "timezone",
@@ -15,7 +15,6 @@ pub(super) const NOT_YET: [&str; 9] = [
     "domain",
     "descriptor",
     "when",
-    "tls",
     "activations_per_month",
 ];
 

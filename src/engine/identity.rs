@@ -34,6 +34,8 @@ pub enum Source {
     Query(String),
     /// A cookie.
     Cookie(String),
+    /// The subject of the client's certificate, as text of RFC 4514.
+    TlsSubject,
     /// A `{parameter}` of the limit's own path pattern: the index of its segment.
     PathParameter {
         /// As the pattern names it.
@@ -63,6 +65,7 @@ impl Component {
             Source::Header(name) => Cow::Borrowed(request.header(name.as_str())?),
             Source::Query(name) => request.query(name)?,
             Source::Cookie(name) => Cow::Borrowed(request.cookie(name)?),
+            Source::TlsSubject => Cow::Borrowed(request.tls_subject?),
             Source::PathParameter { segment, .. } => decode(request.path.split('/').skip(1).nth(*segment)?),
         };
         if raw.is_empty() {
@@ -163,5 +166,12 @@ mod tests {
             identify(&by, "L", &request, true, true, &HASH).map(|found| found.bucket.key).ok().as_deref(),
             Some("L:*")
         );
+
+        let by = [Component { source: Source::TlsSubject, form: Form::Text }];
+        assert_eq!(identify(&by, "L", &request, false, true, &HASH).err(), Some(Lacking { component: 0 }));
+        let request = Request { tls_subject: Some("CN=client 1,O=Acme"), ..request };
+        let found = identify(&by, "L", &request, false, true, &HASH).map(|found| found.bucket);
+        let whole = Id::parse(&by, "CN=client 1,O=Acme").unwrap();
+        assert_eq!(found.map(|bucket| bucket.fingerprint).ok(), Some(whole.fingerprint("L", &HASH)));
     }
 }

@@ -30,6 +30,9 @@ pub(super) enum Failure {
     /// Its body is longer than the door takes.
     #[error("the body is longer than {0} bytes")]
     TooLong(u64),
+    /// Its host is not the one that the TLS connection was made for.
+    #[error("this connection is for another host")]
+    Misdirected,
     /// It has been here too often.
     #[error("this request has come by here before")]
     Loop,
@@ -89,6 +92,7 @@ impl Failure {
             Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
                 (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long")
             }
+            Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "this connection is for another host"),
             Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use http::Version;
 
+use super::transport::TlsInfo;
 use crate::engine::fields::{Fields, text};
 
 /// The name under which we appear in `Via`.
@@ -112,14 +113,14 @@ pub(super) struct Peer {
     text: String,
     /// Whether it is one of the trusted proxies.
     is_trusted: bool,
-    /// Whether it speaks TLS with us.
-    is_secure: bool,
+    /// What the TLS handshake came to, if there was one.
+    pub(super) tls: Option<TlsInfo>,
 }
 
 impl Peer {
-    pub(super) fn new(address: IpAddr, is_trusted: bool, is_secure: bool) -> Self {
+    pub(super) fn new(address: IpAddr, is_trusted: bool, tls: Option<TlsInfo>) -> Self {
         let address = address.to_canonical();
-        Self { address, text: address.to_string(), is_trusted, is_secure }
+        Self { address, text: address.to_string(), is_trusted, tls }
     }
 
     /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
@@ -128,7 +129,7 @@ impl Peer {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";
         const HOST: &str = "x-forwarded-host";
-        let proto = if self.is_secure { "https" } else { "http" };
+        let proto = if self.tls.is_some() { "https" } else { "http" };
         // Copied, as the list that it stands in is written to.
         let host = fields.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
@@ -248,7 +249,7 @@ mod tests {
     #[track_caller]
     fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
         let mut fields: Fields = given.iter().copied().collect();
-        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted, false).forward(version, &mut fields);
+        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted, None).forward(version, &mut fields);
         assert_eq!(lines(&fields), expected);
     }
 

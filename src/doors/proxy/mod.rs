@@ -47,7 +47,7 @@ pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRES
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
 pub use transport::{
-    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
     ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
@@ -101,6 +101,8 @@ impl Default for Timeouts {
 pub struct ProxyOptions {
     /// Where requests go.
     pub upstream: UpstreamOptions,
+    /// What connections begin with.
+    pub accept: AcceptOptions,
     /// Peers whose word on the client's address is taken.
     pub trusted_proxies: TrustedProxies,
     /// Which rate limit fields are sent.
@@ -121,6 +123,7 @@ pub struct ProxyOptions {
 pub struct Proxy {
     gate: Gate,
     upstreams: Upstreams,
+    accept: AcceptOptions,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
@@ -164,6 +167,7 @@ impl Proxy {
         Rc::new(Self {
             gate,
             upstreams,
+            accept: options.accept.clone(),
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
@@ -206,7 +210,8 @@ impl Proxy {
     /// What the access log says of a request, as far as it is known at its beginning.
     fn record(&self, context: &Context, request: &Request) -> Record {
         let client = self.trusted_proxies.client(context.peer.address, &request.fields);
-        Record::new(self.clock.now(), client, request)
+        let subject = context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref());
+        Record::new(self.clock.now(), client, subject, request)
     }
 
     /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
@@ -217,6 +222,9 @@ impl Proxy {
         entry: Option<&mut Entry>,
     ) -> Result<Ruled<'_>, Failure> {
         let host = target::check(request, self.limits.escaped_slashes)?;
+        if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
+            return Err(Failure::Misdirected);
+        }
         if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
             return Err(Failure::TooLong(self.limits.body_bytes));
         }
@@ -230,7 +238,7 @@ impl Proxy {
             query,
             headers: &request.fields,
             client: self.trusted_proxies.client(context.peer.address, &request.fields),
-            tls_subject: None,
+            tls_subject: context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref()),
             now: self.clock.now(),
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;

@@ -4,20 +4,27 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
 
+use super::describe;
 use crate::engine::charge::{Charge, Decision, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros};
-use crate::store::Batch;
+use crate::store::Decisions;
 
 const SOURCE: &str = include_str!("../../../lua/gcra.lua");
 
 /// The SHA-1 under which a server keeps the script. Computed once: hashing the source takes longer than a decision.
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
-/// What a key, a hash or a handful of numbers need in the command, in bytes; a longer key only makes the buffer grow.
-const BYTES_PER_CHARGE: usize = 128;
+/// The beginning of a bucket's key.
+///
+/// The hash tag `{0}` is the same for all, so that a Redis Cluster would keep the keys of any call in one slot, as a
+/// script requires. The text of a client never makes a tag: `Bucket::key` is percent-encoded, braces included.
+const KEY_PREFIX: &str = "weir:{0}:";
 
-/// Integers of the reply for each charge.
-const ANSWER: usize = 4;
+/// What the command has beside keys and requests, in bytes; a longer number only makes the buffer grow.
+const BYTES_PER_CALL: usize = 128;
+
+/// Four numbers of at most 20 digits, the longest mode, and a blank after each.
+const LONGEST_WORDS: usize = 4 * 21 + "spend_only".len() + 1;
 
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,69 +36,137 @@ pub(super) enum Form {
     Source,
 }
 
-/// Decisions, and how many keys held text that is no bucket.
+/// The requests of one call, as the script reads them: texts in one buffer rather than one allocation each.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    keys: Texts,
+    words: Texts,
+    /// The burst of each charge: the one part of its decision that the script does not repeat.
+    bursts: Vec<u64>,
+    /// The number of charges of each request.
+    counts: Vec<usize>,
+}
+
+/// Texts, one after the other.
+#[derive(Debug, Default)]
+struct Texts {
+    text: String,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+}
+
+/// What became of each request of a call, an error in the server's words, and how many keys held text that is no bucket.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reply {
-    pub(super) decisions: Vec<Decision>,
+    pub(super) answers: Vec<Result<Decisions, String>>,
     pub(super) corrupt: u64,
 }
 
-/// The key of a bucket.
-///
-/// The hash tag `{0}` is the same for all, so that a Redis Cluster would keep the keys of any call in one slot, as a
-/// script requires. The text of a client never makes a tag: `Bucket::key` is percent-encoded, braces included.
-fn key(bucket: &str) -> String {
-    const PREFIX: &str = "weir:{0}:";
-    let mut key = String::with_capacity(PREFIX.len() + bucket.len());
-    key.push_str(PREFIX);
-    key.push_str(bucket);
-    key
+impl Texts {
+    fn end(&mut self) {
+        self.ends.push(self.text.len());
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
+    }
 }
 
-/// The command that decides a batch; `now` is `None` for the server's clock.
-pub(super) fn command(form: Form, batch: &Batch<'_>, now: Option<Micros>) -> Cmd {
-    let charges = batch.charges;
-    let (name, script) = match form {
-        Form::Hash => ("EVALSHA", HASH.as_str()),
-        Form::Source => ("EVAL", SOURCE),
-    };
-    let bytes = name.len() + script.len() + BYTES_PER_CHARGE * (1 + charges.len());
-    let mut command = Cmd::with_capacity(5 + 6 * charges.len(), bytes);
-    command.arg(name).arg(script).arg(charges.len());
-    for charge in charges {
-        command.arg(key(&charge.bucket.key));
+impl Requests {
+    /// Adds a request with these charges.
+    pub(super) fn push(&mut self, charges: &[Charge]) {
+        for (place, Charge { bucket, numbers, cost, mode }) in charges.iter().enumerate() {
+            self.keys.text.push_str(KEY_PREFIX);
+            self.keys.text.push_str(&bucket.key);
+            self.keys.end();
+            let words = &mut self.words.text;
+            if place > 0 {
+                words.push(' ');
+            }
+            let mut digits = itoa::Buffer::new();
+            for number in [numbers.burst(), numbers.token(), numbers.drain(), *cost] {
+                words.push_str(digits.format(number));
+                words.push(' ');
+            }
+            words.push_str(word(*mode));
+            self.bursts.push(numbers.burst());
+        }
+        self.words.end();
+        self.counts.push(charges.len());
     }
-    match now {
-        Some(now) => command.arg(now.0),
-        None => command.arg(""),
-    };
-    // The script reads no instant beyond 2^53, and none from there on can be before a `now` that it can read.
-    command.arg(batch.effective_from.0.min(EXACT - 1));
-    for Charge { numbers, cost, mode, .. } in charges {
-        command.arg(numbers.burst()).arg(numbers.token()).arg(numbers.drain()).arg(*cost).arg(word(*mode));
-    }
-    command
-}
 
-/// What the script answered; an error says what the reply was instead.
-pub(super) fn reply(value: &Value, charges: &[Charge]) -> Result<Reply, String> {
-    let Value::Array(values) = value else {
-        return Err(format!("the script's reply is no array but {value:?}"));
-    };
-    if values.len() != 1 + ANSWER * charges.len() {
-        return Err(format!("the script's reply has {} values for {} charges", values.len(), charges.len()));
+    /// The charges of all requests.
+    pub(super) fn charges(&self) -> usize {
+        self.bursts.len()
     }
-    let corrupt = number(&values[0])?;
-    let decisions = charges.iter().zip(values[1..].chunks_exact(ANSWER)).map(|(charge, answer)| {
-        Ok(Decision {
-            outcome: outcome(&answer[0])?,
-            limit: charge.numbers.burst(),
-            remaining: number(&answer[1])?,
-            retry_after: span(&answer[2])?,
-            reset_after: span(&answer[3])?,
-        })
-    });
-    Ok(Reply { decisions: decisions.collect::<Result<_, String>>()?, corrupt })
+
+    /// The length of all texts.
+    pub(super) fn bytes(&self) -> usize {
+        self.keys.text.len() + self.words.text.len()
+    }
+
+    /// By how much these charges make it longer at most.
+    pub(super) fn bytes_of(charges: &[Charge]) -> usize {
+        let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
+        keys + charges.len() * LONGEST_WORDS
+    }
+
+    /// The command that decides them; `now` is `None` for the server's clock.
+    pub(super) fn command(&self, form: Form, now: Option<Micros>, effective_from: Micros) -> Cmd {
+        let (name, script) = match form {
+            Form::Hash => ("EVALSHA", HASH.as_str()),
+            Form::Source => ("EVAL", SOURCE),
+        };
+        let arguments = 5 + self.charges() + self.counts.len();
+        let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
+        command.arg(name).arg(script).arg(self.charges());
+        for key in self.keys.iter() {
+            command.arg(key);
+        }
+        match now {
+            Some(now) => command.arg(now.0),
+            None => command.arg(""),
+        };
+        // The script reads no instant beyond 2^53, and none from there on can be before a `now` that it can read.
+        command.arg(effective_from.0.min(EXACT - 1));
+        for words in self.words.iter() {
+            command.arg(words);
+        }
+        command
+    }
+
+    /// What the script answered; an error says what the reply was instead.
+    pub(super) fn reply(&self, value: Value) -> Result<Reply, String> {
+        let Value::Array(values) = value else {
+            return Err(format!("the script's reply is no array but {value:?}"));
+        };
+        let (length, mut values) = (values.len(), values.into_iter().peekable());
+        let short = || format!("the script's reply has {length} values for {} charges", self.charges());
+        let corrupt = number(&values.next().ok_or_else(short)?)?;
+        let mut bursts = self.bursts.iter();
+        let mut answers = Vec::with_capacity(self.counts.len());
+        for count in &self.counts {
+            let bursts = bursts.by_ref().take(*count);
+            if let Some(Value::ServerError(error)) = values.next_if(|value| matches!(value, Value::ServerError(_))) {
+                bursts.for_each(drop);
+                answers.push(Err(describe(&error.into())));
+                continue;
+            }
+            let mut next = || values.next().ok_or_else(short);
+            let decisions = bursts.map(|burst| {
+                Ok(Decision {
+                    outcome: outcome(&next()?)?,
+                    limit: *burst,
+                    remaining: number(&next()?)?,
+                    retry_after: span(&next()?)?,
+                    reset_after: span(&next()?)?,
+                })
+            });
+            answers.push(Ok(decisions.collect::<Result<_, String>>()?));
+        }
+        if values.next().is_some() { Err(short()) } else { Ok(Reply { answers, corrupt }) }
+    }
 }
 
 const fn word(mode: Mode) -> &'static str {
@@ -139,9 +214,16 @@ mod tests {
         Charge { bucket: Bucket { key: key.into(), fingerprint: 1 }, numbers, cost, mode }
     }
 
-    fn words(form: Form, charges: &[Charge], now: Option<Micros>) -> Vec<String> {
-        let batch = Batch { charges, effective_from: Micros(u64::MAX), now: Micros(0) };
-        let command = command(form, &batch, now);
+    fn requests(requests: &[&[Charge]]) -> Requests {
+        let mut collected = Requests::default();
+        for charges in requests {
+            collected.push(charges);
+        }
+        collected
+    }
+
+    fn words(form: Form, called: &[&[Charge]], now: Option<Micros>) -> Vec<String> {
+        let command = requests(called).command(form, now, Micros(u64::MAX));
         let text = |argument| match argument {
             redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::from("a cursor"),
@@ -150,34 +232,72 @@ mod tests {
     }
 
     #[test]
-    fn a_command_names_keys_times_and_five_words_a_charge() {
-        let charges = [charge("A:1", 1, Mode::Spend), charge("B:%7B1%7D", u64::MAX, Mode::SpendOnly)];
-        let own = words(Form::Hash, &charges, None);
-        let expected = "EVALSHA # 2 weir:{0}:A:1 weir:{0}:B:%7B1%7D  9007199254740991 20 50000 1 1 spend \
-                        20 50000 1 18446744073709551615 spend_only";
-        assert_eq!(own.join(" ").replace(HASH.as_str(), "#"), expected);
-        let set = words(Form::Source, &charges[..1], Some(Micros(7)));
+    fn a_command_names_keys_and_times_and_has_an_argument_for_each_request() {
+        let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:%7B1%7D", u64::MAX, Mode::SpendOnly));
+        let own = words(Form::Hash, &[&[a.clone(), b], std::slice::from_ref(&a)], None);
+        let expected = "EVALSHA|#|3|weir:{0}:A:1|weir:{0}:B:%7B1%7D|weir:{0}:A:1||9007199254740991|20 50000 1 1 spend \
+                        20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend";
+        assert_eq!(own.join("|").replace(HASH.as_str(), "#"), expected);
+        let set = words(Form::Source, &[&[a]], Some(Micros(7)));
         assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE, "7"));
     }
 
+    /// What two requests are told, the first of one charge and the second of two: outcomes with what remains, the wait
+    /// of the first, and the number of corrupt keys.
     #[track_caller]
-    fn check(values: &[i64], expected: Result<(Outcome, u64, Option<u64>, u64), &str>) {
-        let charges = [charge("A:1", 1, Mode::Spend)];
-        let value = Value::Array(values.iter().copied().map(Value::Int).collect());
-        let answer = reply(&value, &charges).map(|reply| {
-            let [decision] = reply.decisions[..] else { panic!("one charge, one decision") };
-            (decision.outcome, decision.remaining, decision.retry_after.map(|wait| wait.0), reply.corrupt)
+    fn check(values: Vec<Value>, expected: Result<(&str, Option<u64>, u64), &str>) {
+        let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:1", 1, Mode::Spend));
+        let called = requests(&[std::slice::from_ref(&a), &[a.clone(), b]]);
+        let told = called.reply(Value::Array(values)).map(|reply| {
+            let wait = reply.answers[0].as_ref().map_or(None, |decisions| decisions[0].retry_after);
+            let answers = reply.answers.into_iter().map(|answer| match answer {
+                Ok(decisions) => {
+                    decisions.iter().map(|decision| format!("{:?} {}", decision.outcome, decision.remaining)).collect()
+                }
+                Err(error) => vec![error],
+            });
+            (
+                answers.map(|answer| answer.join(", ")).collect::<Vec<_>>().join("; "),
+                wait.map(|wait| wait.0),
+                reply.corrupt,
+            )
         });
-        assert_eq!(answer, expected.map_err(String::from));
+        let expected = expected.map(|(answers, wait, corrupt)| (answers.to_owned(), wait, corrupt));
+        assert_eq!(told, expected.map_err(String::from));
+    }
+
+    fn integers(values: &[i64]) -> Vec<Value> {
+        values.iter().copied().map(Value::Int).collect()
     }
 
     #[test]
     fn replies_become_decisions_and_nonsense_becomes_an_error() {
-        check(&[0, 0, 19, 0, 50_000], Ok((Outcome::Allowed, 19, Some(0), 0)));
-        check(&[1, 1, 0, -1, -1], Ok((Outcome::Denied, 0, None, 1)));
-        check(&[0, 2, 0, 0, 0], Ok((Outcome::Unchanged, 0, Some(0), 0)));
-        check(&[0, 3, 0, 0, 0], Err("the script's reply has the outcome int(3)"));
-        check(&[0, 0, -2, 0, 0], Err("the script's reply has int(-2) for a count"));
-        check(&[0, 0], Err("the script's reply has 2 values for 1 charges"));
+        let two = [0, 0, 19, 0, 50_000, 2, 18, 0, 100_000, 1, 0, 7, 8];
+        check(integers(&two), Ok(("Allowed 19; Unchanged 18, Denied 0", Some(0), 0)));
+        let never = [1, 1, 0, -1, -1, 0, 1, 0, 1, 0, 1, 0, 1];
+        check(integers(&never), Ok(("Denied 0; Allowed 1, Allowed 1", None, 1)));
+        let wrong = |at: usize, value: i64| {
+            let mut values = two;
+            values[at] = value;
+            integers(&values)
+        };
+        check(wrong(1, 3), Err("the script's reply has the outcome int(3)"));
+        check(wrong(3, -2), Err("the script's reply has int(-2) for a count"));
+        check(integers(&two[..12]), Err("the script's reply has 12 values for 3 charges"));
+        check(integers(&[&two[..], &[0]].concat()), Err("the script's reply has 14 values for 3 charges"));
+        check(Vec::new(), Err("the script's reply has 0 values for 3 charges"));
+    }
+
+    #[test]
+    fn an_error_stands_for_all_charges_of_its_request() {
+        let error = || {
+            let parsed = redis::parse_redis_value(b"-WRONGTYPE no bucket\r\n").unwrap();
+            assert!(matches!(parsed, Value::ServerError(_)), "{parsed:?}");
+            vec![parsed]
+        };
+        let first = [integers(&[0]), error(), integers(&[0, 1, 0, 1, 0, 1, 0, 1])].concat();
+        check(first, Ok(("WRONGTYPE no bucket; Allowed 1, Allowed 1", None, 0)));
+        let second = [integers(&[0, 0, 1, 0, 1]), error()].concat();
+        check(second, Ok(("Allowed 1; WRONGTYPE no bucket", Some(0), 0)));
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::activity::DRAIN_PATIENCE;
+use super::super::admission::{self, Admission, Permit};
 use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER};
 use super::{ServerTls, Stream, TlsInfo};
@@ -36,8 +37,13 @@ pub struct AcceptOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// How long a TLS handshake may take from its first byte on.
     pub handshake_timeout: Duration,
-    /// How long a PROXY header may take, and then the first bytes of TLS or HTTP.
-    pub first_byte_timeout: Duration,
+}
+
+impl Default for AcceptOptions {
+    /// Plain HTTP of everybody.
+    fn default() -> Self {
+        Self { proxy_protocol_from: Vec::new(), tls: None, handshake_timeout: Duration::from_secs(10) }
+    }
 }
 
 /// A connection that is ready for HTTP.
@@ -51,6 +57,8 @@ pub(crate) struct Opened {
     pub(crate) tls: Option<TlsInfo>,
     /// What the client speaks.
     pub(crate) protocol: Protocol,
+    /// Its place among the connections of the peer.
+    pub(crate) permit: Permit,
 }
 
 /// What a client speaks.
@@ -74,6 +82,9 @@ pub(crate) enum Refused {
     /// The bytes that tell what it speaks did not come in time.
     #[error("the first bytes did not come within {0:?}")]
     FirstByteTimeout(Duration),
+    /// It is one too many.
+    #[error("{0}")]
+    Crowded(#[from] admission::Refused),
     /// The peer must send a PROXY header and did not.
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
@@ -98,7 +109,8 @@ impl Refused {
     /// What it counts as: one of [`crate::metrics::CONNECTION_FAILURES`], or nothing that anybody should look into.
     pub(crate) const fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Draining | Self::Io(_) => None,
+            // Who is one too many has a counter of its own.
+            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded(_) => None,
             Self::FirstByteTimeout(_) => Some("first_byte_timeout"),
             Self::ProxyHeader(_) | Self::CutOff => Some("proxy_header"),
             Self::Handshake(_) => Some("tls_handshake"),
@@ -108,25 +120,30 @@ impl Refused {
     }
 }
 
-/// Takes a new connection of `peer` as far as HTTP. One that has not sent a byte yet ends when `drain` is cancelled; what has
-/// begun goes on.
+/// Takes a new connection of `peer` as far as HTTP. One that has not sent a byte yet ends soon after `drain` is
+/// cancelled; what has begun goes on.
 ///
-/// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
+/// A PROXY header, and then the first bytes of TLS or HTTP, may take `patience` each. A connection of plain HTTP/1.1 costs
+/// one `recv` that looks at its first bytes.
 pub(crate) async fn open(
     mut stream: Stream,
     peer: IpAddr,
     options: &AcceptOptions,
+    admission: &Arc<Admission>,
+    patience: Duration,
     drain: &CancellationToken,
 ) -> Result<Opened, Refused> {
     let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
-    let peer = if has_header { proxied_peer(&mut stream, peer, options, drain).await? } else { peer };
+    let peer = if has_header { proxied_peer(&mut stream, peer, patience, drain).await? } else { peer };
+    // Before the handshake, which is what costs.
+    let permit = admission.admit(peer)?;
     let Some(tls) = &options.tls else {
-        let protocol = sniff(&stream, options, drain).await?;
-        return Ok(Opened { stream, peer, tls: None, protocol });
+        let protocol = sniff(&stream, patience, drain).await?;
+        return Ok(Opened { stream, peer, tls: None, protocol, permit });
     };
     // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
     let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
-    if first_bytes(&stream, &mut [0; 1], is_method, options, drain).await? == Some(true) {
+    if first_bytes(&stream, &mut [0; 1], is_method, patience, drain).await? == Some(true) {
         refuse_plain(&mut stream).await;
         return Err(Refused::PlainHttp);
     }
@@ -134,19 +151,19 @@ pub(crate) async fn open(
     let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
     let (stream, info) = accepted.map_err(Refused::Handshake)?;
     let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok(Opened { stream, peer, tls: Some(info), protocol })
+    Ok(Opened { stream, peer, tls: Some(info), protocol, permit })
 }
 
 /// Takes the PROXY header off a connection; whose connection it is, which is the peer's own if the header does not say.
 async fn proxied_peer(
     stream: &mut Stream,
     peer: IpAddr,
-    options: &AcceptOptions,
+    patience: Duration,
     drain: &CancellationToken,
 ) -> Result<IpAddr, Refused> {
     let mut buffer = vec![0; MAX_HEADER];
     let parse = |bytes: &[u8]| proxy_protocol::parse(bytes).transpose();
-    let header = first_bytes(stream, &mut buffer, parse, options, drain).await?;
+    let header = first_bytes(stream, &mut buffer, parse, patience, drain).await?;
     let Header { length, client } = header.ok_or(Refused::CutOff)??;
     // It has been seen whole, so this does not wait.
     stream.read_exact(&mut buffer[..length]).await?;
@@ -154,13 +171,13 @@ async fn proxied_peer(
 }
 
 /// Tells HTTP/2 from HTTP/1 by the first bytes, as soon as they differ from the preface.
-async fn sniff(stream: &Stream, options: &AcceptOptions, drain: &CancellationToken) -> Result<Protocol, Refused> {
+async fn sniff(stream: &Stream, patience: Duration, drain: &CancellationToken) -> Result<Protocol, Refused> {
     let decide = |bytes: &[u8]| match bytes {
         _ if bytes == PREFACE => Some(Protocol::Http2),
         _ if PREFACE.starts_with(bytes) => None,
         _ => Some(Protocol::Http1),
     };
-    let decided = first_bytes(stream, &mut [0; PREFACE.len()], decide, options, drain).await?;
+    let decided = first_bytes(stream, &mut [0; PREFACE.len()], decide, patience, drain).await?;
     // What ends within the preface is for the parser of HTTP/1 to refuse.
     Ok(decided.unwrap_or(Protocol::Http1))
 }
@@ -170,7 +187,7 @@ async fn first_bytes<T>(
     stream: &Stream,
     buffer: &mut [u8],
     mut decide: impl FnMut(&[u8]) -> Option<T>,
-    options: &AcceptOptions,
+    patience: Duration,
     drain: &CancellationToken,
 ) -> Result<Option<T>, Refused> {
     let mut is_empty = true;
@@ -184,15 +201,15 @@ async fn first_bytes<T>(
             begun = readable(stream) => begun?,
             () = drain.cancelled() => tokio::select! {
                 biased;
-                // The runtime may not have heard yet of a byte that is there.
+                // A request may be on its way from a client that has connected a moment ago.
                 begun = readable(stream) => begun?,
-                () = yield_now() => return Err(Refused::Draining),
+                () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
             },
         }
         Ok(peek(stream, buffer, decide).await?)
     };
-    let late = |_| Refused::FirstByteTimeout(options.first_byte_timeout);
-    match timeout(options.first_byte_timeout, peeking).await.map_err(late)?? {
+    let late = |_| Refused::FirstByteTimeout(patience);
+    match timeout(patience, peeking).await.map_err(late)?? {
         None if is_empty => Err(Refused::Closed),
         decided => Ok(decided),
     }
@@ -217,16 +234,18 @@ mod tests {
     use tokio::net::UnixStream;
 
     use super::*;
+    use crate::metrics::Metrics;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn admission() -> Arc<Admission> {
+        Admission::new(admission::ConnectionLimits::default(), &Metrics::new().unwrap())
+    }
+
     fn options(from: &str) -> AcceptOptions {
-        AcceptOptions {
-            proxy_protocol_from: vec![from.parse().unwrap()],
-            tls: None,
-            handshake_timeout: Duration::from_secs(10),
-            first_byte_timeout: Duration::from_secs(10),
-        }
+        AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() }
     }
 
     /// Sends `sent` piece by piece and then closes; expects `peer` and `protocol`, and `rest` to be left to read.
@@ -240,7 +259,8 @@ mod tests {
             drop(client);
         };
         let (options, drain) = (options(from), CancellationToken::new());
-        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, &drain), sending);
+        let admission = admission();
+        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
         let found = match opened {
             Ok(mut opened) => {
                 let mut rest = String::new();
@@ -294,8 +314,8 @@ mod tests {
             let (mut client, stream) = UnixStream::pair().unwrap();
             client.write_all(sent.as_bytes()).await.unwrap();
             let drain = CancellationToken::new();
-            let options = AcceptOptions { first_byte_timeout: Duration::from_millis(20), ..options("192.0.2.0/24") };
-            let refused = open(Stream::Unix(stream), PEER, &options, &drain).await.unwrap_err();
+            let (options, patience) = (AcceptOptions::default(), Duration::from_millis(20));
+            let refused = open(Stream::Unix(stream), PEER, &options, &admission(), patience, &drain).await.unwrap_err();
             assert!(matches!(refused, Refused::FirstByteTimeout(_)), "{sent}: {refused}");
         }
     }
@@ -305,11 +325,11 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(Stream::Unix(stream), PEER, &options("192.0.2.0/24"), &drain).await.unwrap_err();
+        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await.unwrap_err();
         assert!(matches!(refused, Refused::Draining), "{refused}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();
-        let opened = open(Stream::Unix(stream), PEER, &options("192.0.2.0/24"), &drain).await;
+        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await;
         assert_eq!(opened.unwrap().protocol, Protocol::Http1);
     }
 

@@ -108,6 +108,7 @@ impl Watched {
             return None;
         }
         self.known = seen;
+        self.suspect = Seen::Nothing;
         Some(made)
     }
 }
@@ -189,7 +190,7 @@ impl Content {
     fn broken(&self, error: &pem::Error) -> FileError {
         let reason = match error {
             pem::Error::MissingSectionEnd { end_marker } => {
-                format!("the file is cut off: `{}` is missing", String::from_utf8_lossy(end_marker).trim())
+                format!("the file is cut off: `-----END {}-----` is missing", String::from_utf8_lossy(end_marker))
             }
             pem::Error::IllegalSectionStart { line } => {
                 format!("the line `{}` is broken", String::from_utf8_lossy(line).trim())

@@ -29,3 +29,6 @@ pub struct KeyPairFiles {
     /// The private key in PEM.
     pub key: PathBuf,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Requests that ask at the same time share a call, and nothing else.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use weir::engine::charge::{Charge, Mode};
+use weir::engine::numbers::Micros;
+use weir::store::redis::{Breaker, RedisStore};
+use weir::store::{Batch, Decisions, StoreError};
+
+use super::{charge, connected, decide, fixed, options, resumes, spend};
+use crate::support::redis::RedisServer;
+
+/// Charges of one call at most.
+const BOUND: u64 = 64;
+
+/// Spends 1 of a bucket of `burst`.
+fn one(key: &str, burst: u64) -> Charge {
+    charge(key, fixed(burst), 1, Mode::Spend)
+}
+
+/// Asks for each of these requests in a task of its own, and gives the answers in their order.
+async fn together(store: &Arc<RedisStore>, requests: Vec<Vec<Charge>>) -> Vec<Result<Decisions, StoreError>> {
+    let ask = |charges: Vec<Charge>| {
+        let store = store.clone();
+        tokio::spawn(async move { decide(&store, &charges).await })
+    };
+    let tasks: Vec<_> = requests.into_iter().map(ask).collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+/// What remains after each request, by its first charge; -1 for a denial.
+fn remaining(answers: &[Result<Decisions, StoreError>]) -> Vec<i64> {
+    let first = |answer: &Result<Decisions, StoreError>| {
+        let decision = answer.as_ref().unwrap()[0];
+        if decision.is_denied() { -1 } else { i64::try_from(decision.remaining).unwrap() }
+    };
+    answers.iter().map(first).collect()
+}
+
+#[tokio::test]
+async fn those_of_one_turn_are_decided_in_the_order_of_asking_in_one_call_and_written_once() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    spend(&store).await.unwrap();
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let requests = vec![
+        vec![one("H:1", 3)],
+        vec![one("H:1", 3), one("I:1", 5)],
+        vec![charge("H:1", fixed(3), 2, Mode::Spend), one("I:1", 5)],
+        vec![one("I:1", 5)],
+        vec![charge("H:1", fixed(3), 0, Mode::Check)],
+        vec![charge("H:1", fixed(3), 1, Mode::Refund)],
+    ];
+    let answers = together(&store, requests).await;
+    assert_eq!(remaining(&answers), [2, 1, -1, 3, 1, 2]);
+    assert_eq!((server.calls("evalsha"), server.calls("eval")), (1, 0));
+    assert_eq!((server.calls("time"), server.calls("get"), server.calls("set")), (1, 2, 2));
+}
+
+#[tokio::test]
+async fn sixty_four_at_once_spend_exactly_the_burst_in_a_call_each_turn() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    spend(&store).await.unwrap();
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let mut allowed = 0;
+    for _ in 0..20 {
+        let answers = together(&store, vec![vec![one("H:1", 1_000)]; 64]).await;
+        allowed += answers.iter().filter(|answer| !answer.as_ref().unwrap()[0].is_denied()).count();
+    }
+    assert_eq!((allowed, server.calls("evalsha")), (1_000, 20));
+}
+
+#[tokio::test]
+async fn a_bucket_that_cannot_be_read_is_the_error_of_those_who_charge_it() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    server.cli(&["LPUSH", "weir:{0}:L:1", "mine"]);
+    let requests = vec![
+        vec![one("H:1", 3)],
+        vec![one("H:1", 3), one("L:1", 3)],
+        vec![one("H:1", 3)],
+        vec![one("L:1", 3)],
+        vec![one("H:1", 3), one("I:1", 3)],
+    ];
+    let mut answers = together(&store, requests).await;
+    for place in [3, 1] {
+        let Err(StoreError::Refused(text)) = answers.remove(place) else { panic!("a list is no bucket") };
+        assert!(text.starts_with("WRONGTYPE "), "{text}");
+    }
+    assert_eq!(remaining(&answers), [2, 1, 0]);
+    assert_eq!((server.cli(&["LLEN", "weir:{0}:L:1"]), server.calls("evalsha")), ("1".into(), 1));
+    assert!(store.status().connected);
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_is_the_error_of_those_who_charge_the_bucket() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    decide(&store, &[one("U:1", 1)]).await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let requests =
+        vec![vec![one("H:1", 1)], vec![one("U:1", 1)], vec![one("H:1", 1)], vec![one("U:1", 1), one("I:1", 1)]];
+    let answers = together(&store, requests).await;
+    let refused = |answer: &Result<Decisions, StoreError>| match answer {
+        Ok(decisions) => decisions[0].is_denied().to_string(),
+        Err(StoreError::Refused(text)) => text[..3].to_owned(),
+        Err(error) => error.to_string(),
+    };
+    // The second spend of `H:1` found it empty only because of the first, which did not come about.
+    assert_eq!(answers.iter().map(refused).collect::<Vec<_>>(), ["OOM", "true", "OOM", "true"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(remaining(&together(&store, vec![vec![one("H:1", 1)], vec![one("I:1", 1)]]).await), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_call_has_a_bound_of_charges_and_of_bytes_and_one_effective_from() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    spend(&store).await.unwrap();
+    let calls = async |requests: Vec<Vec<Charge>>| {
+        server.cli(&["CONFIG", "RESETSTAT"]);
+        let count = requests.len();
+        let answers = together(&store, requests).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), count);
+        (answers, server.calls("evalsha"))
+    };
+    let bound = usize::try_from(BOUND).unwrap();
+    let (answers, of_charges) = calls(vec![vec![one("H:1", 1_000)]; 2 * bound + 1]).await;
+    assert_eq!(remaining(&answers), (0..=2 * 64).map(|spent| 999 - spent).collect::<Vec<_>>());
+    assert_eq!(of_charges, 3);
+    // One request may have more than fits with others.
+    let wide = |name: &str| (0..=BOUND).map(|id| one(&format!("{name}:{id}"), 3)).collect::<Vec<_>>();
+    assert_eq!(calls(vec![vec![one("H:1", 1_000)], wide("W"), vec![one("H:1", 1_000)]]).await.1, 3);
+    let long = |id: usize| vec![one(&format!("N:{id}{}", "n".repeat(1_000)), 3)];
+    let (_, of_bytes) = calls((0..bound).map(long).collect()).await;
+    assert!((4..=6).contains(&of_bytes), "{of_bytes} calls for 64 KiB of keys");
+
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let mut reloading = JoinSet::new();
+    for request in 0..6 {
+        let store = store.clone();
+        reloading.spawn(async move {
+            let charges = [one("H:1", 1_000)];
+            let batch = Batch { charges: &charges, effective_from: Micros(request / 3), now: Micros(0) };
+            store.decide(&batch).await.unwrap()
+        });
+    }
+    reloading.join_all().await;
+    assert_eq!(server.calls("evalsha"), 2);
+}
+
+#[tokio::test]
+async fn a_frozen_server_makes_all_of_a_call_late_once() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    spend(&store).await.unwrap();
+    server.freeze();
+    let answers = together(&store, vec![vec![one("H:1", 1_000)]; 10]).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Late(_)))), "{answers:?}");
+    // Ten requests, but one call. The owner's own probe may have given the connection up.
+    assert_eq!(store.status().breaker, Breaker::Closed);
+    server.thaw();
+    resumes(&store).await;
+    // The call may have been made when the server thawed, and is not sent again.
+    let left = decide(&store, &[charge("H:1", fixed(1_000), 0, Mode::Check)]).await.unwrap()[0].remaining;
+    assert!([990, 1_000].contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_leaves_the_others_their_answers() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let charges = [one("H:1", 1_000)];
+    let mut requests: Vec<_> = (0..4).map(|_| Box::pin(decide(&store, &charges))).collect();
+    for request in &mut requests {
+        tokio::select! {
+            biased;
+            answer = request => panic!("{answer:?} before anything was sent"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    // It is the one that began the call, which nothing has sent yet: this test has not let go of the thread.
+    drop(requests.remove(0));
+    let mut answers = Vec::new();
+    for request in requests {
+        answers.push(request.await);
+    }
+    assert_eq!(remaining(&answers), [998, 997, 996]);
+    assert_eq!(server.calls("evalsha") - server.calls("eval"), 0, "the only call was sent again with its source");
+}

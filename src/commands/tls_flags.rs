@@ -1,0 +1,197 @@
+//! The flags about what connections begin with: TLS on both sides, and the PROXY protocol.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ipnet::IpNet;
+
+use super::values::{parse_duration, parse_network};
+use crate::doors::proxy::{
+    AcceptOptions, ClientAuth, ConnectorOptions, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader,
+};
+use crate::metrics::Metrics;
+
+/// How connections are taken from clients, and made to upstreams.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct TlsArgs {
+    /// A certificate for clients (PEM, those that lead to the authority behind it), which makes the proxy speak TLS;
+    /// repeatable. Each client is shown the one for the host that it names, or the first
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT", value_delimiter = ',')]
+    tls_cert: Vec<PathBuf>,
+
+    /// The private key (PEM) of a certificate; one for each `--tls-cert`, in the same order
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", value_delimiter = ',', hide_env_values = true)]
+    tls_key: Vec<PathBuf>,
+
+    /// Authorities (PEM) that may have signed clients' certificates; limits can be `by: { tls: subject }` then
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_CLIENT_CA", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+
+    /// Whether a client without a certificate is refused, or served without a subject
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "WEIR_TLS_CLIENT_AUTH",
+        default_value = "require",
+        requires = "tls_client_ca"
+    )]
+    tls_client_auth: HowClientsAuth,
+
+    /// How long a TLS handshake may take
+    #[arg(long, value_name = "DURATION", env = "WEIR_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    tls_handshake_timeout: Duration,
+
+    /// Load balancers whose connections begin with a PROXY header (version 1 or 2), which says who the client is. They
+    /// must send one, and nobody else can
+    #[arg(long, value_name = "CIDR", env = "WEIR_PROXY_PROTOCOL_FROM", value_delimiter = ',', value_parser = parse_network)]
+    proxy_protocol_from: Vec<IpNet>,
+
+    /// Authorities (PEM) that may have signed upstreams' certificates; the public ones unless given
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CA")]
+    upstream_ca: Option<PathBuf>,
+
+    /// The host that upstreams' certificates must be for; the one of the upstream's URL unless given
+    #[arg(long, value_name = "HOST", env = "WEIR_UPSTREAM_SERVER_NAME")]
+    upstream_server_name: Option<String>,
+
+    /// The certificate (PEM) that upstreams are shown when they ask for one
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CERT", requires = "upstream_key")]
+    upstream_cert: Option<PathBuf>,
+
+    /// The private key (PEM) of `--upstream-cert`
+    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_KEY", requires = "upstream_cert")]
+    upstream_key: Option<PathBuf>,
+}
+
+/// The values of `--tls-client-auth`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HowClientsAuth {
+    Require,
+    Request,
+}
+
+impl TlsArgs {
+    /// Whether there are as many keys as certificates. The files are not looked at.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let (certificates, keys) = (self.tls_cert.len(), self.tls_key.len());
+        if certificates == keys {
+            return Ok(());
+        }
+        let times = |count| match count {
+            0 => "not given".to_owned(),
+            1 => "given once".to_owned(),
+            count => format!("given {count} times"),
+        };
+        Err(format!(
+            "--tls-cert is {} and --tls-key {}: every certificate has its key, in the same order",
+            times(certificates),
+            times(keys)
+        ))
+    }
+
+    /// How connections are taken, with the certificates read, and what reads them again.
+    pub(super) fn accept(&self, metrics: &Arc<Metrics>) -> Result<(AcceptOptions, Option<ServerTlsReloader>), String> {
+        let (tls, reloader) = if self.tls_cert.is_empty() {
+            (None, None)
+        } else {
+            let loaded = ServerTls::load(&self.server(), metrics.clone()).map_err(|error| error.to_string())?;
+            (Some(loaded.0), Some(loaded.1))
+        };
+        let options = AcceptOptions {
+            proxy_protocol_from: self.proxy_protocol_from.clone(),
+            tls,
+            handshake_timeout: self.tls_handshake_timeout,
+        };
+        Ok((options, reloader))
+    }
+
+    fn server(&self) -> ServerTlsOptions {
+        let pairs = self.tls_cert.iter().zip(&self.tls_key);
+        let client_auth = match self.tls_client_auth {
+            HowClientsAuth::Require => ClientAuth::Require,
+            HowClientsAuth::Request => ClientAuth::Request,
+        };
+        ServerTlsOptions {
+            certificates: pairs.map(|(certificate, key)| files(certificate, key)).collect(),
+            client_ca: self.tls_client_ca.clone().map(|path| (path, client_auth)),
+        }
+    }
+
+    /// How TLS is spoken to upstreams.
+    pub(super) fn connector(&self) -> ConnectorOptions {
+        ConnectorOptions {
+            ca: self.upstream_ca.clone(),
+            server_name: self.upstream_server_name.clone(),
+            certificate: self
+                .upstream_cert
+                .as_ref()
+                .zip(self.upstream_key.as_ref())
+                .map(|(cert, key)| files(cert, key)),
+        }
+    }
+}
+
+fn files(certificate: &std::path::Path, key: &std::path::Path) -> KeyPairFiles {
+    KeyPairFiles { certificate: certificate.to_owned(), key: key.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        tls: TlsArgs,
+    }
+
+    fn parse(flags: &str) -> Result<TlsArgs, String> {
+        let parsed = Flags::try_parse_from(["weir"].into_iter().chain(flags.split_whitespace()));
+        parsed.map(|flags| flags.tls).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_certificate_has_its_key() {
+        let expected = |certificates, keys| {
+            Err(format!(
+                "--tls-cert is {certificates} and --tls-key {keys}: every certificate has its key, in the same order"
+            ))
+        };
+        for (flags, expected) in [
+            ("", Ok(())),
+            ("--tls-cert a --tls-key b", Ok(())),
+            ("--tls-cert a,c --tls-key b --tls-key d", Ok(())),
+            ("--tls-cert a", expected("given once", "not given")),
+            ("--tls-cert a --tls-cert c --tls-key b", expected("given 2 times", "given once")),
+            ("--tls-key b", expected("not given", "given once")),
+        ] {
+            assert_eq!(parse(flags).unwrap().check(), expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_in_the_order_of_the_flags() {
+        let args = parse("--tls-cert a --tls-key b --tls-cert c --tls-key d --tls-client-ca e").unwrap();
+        let pairs = [("a", "b"), ("c", "d")].map(|(certificate, key)| files(certificate.as_ref(), key.as_ref()));
+        let client_ca = Some(("e".into(), ClientAuth::Require));
+        assert_eq!(args.server(), ServerTlsOptions { certificates: pairs.to_vec(), client_ca });
+    }
+
+    #[test]
+    fn flags_that_need_others_say_so() {
+        for (flags, missing) in [
+            ("--tls-client-ca e", "--tls-cert"),
+            ("--tls-client-auth request", "--tls-client-ca"),
+            ("--upstream-cert a", "--upstream-key"),
+            ("--upstream-key a", "--upstream-cert"),
+        ] {
+            let error = parse(flags).unwrap_err();
+            assert!(error.contains(missing), "{flags}: {error}");
+        }
+        assert!(parse("--tls-cert a --tls-key b --tls-client-ca c --tls-client-auth never").is_err());
+    }
+}
