@@ -1,5 +1,6 @@
 //! The proxy door and the server around it, byte by byte.
 
+mod accept;
 mod access_log;
 mod admin;
 mod admission;
@@ -8,6 +9,8 @@ mod failing;
 mod forwarding;
 mod large;
 mod limiting;
+mod tls;
 mod waiting;
+mod retrying;
 mod upstream_tls;
 mod upstreams;

@@ -55,10 +55,10 @@ pub struct Args {
     door: DoorArgs,
 
     #[command(flatten)]
-    process: ProcessArgs,
+    tls: TlsArgs,
 
     #[command(flatten)]
-    tls: TlsArgs,
+    process: ProcessArgs,
 
     #[command(flatten)]
     rules: RulesArgs,

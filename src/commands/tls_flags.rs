@@ -1,4 +1,4 @@
-//! The flags about what connections begin with: TLS on both sides, and the PROXY protocol.
+//! The flags about what clients' connections begin with: TLS, and the PROXY protocol.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,12 +8,10 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 
 use super::values::{parse_duration, parse_network};
-use crate::doors::proxy::{
-    AcceptOptions, ClientAuth, ConnectorOptions, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader,
-};
+use crate::doors::proxy::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
 use crate::metrics::Metrics;
 
-/// How connections are taken from clients, and made to upstreams.
+/// How connections are taken from clients.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct TlsArgs {
     /// A certificate for clients (PEM, those that lead to the authority behind it), which makes the proxy speak TLS;
@@ -47,22 +45,6 @@ pub(super) struct TlsArgs {
     /// must send one, and nobody else can
     #[arg(long, value_name = "CIDR", env = "WEIR_PROXY_PROTOCOL_FROM", value_delimiter = ',', value_parser = parse_network)]
     proxy_protocol_from: Vec<IpNet>,
-
-    /// Authorities (PEM) that may have signed upstreams' certificates; the public ones unless given
-    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CA")]
-    upstream_ca: Option<PathBuf>,
-
-    /// The host that upstreams' certificates must be for; the one of the upstream's URL unless given
-    #[arg(long, value_name = "HOST", env = "WEIR_UPSTREAM_SERVER_NAME")]
-    upstream_server_name: Option<String>,
-
-    /// The certificate (PEM) that upstreams are shown when they ask for one
-    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CERT", requires = "upstream_key")]
-    upstream_cert: Option<PathBuf>,
-
-    /// The private key (PEM) of `--upstream-cert`
-    #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_KEY", requires = "upstream_cert")]
-    upstream_key: Option<PathBuf>,
 }
 
 /// The values of `--tls-client-auth`.
@@ -118,19 +100,6 @@ impl TlsArgs {
             client_ca: self.tls_client_ca.clone().map(|path| (path, client_auth)),
         }
     }
-
-    /// How TLS is spoken to upstreams.
-    pub(super) fn connector(&self) -> ConnectorOptions {
-        ConnectorOptions {
-            ca: self.upstream_ca.clone(),
-            server_name: self.upstream_server_name.clone(),
-            certificate: self
-                .upstream_cert
-                .as_ref()
-                .zip(self.upstream_key.as_ref())
-                .map(|(cert, key)| files(cert, key)),
-        }
-    }
 }
 
 fn files(certificate: &std::path::Path, key: &std::path::Path) -> KeyPairFiles {
@@ -183,12 +152,8 @@ mod tests {
 
     #[test]
     fn flags_that_need_others_say_so() {
-        for (flags, missing) in [
-            ("--tls-client-ca e", "--tls-cert"),
-            ("--tls-client-auth request", "--tls-client-ca"),
-            ("--upstream-cert a", "--upstream-key"),
-            ("--upstream-key a", "--upstream-cert"),
-        ] {
+        for (flags, missing) in [("--tls-client-ca e", "--tls-cert"), ("--tls-client-auth request", "--tls-client-ca")]
+        {
             let error = parse(flags).unwrap_err();
             assert!(error.contains(missing), "{flags}: {error}");
         }

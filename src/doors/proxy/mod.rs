@@ -17,6 +17,7 @@ use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
 use self::message::{Request, Response, ResponseBody};
+use self::transport::Acceptor;
 use self::upstream::{Upstreams, Way};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
@@ -43,7 +44,7 @@ mod transport;
 mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
-pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place, Refused};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
 pub use transport::{
@@ -123,12 +124,11 @@ pub struct ProxyOptions {
 pub struct Proxy {
     gate: Gate,
     upstreams: Upstreams,
-    accept: AcceptOptions,
+    acceptor: Acceptor,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     timeouts: Timeouts,
     limits: DoorLimits,
-    admission: Arc<Admission>,
     access_log: Option<Rc<WorkerLog>>,
     counters: Rc<Counters>,
     clock: Clock,
@@ -162,17 +162,23 @@ impl Passage {
 impl Proxy {
     /// A proxy with its own connections to the upstream and to the store.
     pub fn new(gate: Gate, options: &ProxyOptions) -> Rc<Self> {
-        let counters = Counters::new(gate.shared().metrics().clone());
+        let metrics = gate.shared().metrics();
+        let counters = Counters::new(metrics.clone());
         let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
+        let acceptor = Acceptor {
+            options: options.accept.clone(),
+            admission: options.admission.clone(),
+            patience: options.timeouts.first_byte,
+            metrics: metrics.clone(),
+        };
         Rc::new(Self {
             gate,
             upstreams,
-            accept: options.accept.clone(),
+            acceptor,
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             timeouts: options.timeouts,
             limits: options.limits,
-            admission: options.admission.clone(),
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters,
             clock: options.clock.clone(),
@@ -246,14 +252,14 @@ impl Proxy {
             entry.judged(&judged);
         }
         if judged.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way.ok_or(Failure::NoRoute)?, judged));
+            return Ok(Ruled::Passed(way, judged));
         }
         let is_grpc = is_grpc(&request.fields);
         Ok(Ruled::Refused(reply::refusal(judged.snapshot.rules(), &judged.verdict, self.generations, is_grpc)))
     }
 
     /// Gets the answer to a request that may pass.
-    async fn pass(&self, context: &Context, request: Request, way: &Way, judged: &Judged) -> Response {
+    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &Judged) -> Response {
         let mut response = match self.forward(context, request, way).await {
             Ok(response) => {
                 self.counters.answered(response.status, false);
@@ -265,7 +271,8 @@ impl Proxy {
         response
     }
 
-    async fn forward(&self, context: &Context, mut request: Request, way: &Way) -> Result<Response, Failure> {
+    async fn forward(&self, context: &Context, mut request: Request, way: Option<&Way>) -> Result<Response, Failure> {
+        let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
@@ -318,7 +325,7 @@ impl Proxy {
 /// What became of a request at the gate.
 enum Ruled<'a> {
     Refused(Reply),
-    Passed(&'a Way, Judged),
+    Passed(Option<&'a Way>, Judged),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).

@@ -15,6 +15,7 @@ use super::super::admission::{self, Admission, Permit};
 use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER};
 use super::{ServerTls, Stream, TlsInfo};
+use crate::metrics::Metrics;
 
 /// What a client of HTTP/2 sends first (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -72,7 +73,7 @@ pub(crate) enum Protocol {
 
 /// Why a connection came to no HTTP.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+enum Refused {
     /// It ended before the first byte, as a probe does that only connects.
     #[error("the peer closed without a byte")]
     Closed,
@@ -107,7 +108,7 @@ pub(crate) enum Refused {
 
 impl Refused {
     /// What it counts as: one of [`crate::metrics::CONNECTION_FAILURES`], or nothing that anybody should look into.
-    pub(crate) const fn reason(&self) -> Option<&'static str> {
+    const fn reason(&self) -> Option<&'static str> {
         match self {
             // Who is one too many has a counter of its own.
             Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded(_) => None,
@@ -120,12 +121,44 @@ impl Refused {
     }
 }
 
-/// Takes a new connection of `peer` as far as HTTP. One that has not sent a byte yet ends soon after `drain` is
-/// cancelled; what has begun goes on.
-///
-/// A PROXY header, and then the first bytes of TLS or HTTP, may take `patience` each. A connection of plain HTTP/1.1 costs
-/// one `recv` that looks at its first bytes.
-pub(crate) async fn open(
+/// Takes a worker's connections as far as HTTP.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    /// What connections begin with.
+    pub(crate) options: AcceptOptions,
+    /// How long a PROXY header may take, and then the first bytes of TLS or HTTP.
+    pub(crate) patience: Duration,
+    /// The connections of all workers.
+    pub(crate) admission: Arc<Admission>,
+    /// Where failures and handshakes are counted.
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Acceptor {
+    /// Takes a new connection of `peer` as far as HTTP; `None` if it came to an end before. One that has not sent a byte
+    /// yet ends soon after `drain` is cancelled; what has begun goes on.
+    ///
+    /// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
+    pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
+        match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
+            Ok(opened) => {
+                if let Some(tls) = &opened.tls {
+                    self.metrics.tls_handshake(tls.is_resumed);
+                }
+                Some(opened)
+            }
+            Err(refused) => {
+                if let Some(reason) = refused.reason() {
+                    self.metrics.connection_failed(reason);
+                }
+                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
+                None
+            }
+        }
+    }
+}
+
+async fn open(
     mut stream: Stream,
     peer: IpAddr,
     options: &AcceptOptions,
@@ -234,7 +267,6 @@ mod tests {
     use tokio::net::UnixStream;
 
     use super::*;
-    use crate::metrics::Metrics;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 

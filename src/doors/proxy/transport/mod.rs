@@ -7,7 +7,7 @@ mod stream;
 mod tls;
 
 pub use accept::AcceptOptions;
-pub(super) use accept::{Opened, Protocol, Refused, open};
+pub(super) use accept::{Acceptor, Opened, Protocol};
 pub use stream::Stream;
 pub use tls::{
     ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,

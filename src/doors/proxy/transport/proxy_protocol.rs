@@ -36,7 +36,7 @@ pub(super) struct Header {
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeaderError {
+pub(super) enum HeaderError {
     /// They begin otherwise.
     #[error("the connection does not begin with a PROXY header")]
     Missing,

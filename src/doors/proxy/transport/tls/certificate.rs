@@ -192,7 +192,7 @@ fn write_attribute(identifier: &[u8], value: Value<'_>, to: &mut String) {
             }
             to.push_str("=#");
             for octet in value.whole {
-                let _ = write!(to, "{octet:02x}");
+                let _ = write!(to, "{octet:02X}");
             }
         }
     }
@@ -344,8 +344,8 @@ mod tests {
         check(&[(CommonName, DnValue::BmpString(BmpString::try_from("Jürgen").unwrap()))], "CN=Jürgen");
         check(&[(CommonName, DnValue::TeletexString(TeletexString::try_from("old").unwrap()))], "CN=old");
         // An attribute that has no name keeps its number, and its value all its bytes.
-        check(&[(CustomDnType(vec![1, 3, 6, 1, 4, 1, 311]), utf8("x"))], "1.3.6.1.4.1.311=#0c0178");
-        check(&[(CustomDnType(vec![2, 999, 3]), utf8("x"))], "2.999.3=#0c0178");
+        check(&[(CustomDnType(vec![1, 3, 6, 1, 4, 1, 311]), utf8("x"))], "1.3.6.1.4.1.311=#0C0178");
+        check(&[(CustomDnType(vec![2, 999, 3]), utf8("x"))], "2.999.3=#0C0178");
         check(&[(CustomDnType(vec![1, 2, 840, 113_549, 1, 9, 1]), utf8("a@b"))], "emailAddress=a@b");
         check(&[(CustomDnType(vec![0, 9, 2342, 19_200_300, 100, 1, 1]), utf8("u"))], "UID=u");
     }

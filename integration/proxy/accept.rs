@@ -1,0 +1,137 @@
+//! What a connection begins with: a PROXY header or none, HTTP/1.1 or HTTP/2, over TCP or a unix socket.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use weir::doors::proxy::{AcceptOptions, Timeouts};
+
+use crate::support::eventually;
+use crate::support::server::{Setup, WIDE, Weir};
+use crate::support::wire::Message;
+
+/// A Weir that reads PROXY headers from these networks.
+fn weir(from: &[&str]) -> Weir {
+    let mut setup = Setup::new(WIDE);
+    let proxy_protocol_from = from.iter().map(|network| network.parse().unwrap()).collect();
+    setup.accept = AcceptOptions { proxy_protocol_from, ..AcceptOptions::default() };
+    setup.start("echo")
+}
+
+/// Waits until this many connections have failed for this reason.
+#[track_caller]
+fn failed(weir: &Weir, reason: &str, count: u64) {
+    let series = format!("weir_http_connections_failed_total{{reason=\"{reason}\"}}");
+    eventually("the failures are counted", || match weir.metric(&series) {
+        found if found == count => Ok(()),
+        found => Err(found),
+    });
+}
+
+const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a.example\r\n\r\n";
+
+/// Whom the upstream is told that the request is for.
+fn forwarded_for(message: &Message) -> String {
+    let echoed: serde_json::Value = serde_json::from_str(message.text()).unwrap();
+    let fields = echoed["headers"].as_array().unwrap();
+    let field = fields.iter().find(|field| field[0] == "x-forwarded-for").unwrap();
+    field[1].as_str().unwrap().to_owned()
+}
+
+/// A header of version 2 for 192.0.2.2 with an extension.
+const BINARY: &[u8] =
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x11\xc0\x00\x02\x02\xc6\x33\x64\x01\x12\x67\x01\xbb\x04\x00\x02\x00\x00";
+const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+
+#[test]
+fn a_load_balancer_says_whose_connection_it_passes_on() {
+    let weir = weir(&["127.0.0.0/8"]);
+    for (header, client) in [
+        (&b"PROXY TCP4 192.0.2.1 198.51.100.1 4711 443\r\n"[..], "192.0.2.1"),
+        (b"PROXY TCP6 2001:db8::1 ::1 4711 443\r\n", "2001:db8::1"),
+        (b"PROXY UNKNOWN\r\n", "127.0.0.1"),
+        (BINARY, "192.0.2.2"),
+        (LOCAL, "127.0.0.1"),
+    ] {
+        let mut wire = weir.connect();
+        wire.send([header, REQUEST.as_bytes()].concat());
+        assert_eq!(forwarded_for(&wire.response()), client);
+        // The header is the connection's: the next request has none.
+        assert_eq!(forwarded_for(&wire.get("/")), client);
+    }
+    let mut wire = weir.connect();
+    for byte in [BINARY, REQUEST.as_bytes()].concat() {
+        wire.send([byte]);
+    }
+    assert_eq!(forwarded_for(&wire.response()), "192.0.2.2");
+}
+
+#[test]
+fn one_that_must_send_a_header_is_not_served_without() {
+    let weir = weir(&["127.0.0.0/8"]);
+    for sent in [REQUEST.as_bytes(), b"PROXY TCP4 1.2.3.4\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", &[b'P'; 8]] {
+        let mut wire = weir.connect();
+        wire.send(sent);
+        wire.expect_end();
+    }
+    failed(&weir, "proxy_header", 4);
+    // A check of a load balancer that only connects is no failure.
+    weir.connect().stream.shutdown(Shutdown::Write).unwrap();
+    let mut wire = weir.connect();
+    wire.send([LOCAL, REQUEST.as_bytes()].concat());
+    assert_eq!(wire.response().status(), 200);
+    failed(&weir, "proxy_header", 4);
+}
+
+#[test]
+fn nobody_else_can_name_an_address() {
+    let weir = weir(&["192.0.2.0/24"]);
+    for header in [&b"PROXY TCP4 10.9.8.7 198.51.100.1 4711 443\r\n"[..], BINARY] {
+        let mut wire = weir.connect();
+        wire.send([header, REQUEST.as_bytes()].concat());
+        let response = wire.response();
+        // A request line that is none: what would be its version is the balancer's port.
+        assert!(matches!(response.status(), 400 | 505), "{}", response.text());
+    }
+    assert_eq!(forwarded_for(&weir.connect().get("/")), "127.0.0.1");
+}
+
+#[test]
+fn first_bytes_have_a_deadline() {
+    let mut setup = Setup::new(WIDE);
+    setup.timeouts = Timeouts { header: Duration::from_millis(100), ..Timeouts::default() };
+    let weir = setup.start("echo");
+    for sent in ["", "PRI * HTT"] {
+        let mut wire = weir.connect();
+        wire.send(sent);
+        wire.expect_end();
+    }
+    failed(&weir, "first_byte_timeout", 2);
+}
+
+#[test]
+fn a_unix_socket_is_served_and_its_peers_are_trusted_by_their_word() {
+    for (trusted, client) in [(&[][..], "127.0.0.1"), (&["--trusted-proxies", "unix"], "192.0.2.1, 127.0.0.1")] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weir.sock");
+        std::fs::write(directory.path().join("limits.yaml"), WIDE).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--upstream", "echo", "--admin", "127.0.0.1:0", "--workers", "2"])
+            .args(["--proxy", &format!("unix:{}", path.display())])
+            .args(trusted)
+            .current_dir(directory.path())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stream = eventually("the socket takes connections", || UnixStream::connect(&path));
+        let request = "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(text.contains(&format!("[\"x-forwarded-for\",\"{client}\"]")), "{text}");
+    }
+}
