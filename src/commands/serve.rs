@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::door_flags::DoorArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
-use super::door_flags::DoorArgs;
 use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::{parse_duration, parse_network};
