@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod clients;
 mod commands;
+mod handover;
 mod layers;
 mod proxy;
 mod redis;

@@ -1,6 +1,7 @@
 """The load generators: wrk for HTTP/1.1, h2load for HTTP/2, curl for one request whose answer is looked at."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -12,20 +13,18 @@ from stage import program
 HERE = pathlib.Path(__file__).resolve().parent
 # wrk waits for answers that are under way; h2load closes and prints.
 END_SECONDS = 10
+OUTPUT = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
-def wrk_command(url, seconds, connections, *more):
-    command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
-    return [*command, "-s", str(HERE / "wrk.lua"), url, *more]
+def wrk(url, seconds, connections, while_it_runs, pause_ms=None, headers=()):
+    """wrk's figures: requests, micros, p50, p99 and the counts of errors that wrk.lua prints.
 
-
-def wrk(url, seconds, connections, while_it_runs, *more):
-    """wrk's figures: requests, micros, p50, p99, statuses_above_399 and socket_errors.
-
-    `more` is for wrk.lua. Latencies are of answered requests only.
+    With `pause_ms` each connection pauses for that long on average between an answer and its next request.
     """
-    said = watch(wrk_command(url, seconds, connections, *more), seconds, while_it_runs)
-    return wrk_figures(said)
+    command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "5s"]
+    command += [part for header in headers for part in ("-H", header)]
+    environment = os.environ | ({"WRK_PAUSE_MS": str(pause_ms)} if pause_ms else {})
+    return wrk_figures(watch([*command, "-s", str(HERE / "wrk.lua"), url], seconds, while_it_runs, environment))
 
 
 def wrk_figures(said):
@@ -68,10 +67,10 @@ def h2load_figures(said):
     }
 
 
-def watch(command, seconds, while_it_runs):
+def watch(command, seconds, while_it_runs, environment=None):
     """Runs a load and calls `while_it_runs` four times a second; returns what the load said."""
     waited = 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
+    with subprocess.Popen(command, env=environment, **OUTPUT) as load:
         while True:
             try:
                 return load.communicate(timeout=0.25)[0]
@@ -86,7 +85,18 @@ def watch(command, seconds, while_it_runs):
 def answer(url, *flags):
     """The status, HTTP version and body of one request."""
     with tempfile.NamedTemporaryFile(prefix="weir-answer-") as body:
-        command = [program("curl"), "-sSk", "-m", "5", "-o", body.name, "-w", "%{http_code} %{http_version}", *flags, url]
+        command = [
+            program("curl"),
+            "-sSk",
+            "-m",
+            "5",
+            "-o",
+            body.name,
+            "-w",
+            "%{http_code} %{http_version}",
+            *flags,
+            url,
+        ]
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
         if asked.returncode:
             raise Failure(f"curl {url}: {asked.stderr.strip()}")

@@ -155,7 +155,11 @@ def machine(weir, names):
     facts = {
         "cores": os.cpu_count(),
         "cpu": next(
-            (line.partition(":")[2].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line),
+            (
+                line.partition(":")[2].strip()
+                for line in open("/proc/cpuinfo", encoding="utf-8")
+                if "model name" in line
+            ),
             platform.machine(),
         ),
         "kernel": platform.release(),
@@ -186,7 +190,9 @@ def parser():
     parser.add_argument("--rounds", type=positive, default=5, help="counted rounds (default: %(default)s)")
     parser.add_argument("--seconds", type=positive, default=4, help="of each turn (default: %(default)s)")
     parser.add_argument("--connections", type=positive, default=64, help="kept alive (default: %(default)s)")
-    parser.add_argument("--streams", type=positive, default=1, help="at once on each, for --http2 (default: %(default)s)")
+    parser.add_argument(
+        "--streams", type=positive, default=1, help="at once on each, for --http2 (default: %(default)s)"
+    )
     parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
     known = ["weir", "weir+redis", *STARTERS]
     parser.add_argument("--only", metavar="NAME,..", type=subset(known), default=known, help=f"of {', '.join(known)}")

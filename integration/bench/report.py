@@ -56,7 +56,9 @@ def ratios(scenario, turns, plain):
                     continue
                 row = {"scenario": scenario, "figure": figure, "weir": name, "peer": peer, "role": role}
                 value = ratio(turns[name], turns[peer], figure)
-                rows.append(row | {"ratio": value, "at_most": target, "hit": None if target is None else value <= target})
+                rows.append(
+                    row | {"ratio": value, "at_most": target, "hit": None if target is None else value <= target}
+                )
     return rows
 
 
@@ -72,7 +74,9 @@ def print_ratios(title, rows):
     for row in rows:
         peer = row["peer"] if row["role"] == row["peer"] else f"{row['peer']}, the cheaper"
         verdict = "" if row["hit"] is None else f"   at most {row['at_most']}: {'HIT' if row['hit'] else 'MISS'}"
-        print(f"{FIGURES[row['figure']]:16} {row['scenario']:8} {row['weir']:11} / {peer:20} {row['ratio']:6.2f}{verdict}")
+        print(
+            f"{FIGURES[row['figure']]:16} {row['scenario']:8} {row['weir']:11} / {peer:20} {row['ratio']:6.2f}{verdict}"
+        )
 
 
 def print_misses(rows):
@@ -81,4 +85,6 @@ def print_misses(rows):
     print(f"\n{len(judged) - len(missed)} of {len(judged)} targets hit" + (", MISSED:" if missed else ""))
     for row in missed:
         figures = f"{row['ratio']:.2f}, at most {row['at_most']}"
-        print(f"  {row['variant']}: {FIGURES[row['figure']]}, {row['scenario']}, {row['weir']} / {row['peer']}: {figures}")
+        print(
+            f"  {row['variant']}: {FIGURES[row['figure']]}, {row['scenario']}, {row['weir']} / {row['peer']}: {figures}"
+        )

@@ -1,4 +1,4 @@
-"""What a benchmark works with: a directory, the processes that it started, the programs that it found, a certificate."""
+"""What a benchmark works with: a directory, the processes that it started, the programs that it found, a key."""
 
 import os
 import pathlib

@@ -1,8 +1,19 @@
--- wrk's own figures as one line of JSON, times in microseconds. Only `done` is defined: a `response` function would
--- make wrk run Lua for every answer.
+-- wrk's own figures as one line of JSON, times in microseconds. No `response` function is defined: with one, wrk would
+-- run Lua for every answer.
 function done(summary, latency, requests)
   io.write(string.format(
-    '{"requests": %d, "micros": %d, "p50": %d, "p99": %d, "statuses_above_399": %d, "socket_errors": %d}\n',
+    '{"requests": %d, "micros": %d, "p50": %d, "p99": %d, "statuses_above_399": %d, "socket_errors": %d, ' ..
+      '"connect_errors": %d, "read_errors": %d, "write_errors": %d, "timeouts": %d}\n',
     summary.requests, summary.duration, latency:percentile(50), latency:percentile(99), summary.errors.status,
-    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout))
+    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
+    summary.errors.connect, summary.errors.read, summary.errors.write, summary.errors.timeout))
+end
+
+-- With WRK_PAUSE_MS each connection rests for that long on average before it asks again, so that the load is moderate.
+-- The pause is no part of the latency. It is looked for before wrk passes arguments on, hence the environment.
+local pause = tonumber(os.getenv("WRK_PAUSE_MS"))
+if pause then
+  function delay()
+    return math.random(0, 2 * pause)
+  end
 end

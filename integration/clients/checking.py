@@ -12,8 +12,10 @@ def run(checks, *arguments):
         try:
             check(*arguments)
         except Exception:  # Whatever it is, it goes into the report, and the next check has its turn.
-            failed[check.__name__] = traceback.format_exc(limit=-3)
-    print(json.dumps({"passed": [check.__name__ for check in checks if check.__name__ not in failed], "failed": failed}))
+            failed[check.__name__] = traceback.format_exc(limit=-1)
+    print(
+        json.dumps({"passed": [check.__name__ for check in checks if check.__name__ not in failed], "failed": failed})
+    )
     sys.exit(1 if failed else 0)
 
 

@@ -144,7 +144,9 @@ def once(channel):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address")
-    parser.add_argument("--ca", type=pathlib.Path, help="the authority of the server's certificate, which is localhost's")
+    parser.add_argument(
+        "--ca", type=pathlib.Path, help="the authority of the server's certificate, which is localhost's"
+    )
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
     limits = [("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_retries", 0)]

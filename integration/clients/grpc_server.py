@@ -2,8 +2,8 @@
 """A gRPC server of all four call shapes, on a port that the system picks. Messages are bytes, so nothing is generated.
 
 The service is `weir.test.Shapes`: Unary, ServerStream, ClientStream, Bidi; Fail ends with a status that has a text;
-Hang never answers, and Cancelled says how many such calls were cancelled. The values of `x-id` and `x-raw-bin` come back
-as metadata, before and after the messages.
+Hang never answers, and Cancelled says how many such calls were cancelled. What `x-id` and `x-raw-bin` hold
+comes back as metadata, before and after the messages.
 """
 
 import threading
@@ -13,7 +13,7 @@ import grpc
 
 import serving
 
-# What comes back, and by which names in the headers and in the trailers. Only names that end in -bin may hold any bytes.
+# What comes back, by which names in the headers and in the trailers. Only names that end in -bin may hold any bytes.
 BACK = {"x-id": ("x-id-first", "x-id-last"), "x-raw-bin": ("x-raw-first-bin", "x-raw-last-bin")}
 
 cancelled = threading.Semaphore(0)

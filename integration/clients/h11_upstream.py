@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A strict HTTP/1.1 server, h11, on a port that the system picks; it says what it saw as lines of JSON.
 
-Each request is {"request": .., "target": .., "version": .., "fields": [[name, value], ..], "body": .., "trailers": [..],
-"connection": N}, bytes as Latin-1, names as they were written. What h11 does not take for HTTP is {"error": ..,
-"connection": N}, and its connection is closed. Every request is answered with 200 and its own target.
+Each request is {"request": .., "target": .., "version": .., "fields": [[name, value], ..], "body": ..,
+"trailers": [..], "connection": N}, bytes as Latin-1, names as they were written. What h11 does not take for HTTP is
+{"error": .., "connection": N}, and its connection is closed. Every request is answered with 200 and its own target.
 """
 
 import socket

@@ -50,7 +50,7 @@ fn an_upstream_that_speaks_no_http_is_a_502() {
         wire.request();
         wire.send("220 mail.example ESMTP\r\n\r\n");
     });
-    check_problem(&weir(&upstream).connect().get("/"), 502, "closed the connection");
+    check_problem(&weir(&upstream).connect().get("/"), 502, "cannot be passed on");
 }
 
 #[test]

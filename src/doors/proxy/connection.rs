@@ -15,6 +15,7 @@ impl Proxy {
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         let Some(opened) = self.acceptor.open(stream, peer, &drain).await else { return };
         let Opened { stream, peer, tls, protocol } = opened;
+        let Ok(_permit) = self.admission.admit(peer) else { return };
         let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer.to_canonical()), tls));
         match protocol {
             Protocol::Http1 => http1::serve(self, stream, peer, drain).await,

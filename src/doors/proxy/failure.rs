@@ -62,6 +62,8 @@ pub(super) enum UpstreamError {
     ConnectTimeout(Duration),
     #[error("no response in time")]
     ResponseTimeout,
+    #[error("no response within {0:?}, the time of one try")]
+    TryTimeout(Duration),
     #[error("the connection broke before the response: {0}")]
     Closed(#[source] io::Error),
     #[error("its response cannot be read: {0}")]
@@ -145,7 +147,7 @@ impl UpstreamError {
             Self::Busy(_) => Some("busy"),
             Self::Connect(_) => Some("connect"),
             Self::ConnectTimeout(_) => Some("connect_timeout"),
-            Self::ResponseTimeout => Some("response_timeout"),
+            Self::ResponseTimeout | Self::TryTimeout(_) => Some("response_timeout"),
             Self::Closed(_) => Some("closed"),
             Self::Head(_) | Self::SwitchedProtocols => Some("malformed"),
             Self::UploadStalled | Self::Upload(_) => None,
@@ -157,7 +159,7 @@ impl UpstreamError {
             Self::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream has no connection to spare"),
             Self::Unresolved(_) | Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
             Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
-            Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
+            Self::ResponseTimeout | Self::TryTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
             Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
             Self::Head(_) | Self::SwitchedProtocols => {
                 (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")

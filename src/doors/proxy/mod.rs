@@ -7,10 +7,12 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 
+use self::access_log::{Entry, Record, WorkerLog};
 use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
@@ -26,6 +28,7 @@ use crate::store::Clock;
 
 mod access_log;
 mod activity;
+mod admission;
 mod connection;
 mod context;
 mod counters;
@@ -41,6 +44,7 @@ mod transport;
 mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place, Refused};
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
 pub use transport::{
@@ -110,6 +114,10 @@ pub struct ProxyOptions {
     pub timeouts: Timeouts,
     /// What is taken from a client at all.
     pub limits: DoorLimits,
+    /// The connections of all workers.
+    pub admission: Arc<Admission>,
+    /// Where requests are logged, if they are.
+    pub access_log: Option<AccessLog>,
 }
 
 /// A worker's proxy.
@@ -121,6 +129,8 @@ pub struct Proxy {
     generations: Generations,
     timeouts: Timeouts,
     limits: DoorLimits,
+    admission: Arc<Admission>,
+    access_log: Option<Rc<WorkerLog>>,
     counters: Rc<Counters>,
     clock: Clock,
     date: RefCell<Date>,
@@ -133,10 +143,21 @@ struct Date {
     until: Option<Instant>,
 }
 
-/// A request from its fields until the last byte of its answer was handed over: it counts as in flight.
+/// A request from its fields until the last byte of its answer was handed over: it counts as in flight, and is logged at
+/// the end.
 #[derive(Debug)]
 struct Passage {
     _in_flight: Open,
+    entry: Option<Entry>,
+}
+
+impl Passage {
+    /// So many bytes of the answer's body were handed over.
+    fn sent(&self, bytes: usize) {
+        if let Some(entry) = &self.entry {
+            entry.sent(bytes);
+        }
+    }
 }
 
 impl Proxy {
@@ -158,6 +179,8 @@ impl Proxy {
             generations: options.generations,
             timeouts: options.timeouts,
             limits: options.limits,
+            admission: options.admission.clone(),
+            access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters,
             clock: options.clock.clone(),
             date: RefCell::default(),
@@ -171,17 +194,39 @@ impl Proxy {
 
     /// Answers a request of any protocol. The passage ends with the answer's last byte.
     async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
-        let passage = Passage { _in_flight: self.counters.in_flight() };
-        let response = match self.decide(context, &mut request).await {
+        let entry = self.access_log.as_ref().map(|log| log.begin(self.record(context, &request)));
+        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
+        let response = match self.decide(context, &mut request, passage.entry.as_mut()).await {
             Ok(Ruled::Refused(reply)) => self.own(reply),
-            Ok(Ruled::Passed(way, judged)) => self.pass(context, request, way, &judged).await,
+            Ok(Ruled::Passed(way, judged)) => {
+                context.attempts.forget();
+                let response = self.pass(context, request, way, &judged).await;
+                if let Some(entry) = &mut passage.entry {
+                    entry.record.upstream = context.attempts.told(entry.received());
+                }
+                response
+            }
             Err(failure) => self.failed(&failure),
         };
+        if let Some(entry) = &mut passage.entry {
+            entry.record.status = response.status.as_u16();
+        }
         (response, passage)
     }
 
+    /// What the access log says of a request, as far as it is known at its beginning.
+    fn record(&self, context: &Context, request: &Request) -> Record {
+        let client = self.trusted_proxies.client(context.peer.address, &request.fields);
+        Record::new(self.clock.now(), client, request)
+    }
+
     /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
-    async fn decide(&self, context: &Context, request: &mut Request) -> Result<Ruled<'_>, Failure> {
+    async fn decide(
+        &self,
+        context: &Context,
+        request: &mut Request,
+        entry: Option<&mut Entry>,
+    ) -> Result<Ruled<'_>, Failure> {
         let host = target::check(request, self.limits.escaped_slashes)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
@@ -203,15 +248,18 @@ impl Proxy {
             now: self.clock.now(),
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
+        if let Some(entry) = entry {
+            entry.judged(&judged);
+        }
         if judged.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way.ok_or(Failure::NoRoute)?, judged));
+            return Ok(Ruled::Passed(way, judged));
         }
         let is_grpc = is_grpc(&request.fields);
         Ok(Ruled::Refused(reply::refusal(judged.snapshot.rules(), &judged.verdict, self.generations, is_grpc)))
     }
 
     /// Gets the answer to a request that may pass.
-    async fn pass(&self, context: &Context, request: Request, way: &Way, judged: &Judged) -> Response {
+    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &Judged) -> Response {
         let mut response = match self.forward(context, request, way).await {
             Ok(response) => {
                 self.counters.answered(response.status, false);
@@ -223,7 +271,8 @@ impl Proxy {
         response
     }
 
-    async fn forward(&self, context: &Context, mut request: Request, way: &Way) -> Result<Response, Failure> {
+    async fn forward(&self, context: &Context, mut request: Request, way: Option<&Way>) -> Result<Response, Failure> {
+        let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
@@ -276,7 +325,7 @@ impl Proxy {
 /// What became of a request at the gate.
 enum Ruled<'a> {
     Refused(Reply),
-    Passed(&'a Way, Judged),
+    Passed(Option<&'a Way>, Judged),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).

@@ -93,6 +93,9 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     // A server ignores one empty line before a request (RFC 9112 section 2.2); httparse would take any number.
     let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &buffer[skipped..];
+    if bytes == b"\r" && skipped == 0 {
+        return Ok(None);
+    }
     if matches!(bytes.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::Malformed("a request begins with a method"));
     }

@@ -1,17 +1,20 @@
 //! Sending a request: which endpoint, which connection, and when it may be sent a second time.
+//!
+//! The client is charged before, once, however often the request is sent.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::Method;
 use tokio::time::timeout;
 
-use super::super::activity::Activity;
 use super::super::context::Context;
 use super::super::counters::Counters;
 use super::super::failure::UpstreamError;
 use super::super::http1::SendFailed;
 use super::super::log::Throttle;
-use super::super::message::{Request, Response};
+use super::super::message::{Request, RequestBody, Response};
+use super::Connection;
 use super::cluster::Cluster;
 use super::connect::Connector;
 use super::endpoint::{Endpoint, Lease};
@@ -23,57 +26,101 @@ pub(in super::super) struct Forwarder {
     pub(super) cluster: Rc<Cluster>,
     pub(super) resolution: Rc<Resolution>,
     pub(super) connector: Rc<Connector>,
-    /// How long one try may take, if a second one is to have a chance.
+    /// How long one try may take until the response's fields.
     pub(super) try_timeout: Option<Duration>,
     pub(super) counters: Rc<Counters>,
     pub(super) log: Throttle,
 }
 
-/// A try that failed.
+/// A try that got no response.
 struct Failed {
     error: UpstreamError,
-    lease: Lease,
-    /// The request, if it may be sent again.
+    /// The request, if nothing of its body was taken and nothing of a response has come.
     request: Option<Request>,
+    progress: Progress,
+}
+
+/// How far a try came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Nothing of the request was written.
+    Unsent,
+    /// Some of it was, on a connection that had been idle and may have been closed at that moment.
+    SentOnReused,
+    /// Some of it was, on a new connection.
+    SentOnNew,
+    /// It took longer than one try may.
+    Late,
+}
+
+impl Progress {
+    /// Whether a request that came so far may be sent again. What was not written can go anywhere. What was may have been
+    /// worked on, so only an idempotent request is repeated (RFC 9110 section 9.2.2), and only if that is likely to help:
+    /// if the connection was to blame, if the operator wants it (a time for one try leaves time for another), or if there
+    /// is another endpoint.
+    fn allows_second(self, method: &Method, has_other: bool) -> bool {
+        match self {
+            Self::Unsent => has_other,
+            Self::SentOnReused | Self::Late => method.is_idempotent(),
+            Self::SentOnNew => method.is_idempotent() && has_other,
+        }
+    }
 }
 
 impl Forwarder {
     /// Sends a request and waits for the response's fields.
-    pub(in super::super) async fn send(&self, mut request: Request, context: &Context) -> Result<Response, UpstreamError> {
+    pub(in super::super) async fn send(
+        &self,
+        mut request: Request,
+        context: &Context,
+    ) -> Result<Response, UpstreamError> {
         let activity = &context.activity;
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
         loop {
-            let lease = match self.lease(failed_at.as_ref(), activity).await {
+            let lease = match self.lease(failed_at.as_ref(), context).await {
                 Ok(lease) => lease,
                 Err(error) => return Err(self.no_endpoint(error)),
             };
             let endpoint = lease.endpoint().clone();
-            match self.attempt(request, lease, context).await {
+            if !request.fields.contains("host") {
+                request.fields.append("host", endpoint.server.authority());
+            }
+            context.attempts.begin(&endpoint, activity.now());
+            let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());
                     self.counters.upstream_answered(activity.now() - start);
                     return Ok(response);
                 }
-                Err(Failed { error, lease, request: again }) => {
-                    if let Some(reason) = error.reason() {
-                        lease.failed(reason, &error, activity.now());
-                    } else {
-                        tracing::debug!(upstream = %lease.endpoint(), "a request broke off: {error}");
-                    }
-                    if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {
-                        self.resolution.doubt();
-                    }
-                    match again {
-                        Some(again) if failed_at.is_none() && self.cluster.has_other(lease.endpoint()) => {
-                            self.counters.upstream_retried();
-                            failed_at = Some(lease.endpoint().clone());
-                            request = again;
-                        }
-                        _ => return Err(error),
-                    }
-                }
+                Err(failed) => failed,
+            };
+            self.failed(&endpoint, &error, progress, context);
+            // A mistake of the client's would be one again, and after a response timeout there is no time left.
+            let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
+            let has_other = self.cluster.has_other(&endpoint);
+            match again {
+                Some(again) if !is_final && progress.allows_second(&again.method, has_other) => request = again,
+                _ => return Err(error),
             }
+            self.counters.upstream_retried();
+            failed_at = Some(endpoint);
+        }
+    }
+
+    /// Counts and logs a try that failed.
+    fn failed(&self, endpoint: &Endpoint, error: &UpstreamError, progress: Progress, context: &Context) {
+        let Some(reason) = error.reason() else {
+            tracing::debug!(upstream = %endpoint, "a request broke off: {error}");
+            return;
+        };
+        self.cluster.report(endpoint, reason, error);
+        // A server that closes an idle connection does nothing wrong, even if we are just writing to it.
+        if progress != Progress::SentOnReused {
+            self.cluster.failed(endpoint, context.activity.now());
+        }
+        if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {
+            self.resolution.doubt();
         }
     }
 
@@ -89,10 +136,10 @@ impl Forwarder {
     }
 
     /// The right to use an endpoint, another than `avoid` if there is one.
-    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, activity: &Activity) -> Result<Lease, UpstreamError> {
+    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<Lease, UpstreamError> {
         let patience = self.connector.timeout;
         let mut lease = loop {
-            if let Some(lease) = self.cluster.pick(activity.now(), avoid) {
+            if let Some(lease) = self.cluster.pick(context.activity.now(), avoid) {
                 break lease;
             }
             self.resolution.wait(patience).await.map_err(|unresolved| match unresolved {
@@ -106,24 +153,35 @@ impl Forwarder {
         Ok(lease)
     }
 
-    async fn attempt(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
-        if !request.fields.contains("host") {
-            request.fields.append("host", lease.endpoint().server.authority());
+    /// Sends a request once, within the time of one try.
+    async fn try_once(&self, request: Request, lease: Lease, context: &Context) -> Result<Response, Failed> {
+        let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
+        // What is cut off does not give the request back, so there is a copy for the second try.
+        let copy = request.body.is_end().then(|| Request {
+            method: request.method.clone(),
+            target: request.target.clone(),
+            version: request.version,
+            fields: request.fields.clone(),
+            body: RequestBody::Empty,
+        });
+        match timeout(limit, self.exchange(request, lease, context)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failed { error: UpstreamError::TryTimeout(limit), request: copy, progress: Progress::Late }),
         }
+    }
+
+    /// Sends a request over an idle connection or a new one.
+    async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
         loop {
-            let pooled = lease.endpoint().pool.take(context.activity.now());
-            let was_pooled = pooled.is_some();
-            let connection = match pooled {
-                Some(mut connection) => {
-                    if !connection.is_quiet() {
-                        // The server closed it meanwhile. The pool shrinks with each turn, so the turns end.
-                        continue;
-                    }
-                    connection
-                }
+            let idle = idle_connection(&lease, context);
+            let was_reused = idle.is_some();
+            let connection = match idle {
+                Some(connection) => connection,
                 None => match self.connector.connect(lease.endpoint()).await {
                     Ok(connection) => connection,
-                    Err(error) => return Err(Failed { error, lease, request: Some(request) }),
+                    Err(error) => {
+                        return Err(Failed { error, request: Some(request), progress: Progress::Unsent });
+                    }
                 },
             };
             let SendFailed { error, lease: returned, request: again, was_sent } =
@@ -131,13 +189,50 @@ impl Forwarder {
                     Ok(response) => return Ok(response),
                     Err(failed) => *failed,
                 };
-            // A pooled connection may be closed by the server at the moment we write to it. RFC 9110 section 9.2.2 lets a
-            // proxy repeat an idempotent request; anything else could be executed twice.
-            let again = again.filter(|again| !was_sent || again.method.is_idempotent() && again.body.is_end());
-            match (again, &error) {
-                (Some(again), UpstreamError::Closed(_)) if was_pooled => (request, lease) = (again, returned),
-                (again, _) => return Err(Failed { error, lease: returned, request: again }),
+            let progress = match (was_sent, was_reused) {
+                (false, _) => Progress::Unsent,
+                (true, true) => Progress::SentOnReused,
+                (true, false) => Progress::SentOnNew,
+            };
+            match again {
+                // The server closed an idle connection and nothing was written to it, so the request may go another way
+                // whatever its method. The pool shrinks with each turn, so the turns end.
+                Some(again) if was_reused && progress == Progress::Unsent => (request, lease) = (again, returned),
+                again => return Err(Failed { error, request: again, progress }),
             }
         }
+    }
+}
+
+/// An idle connection that is still good: the end of one that the server has closed is usually there to be seen.
+fn idle_connection(lease: &Lease, context: &Context) -> Option<Connection> {
+    loop {
+        let mut connection = lease.endpoint().pool.take(context.activity.now())?;
+        if connection.is_quiet() {
+            return Some(connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(progress: Progress, method: Method, alone: bool, with_other: bool) {
+        let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
+        assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
+    }
+
+    #[test]
+    fn what_may_have_been_worked_on_is_repeated_only_if_idempotent() {
+        check(Progress::Unsent, Method::GET, false, true);
+        check(Progress::Unsent, Method::POST, false, true);
+        check(Progress::SentOnReused, Method::GET, true, true);
+        check(Progress::SentOnReused, Method::POST, false, false);
+        check(Progress::SentOnNew, Method::DELETE, false, true);
+        check(Progress::SentOnNew, Method::PATCH, false, false);
+        check(Progress::Late, Method::HEAD, true, true);
+        check(Progress::Late, Method::POST, false, false);
     }
 }

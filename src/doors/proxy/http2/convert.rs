@@ -1,0 +1,190 @@
+//! Between the messages of HTTP/2 and ours (RFC 9113 section 8).
+//!
+//! What the library has refused already, with a reset of the stream: names in upper case, values with CR, LF or NUL,
+//! fields of a connection, pseudo-fields that are unknown, repeated, missing or late, and bodies that are not as long as
+//! their `content-length` says.
+
+use std::rc::Rc;
+
+use h2::RecvStream;
+use http::header::{COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, Scheme};
+use http::{Method, Uri, Version, request};
+
+use super::body::{Incoming, Upload};
+use crate::doors::proxy::activity::Activity;
+use crate::doors::proxy::message::{Request, RequestBody};
+use crate::engine::fields::Fields;
+
+/// Fields of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library refuses to send them.
+fn is_of_connection(name: &[u8]) -> bool {
+    const NAMES: [&str; 7] =
+        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te", "http2-settings"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+/// A request of a client. The error says what is wrong with it.
+pub(super) fn request(
+    head: request::Parts,
+    body: RecvStream,
+    activity: &Rc<Activity>,
+    max_body: u64,
+) -> Result<Request, &'static str> {
+    let request::Parts { method, uri, headers, .. } = head;
+    let target = target(&method, &uri)?;
+    let mut fields = Fields::with_capacity(headers.len() + SPARE_LINES, text_length(&headers) + SPARE_BYTES);
+    if let Some(host) = host(&uri, &headers)? {
+        fields.append(HOST, host);
+    }
+    let is_split = headers.get_all(COOKIE).iter().nth(1).is_some();
+    for (name, value) in &headers {
+        if name != HOST && !(is_split && name == COOKIE) {
+            fields.append(name, value);
+        }
+    }
+    if is_split {
+        // Clients send each crumb by itself, so that the compression finds it again; nobody else knows that of HTTP/2
+        // (RFC 9113 section 8.2.3).
+        let crumbs: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        fields.append(COOKIE, crumbs.join(&b"; "[..]));
+    }
+    let body = if body.is_end_stream() {
+        RequestBody::Empty
+    } else {
+        let incoming = Incoming::new(body, &headers);
+        RequestBody::Http2(Box::new(Upload::new(incoming, activity.clone(), max_body)))
+    };
+    Ok(Request { method, target, version: Version::HTTP_2, fields, body })
+}
+
+/// Room for what the proxy adds to a request: `X-Forwarded-*`, `Via`.
+const SPARE_LINES: usize = 6;
+const SPARE_BYTES: usize = 160;
+
+fn text_length(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
+    // It has no path, and is refused whatever it has.
+    if method == Method::CONNECT {
+        return Ok(uri.authority().map_or_else(String::new, ToString::to_string));
+    }
+    let target = uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("`:path` has characters that an address has not");
+    }
+    if target.starts_with('/') || (target == "*" && method == Method::OPTIONS) {
+        return Ok(target.to_owned());
+    }
+    Err("`:path` does not begin with `/`")
+}
+
+/// Whom the request is for: `:authority` and `Host` are the same thing said in two ways, and a request that says it in
+/// both must say the same (RFC 9113 section 8.3.1).
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<Option<&'a [u8]>, &'static str> {
+    let scheme = uri.scheme();
+    if scheme.is_some_and(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
+        return Err("`:scheme` is neither `http` nor `https`");
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err("a request has one `Host` field");
+    }
+    let Some(authority) = uri.authority() else {
+        return host.map(|host| Some(host.as_bytes())).ok_or("a request has an `:authority`");
+    };
+    if authority.as_str().contains('@') {
+        return Err("`:authority` has a user name");
+    }
+    if host.is_some_and(|host| !is_same(authority, scheme, host)) {
+        return Err("`:authority` and `Host` differ");
+    }
+    Ok(Some(authority.as_str().as_bytes()))
+}
+
+fn is_same(authority: &Authority, scheme: Option<&Scheme>, host: &HeaderValue) -> bool {
+    if authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes()) {
+        return true;
+    }
+    let port = |authority: &Authority| {
+        let usual = if scheme == Some(&Scheme::HTTPS) { 443 } else { 80 };
+        authority.port().map_or(Some(usual), |port| port.as_str().parse().ok())
+    };
+    Authority::try_from(host.as_bytes()).is_ok_and(|host| {
+        host.host().eq_ignore_ascii_case(authority.host())
+            && !host.as_str().contains('@')
+            && port(&host) == port(authority)
+    })
+}
+
+/// Fields as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
+/// library does not take is left out; what we have received has none such.
+pub(super) fn header_map(fields: &Fields, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for (name, value) in fields.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+/// The fields of a response that came by HTTP/2.
+pub(super) fn fields(headers: &HeaderMap) -> Fields {
+    let mut fields = Fields::with_capacity(headers.len() + SPARE_LINES, text_length(headers) + SPARE_BYTES);
+    for (name, value) in headers {
+        fields.append(name, value);
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parses a request's pseudo-fields as the library hands them on, and says the target and the host, or what is wrong.
+    #[track_caller]
+    fn check(method: &str, uri: &str, host_field: &[&str], expected: Result<(&str, &str), &str>) {
+        let uri: Uri = uri.parse().unwrap();
+        let headers = host_field.iter().map(|host| (HOST, host.parse().unwrap())).collect();
+        let given = target(&method.parse().unwrap(), &uri).and_then(|target| {
+            let host = host(&uri, &headers)?.unwrap_or_default();
+            Ok((target, String::from_utf8(host.to_vec()).unwrap()))
+        });
+        match expected {
+            Ok((target, host)) => assert_eq!(given, Ok((target.to_owned(), host.to_owned()))),
+            Err(part) => assert!(given.as_ref().is_err_and(|error| error.contains(part)), "{given:?}"),
+        }
+    }
+
+    #[test]
+    fn targets_and_hosts_are_checked() {
+        check("GET", "http://a.example/x?y=1", &[], Ok(("/x?y=1", "a.example")));
+        check("GET", "/x", &["a.example:8080"], Ok(("/x", "a.example:8080")));
+        check("GET", "https://a.example/", &["A.example"], Ok(("/", "a.example")));
+        check("GET", "https://a.example/", &["a.example:443"], Ok(("/", "a.example")));
+        check("GET", "http://a.example/", &["a.example:443"], Err("differ"));
+        check("GET", "http://a.example/", &["b.example"], Err("differ"));
+        check("GET", "http://a.example/", &["u@a.example"], Err("differ"));
+        check("GET", "http://a.example/", &["a.example", "a.example"], Err("one `Host`"));
+        check("GET", "http://u@a.example/", &[], Err("user name"));
+        check("GET", "ftp://a.example/", &[], Err("neither"));
+        check("GET", "/x", &[], Err("has an `:authority`"));
+        check("OPTIONS", "*", &["a"], Ok(("*", "a")));
+        check("GET", "*", &["a"], Err("begin with"));
+        check("GET", "/caf\u{e9}", &["a"], Err("characters"));
+        check("CONNECT", "a.example:443", &[], Ok(("a.example:443", "a.example:443")));
+    }
+
+    #[test]
+    fn fields_of_a_connection_are_not_sent() {
+        let given = Fields::from_iter([("Connection", "close"), ("TE", "x"), ("X-Id", "1"), ("x-id", "2")]);
+        let map = header_map(&given, |_| true);
+        assert_eq!(
+            map.iter().map(|(n, v)| (n.as_str(), v.as_bytes())).collect::<Vec<_>>(),
+            [("x-id", &b"1"[..]), ("x-id", b"2")]
+        );
+    }
+}

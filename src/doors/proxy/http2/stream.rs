@@ -1,0 +1,166 @@
+//! One stream of a client's connection: one request and its response.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Method, StatusCode, request};
+
+use super::body::{Halt, Outgoing};
+use super::convert;
+use crate::doors::proxy::Proxy;
+use crate::doors::proxy::activity::Activity;
+use crate::doors::proxy::context::{Context, Interim};
+use crate::doors::proxy::failure::Failure;
+use crate::doors::proxy::forwarding::Peer;
+use crate::doors::proxy::message::Response;
+use crate::engine::fields::Fields;
+
+/// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
+/// up later has waited for something.
+const RAPID: Duration = Duration::from_secs(1);
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// As it should, or by the upstream's fault.
+    Answered,
+    /// By the client, before there was an answer, and soon.
+    RapidReset,
+    /// By the client otherwise, or by us because it was too slow.
+    Broken,
+}
+
+/// The way to answer a stream's request.
+#[derive(Debug)]
+pub(in super::super) struct Responder {
+    respond: RefCell<SendResponse<Bytes>>,
+    /// Whether the limits have been asked.
+    judged: Cell<bool>,
+    gone: Cell<bool>,
+}
+
+impl Responder {
+    const fn new(respond: SendResponse<Bytes>) -> Self {
+        Self { respond: RefCell::new(respond), judged: Cell::new(false), gone: Cell::new(false) }
+    }
+
+    /// Sends an interim response (RFC 9110 section 15.2). It is lost if the stream is gone, and nobody misses it.
+    pub(in super::super) fn interim(&self, status: StatusCode, fields: &Fields) {
+        let mut response = http::Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = convert::header_map(fields, |_| true);
+        if let Err(error) = self.respond.borrow_mut().send_informational(response) {
+            tracing::debug!("an interim response was not sent: {error}");
+        }
+    }
+
+    /// The limits have been asked. Returns whether anybody still waits for the answer.
+    pub(in super::super) fn judged(&self) -> bool {
+        self.judged.set(true);
+        !self.gone.get()
+    }
+
+    /// Whether the client has reset the stream, or is gone.
+    fn poll_gone(&self, cx: &mut task::Context<'_>) -> bool {
+        if !self.gone.get() {
+            self.gone.set(self.respond.borrow_mut().poll_reset(cx).is_ready());
+        }
+        self.gone.get()
+    }
+}
+
+/// Answers a stream's request.
+pub(super) async fn serve(
+    proxy: Rc<Proxy>,
+    peer: Rc<Peer>,
+    head: request::Parts,
+    body: RecvStream,
+    respond: SendResponse<Bytes>,
+) -> Ended {
+    let activity = Rc::new(Activity::new());
+    activity.exchange(!body.is_end_stream());
+    let context = Context { activity: activity.clone(), peer, interim: Interim::Http2(Responder::new(respond)) };
+    let work = exchange(&proxy, &context, head, body);
+    let ended = activity.watch(&proxy.timeouts, work, |limit| proxy.counters.limited(limit)).await;
+    // Dropped with a response that has not ended, the stream is reset with CANCEL.
+    ended.unwrap_or(Ended::Broken)
+}
+
+async fn exchange(proxy: &Proxy, context: &Context, head: request::Parts, body: RecvStream) -> Ended {
+    let Interim::Http2(responder) = &context.interim else { return Ended::Broken };
+    let began = context.activity.now();
+    let is_head = head.method == Method::HEAD;
+    let activity = &context.activity;
+    let answering = async {
+        match convert::request(head, body, activity, proxy.limits.body_bytes) {
+            Ok(request) => proxy.answer(context, request).await,
+            Err(detail) => {
+                responder.judged();
+                proxy.reject(context, &Failure::Malformed(detail))
+            }
+        }
+    };
+    let mut answering = pin!(answering);
+    let answered = poll_fn(|cx| {
+        // Who opens a stream is charged for it even if it is reset at once. So the limits are asked first, and only then
+        // does it matter that nobody waits for the answer; for a store in memory both is in the first poll.
+        let gone = responder.poll_gone(cx);
+        match answering.as_mut().poll(cx) {
+            Poll::Pending if gone && responder.judged.get() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(_) if gone => Poll::Ready(None),
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+        }
+    })
+    .await;
+    let Some(response) = answered else {
+        let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
+        return if is_rapid { Ended::RapidReset } else { Ended::Broken };
+    };
+    activity.answer();
+    send(responder, activity, response, is_head).await
+}
+
+async fn send(responder: &Responder, activity: &Activity, response: Response, is_head: bool) -> Ended {
+    let Response { status, fields, mut body } = response;
+    // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
+    let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
+    let mut head = http::Response::new(());
+    *head.status_mut() = status;
+    *head.headers_mut() = headers(&fields, status);
+    let stream = match responder.respond.borrow_mut().send_response(head, is_end) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!("a response was not sent: {error}");
+            return Ended::Broken;
+        }
+    };
+    if is_end {
+        return Ended::Answered;
+    }
+    let mut outgoing = Outgoing::new(stream);
+    match poll_fn(|cx| outgoing.poll_send(&mut body, Some(activity), cx)).await {
+        Ok(()) => Ended::Answered,
+        Err(Halt::Gone) => Ended::Broken,
+        Err(Halt::Body(error)) => {
+            // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section 8.1).
+            tracing::debug!("a response broke off: {error}");
+            outgoing.reset(Reason::INTERNAL_ERROR);
+            Ended::Answered
+        }
+    }
+}
+
+fn headers(fields: &Fields, status: StatusCode) -> HeaderMap {
+    // RFC 9110 section 8.6: a 204 has no `Content-Length`.
+    convert::header_map(fields, |name| {
+        status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length")
+    })
+}
