@@ -11,6 +11,7 @@ mod door_flags;
 pub mod explain;
 mod http2_flags;
 mod logging;
+mod process;
 pub mod replay;
 mod rules;
 mod scenario;
