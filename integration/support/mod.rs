@@ -1,5 +1,6 @@
 //! What several tests need.
 
+pub(crate) mod frames;
 pub(crate) mod programs;
 pub(crate) mod certificates;
 pub(crate) mod redis;

@@ -242,19 +242,15 @@ where
         if let Phase::Closing(since) = self.phase {
             return (after(since, LINGER), Due::Drop);
         }
-        let mut next = match self.phase {
+        let incomplete = self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), Due::Incomplete));
+        let next = match self.phase {
             _ if !self.tasks.is_empty() => self.pings.deadline(&self.limits, &self.traffic),
             // The library waits for an answer to the `PING` that it sends with the GOAWAY.
             Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), Due::Close),
-            _ => (after(self.idle_since, timeouts.idle), Due::Idle),
+            // What has begun to come is no idle time.
+            _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), Due::Idle)),
         };
-        if let Some(since) = self.traffic.incomplete_since() {
-            let end = after(since, timeouts.header);
-            if end < next.0 {
-                next = (end, Due::Incomplete);
-            }
-        }
-        next
+        incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
     }
 
     /// Does what is due. Ready at the end of the connection.
