@@ -209,21 +209,20 @@ impl Forwarder {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(progress: Progress, method: Method, alone: bool, with_other: bool) {
-        let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
-        assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
-    }
-
     #[test]
     fn what_may_have_been_worked_on_is_repeated_only_if_idempotent() {
-        check(Progress::Unsent, Method::GET, false, true);
-        check(Progress::Unsent, Method::POST, false, true);
-        check(Progress::SentOnReused, Method::GET, true, true);
-        check(Progress::SentOnReused, Method::POST, false, false);
-        check(Progress::SentOnNew, Method::DELETE, false, true);
-        check(Progress::SentOnNew, Method::PATCH, false, false);
-        check(Progress::Late, Method::HEAD, true, true);
-        check(Progress::Late, Method::POST, false, false);
+        for (progress, method, alone, with_other) in [
+            (Progress::Unsent, Method::GET, false, true),
+            (Progress::Unsent, Method::POST, false, true),
+            (Progress::SentOnReused, Method::GET, true, true),
+            (Progress::SentOnReused, Method::POST, false, false),
+            (Progress::SentOnNew, Method::DELETE, false, true),
+            (Progress::SentOnNew, Method::PATCH, false, false),
+            (Progress::Late, Method::HEAD, true, true),
+            (Progress::Late, Method::POST, false, false),
+        ] {
+            let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
+            assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
+        }
     }
 }
