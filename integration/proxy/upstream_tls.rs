@@ -23,24 +23,9 @@ struct TlsUpstream {
 impl TlsUpstream {
     /// Answers with the name that it was asked for by SNI.
     fn start(names: &[&str]) -> Self {
-        let mut authority = CertificateParams::new([]).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+        let (config, ca) = server_config(names);
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("ca.pem"), authority.pem()).unwrap();
-
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
+        std::fs::write(directory.path().join("ca.pem"), ca).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let config = Arc::new(config);
@@ -70,6 +55,26 @@ impl TlsUpstream {
     }
 }
 
+/// What a server with a certificate for these names needs, and the authority of it in PEM.
+pub(super) fn server_config(names: &[&str]) -> (ServerConfig, String) {
+    let mut authority = CertificateParams::new([]).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .unwrap();
+    (config, authority.pem())
+}
+
 /// Reads up to the end of a head; false if there is none.
 fn read_head(stream: &mut impl Read) -> bool {
     let mut head = Vec::new();
@@ -83,7 +88,8 @@ fn read_head(stream: &mut impl Read) -> bool {
     true
 }
 
-fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
+/// A proxy in front of this that believes this authority.
+pub(super) fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
     let options = ConnectorOptions {
         ca: ca.map(Path::to_path_buf),
         server_name: server_name.map(str::to_owned),
