@@ -4,6 +4,7 @@
 
 mod clients;
 mod commands;
+mod handover;
 mod layers;
 mod proxy;
 mod redis;

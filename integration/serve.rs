@@ -325,3 +325,47 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
         assert!(text.contains(part), "{flags:?}: {text}");
     }
 }
+
+#[test]
+fn connections_beyond_the_total_are_closed_at_once_and_counted() {
+    let weir = Weir::serve(THOUSAND, &["--workers", "2", "--max-connections", "3"]);
+    let mut places: Vec<_> = (0..3).map(|_| weir.connect()).collect();
+    // A connection has its place when it is accepted, and two workers accept in any order.
+    places.iter_mut().for_each(|place| assert_eq!(place.get("/").status(), 200));
+    weir.connect().expect_end();
+    weir.connect().expect_end();
+    assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"total\"}"), 2);
+    assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"address\"}"), 0);
+    places.pop();
+    eventually("there is room again", || match weir.metric("weir_http_connections") {
+        2 => Ok(()),
+        other => Err(other),
+    });
+    assert_eq!(weir.get("/", &[]).status(), 200);
+}
+
+#[test]
+fn a_process_without_descriptors_waits_and_recovers() {
+    let weir = Weir::launch(THOUSAND, |_| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weir")]);
+        command.args(Weir::arguments(&["--workers", "1", "--max-connections", "1000"]));
+        command
+    });
+    assert!(weir.log().contains("raise the limit (`ulimit -n`, `LimitNOFILE=`)"), "{}", weir.log());
+    let mut before = weir.connect();
+    assert_eq!(before.get("/").status(), 200);
+    let many: Vec<_> = (0..100).map(|_| weir.connect()).collect();
+    eventually("the descriptors are used up", || match weir.log() {
+        log if log.contains("cannot accept a connection: Too many open files") => Ok(()),
+        log => Err(log),
+    });
+    assert_eq!(before.get("/").status(), 200, "those who are in are served");
+    drop(many);
+    eventually("connections are accepted again", || match weir.metric("weir_http_connections") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    assert_eq!(weir.get("/", &[]).status(), 200);
+    assert!(weir.metric("weir_http_accept_errors_total") >= 1);
+}

@@ -230,12 +230,14 @@ def run(options):
         try:
             tally = Tally()
             changes = Changes(stage, weirs, limits, certificate, options, tally, ends)
-            loads_running = []
+            checkers, loads_running = [], []
             for weir in weirs:
                 tls = weir.name == "weir-tls"
                 for number in range(2):
-                    Checker(f"{weir.name}-kept-{number}", weir.port, tally, ends, tls).start()
-                    Checker(f"{weir.name}-each-{number}", weir.port, tally, ends, tls, keep_alive=False).start()
+                    for how in ("kept", "each"):
+                        checker = Checker(f"{weir.name}-{how}-{number}", weir.port, tally, ends, tls, how == "kept")
+                        checkers.append(checker)
+                        checker.start()
                 loads_running.append(wrk(f"{weir.name} wrk kept", weir.port, options, tally, tls=tls))
                 loads_running.append(wrk(f"{weir.name} wrk each", weir.port, options, tally, "Connection: close", tls))
                 if options.http2:
@@ -244,11 +246,13 @@ def run(options):
             for load in loads_running:
                 load.join()
             ends.set()
-            changes.join(HANDOVER_SECONDS)
+            for thread in [changes, *checkers]:
+                thread.join(HANDOVER_SECONDS)
             judge(tally, weirs, options)
         finally:
             ends.set()
             if options.keep_logs:
+                pathlib.Path(options.keep_logs).mkdir(parents=True, exist_ok=True)
                 for log in stage.directory.glob("*.log"):
                     shutil.copy(log, options.keep_logs)
             for weir in weirs:

@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{
+    AcceptOptions, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::eventually;
@@ -68,9 +70,48 @@ fn what_runs_is_answered_and_nothing_after_it() {
     let response = busy.response();
     assert_eq!((response.text(), response.field("connection")), ("at last", Some("close")));
     busy.expect_end();
+    drop(busy);
     let start = Instant::now();
     weir.join();
     assert!(start.elapsed() < Duration::from_secs(5), "it ends when the last request has, not after the grace");
+}
+
+#[test]
+fn connections_are_taken_until_load_balancers_have_noticed() {
+    let mut weir = Process::serve(WIDE, &["--drain-delay", "60s", "--workers", "1"]);
+    let mut before = weir.connect();
+    assert_eq!(before.get("/").status(), 200);
+    weir.signal("TERM");
+    eventually("it is not ready any more", || match weir.admin("/readyz") {
+        page if page.status() == 503 && page.text().contains("draining") => Ok(()),
+        page => Err(page),
+    });
+    let response = before.get("/");
+    assert_eq!((response.status(), response.field("connection")), (200, None), "the delay is for those who come too");
+    assert_eq!(weir.get("/", &[]).status(), 200);
+    weir.signal("TERM");
+    assert!(weir.wait().success());
+    assert!(weir.log().contains("the delay is cut short"), "{}", weir.log());
+    assert!(TcpStream::connect(weir.proxy).is_err());
+}
+
+#[test]
+fn the_delay_ends_by_itself() {
+    let (upstream, go) = held();
+    let mut setup = Setup::new(WIDE);
+    (setup.drain_delay, setup.grace) = (Duration::from_millis(50), Duration::from_secs(30));
+    let weir = setup.start(&format!("http://{}", upstream.address));
+    let mut busy = weir.connect();
+    busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    weir.stop();
+    wait_until_refused(&weir);
+    go.send(()).unwrap();
+    assert_eq!(busy.response().text(), "at last");
+    weir.join();
 }
 
 #[test]
@@ -102,10 +143,13 @@ fn options(proxy: &str) -> ServerOptions {
             generations: weir::engine::reply::Generations::default(),
             clock: weir::store::Clock::own(),
             timeouts: Timeouts::default(),
+            admission: Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap()),
+            access_log: None,
             limits: DoorLimits::default(),
         },
         admin_address: None,
         workers: 2.try_into().unwrap(),
+        drain_delay: Duration::ZERO,
         grace: Duration::from_millis(100),
         handle_signals: false,
     }

@@ -1,7 +1,9 @@
 //! The proxy door and the server around it, byte by byte.
 
 mod accept;
+mod access_log;
 mod admin;
+mod admission;
 mod draining;
 mod failing;
 mod forwarding;

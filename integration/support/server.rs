@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{AcceptOptions, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions};
+use weir::doors::proxy::{
+    AcceptOptions, AccessLog, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -32,7 +34,10 @@ pub(crate) struct Setup {
     pub(crate) limits: DoorLimits,
     pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
+    pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
+    pub(crate) connections: ConnectionLimits,
+    pub(crate) access_log: Option<AccessLog>,
     pub(crate) clock: Clock,
     pub(crate) store: Option<MakeStore>,
 }
@@ -54,7 +59,10 @@ impl Setup {
             limits: DoorLimits::default(),
             accept: AcceptOptions::default(),
             trusted: Vec::new(),
+            drain_delay: Duration::ZERO,
             grace: Duration::from_millis(200),
+            connections: ConnectionLimits::default(),
+            access_log: None,
             clock: Clock::own(),
             store: None,
         }
@@ -68,7 +76,7 @@ impl Setup {
         let metrics = Arc::new(Metrics::new().unwrap());
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
-        let shared = Arc::new(Shared::new(rules(&self.rules), metrics, local));
+        let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local));
         let readiness = Arc::new(Readiness::default());
         let options = ServerOptions {
             proxy_address: "127.0.0.1:0".parse().unwrap(),
@@ -79,10 +87,13 @@ impl Setup {
                 generations: Generations::default(),
                 clock: self.clock,
                 timeouts: self.timeouts,
+                admission: Admission::new(self.connections, &metrics),
+                access_log: self.access_log,
                 limits: self.limits,
             },
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             workers: NonZeroUsize::new(self.workers).unwrap(),
+            drain_delay: self.drain_delay,
             grace: self.grace,
             handle_signals: false,
         };

@@ -26,12 +26,26 @@ impl Weir {
     /// Serves these rules with `--upstream echo` and further flags, and waits until the doors are open.
     #[track_caller]
     pub(crate) fn serve(limits: &str, flags: &[&str]) -> Self {
+        Self::launch(limits, |_| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+            command.args(Self::arguments(flags));
+            command
+        })
+    }
+
+    /// What [`Self::serve`] gives the binary.
+    pub(crate) fn arguments<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+        let doors = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
+        let upstream: &[_] = if flags.contains(&"--upstream") { &[] } else { &["--upstream", "echo"] };
+        doors.into_iter().chain(upstream.iter().copied()).chain(flags.iter().copied()).collect()
+    }
+
+    /// Serves these rules by a command of the test's own, which is told the directory.
+    #[track_caller]
+    pub(crate) fn launch(limits: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"])
-            .args(if flags.contains(&"--upstream") { &[][..] } else { &["--upstream", "echo"] })
-            .args(flags)
+        let mut child = command(directory.path())
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -97,14 +111,31 @@ impl Weir {
 
     /// Sends a signal, such as `HUP`.
     pub(crate) fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
+        assert!(kill(name, self.child.id()), "{name}");
     }
 
-    /// Waits for the process to end.
+    /// The processes that have taken over, the last one last.
+    pub(crate) fn successors(&self) -> Vec<u32> {
+        self.log.lock().unwrap().lines().filter_map(successor).collect()
+    }
+
+    /// Hands over from the process that serves now, and returns the id of the one that serves then.
+    #[track_caller]
+    pub(crate) fn hand_over(&self) -> u32 {
+        let before = self.successors();
+        assert!(kill("USR2", before.last().copied().unwrap_or(self.child.id())));
+        eventually("another process has taken over", || match self.successors() {
+            successors if successors.len() > before.len() => Ok(successors[before.len()]),
+            _ => Err(self.log()),
+        })
+    }
+
+    /// Waits for the process to end; all it has logged is there then, unless another one has taken over.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let status = eventually("the process ends", || self.child.try_wait().unwrap().ok_or("it runs"));
-        if let Some(reader) = self.reader.take() {
+        if self.successors().is_empty()
+            && let Some(reader) = self.reader.take()
+        {
             reader.join().unwrap();
         }
         status
@@ -113,9 +144,25 @@ impl Weir {
 
 impl Drop for Weir {
     fn drop(&mut self) {
+        for successor in self.successors() {
+            kill("KILL", successor);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a signal to a process; false if there is none.
+pub(crate) fn kill(signal: &str, process: u32) -> bool {
+    let kill = format!("kill -{signal} {process} 2>/dev/null");
+    Command::new("sh").args(["-c", &kill]).status().unwrap().success()
+}
+
+/// The process that has taken over, if a line of the log says so.
+fn successor(line: &str) -> Option<u32> {
+    let event: serde_json::Value = serde_json::from_str(line).ok()?;
+    let fields = &event["fields"];
+    if fields["message"] == "handed over" { u32::try_from(fields["successor"].as_u64()?).ok() } else { None }
 }
 
 fn read(stderr: ChildStderr, log: Arc<Mutex<String>>) -> JoinHandle<()> {

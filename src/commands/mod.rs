@@ -10,6 +10,7 @@ mod config_file;
 mod door_flags;
 pub mod explain;
 mod logging;
+mod process;
 pub mod replay;
 mod rules;
 mod scenario;

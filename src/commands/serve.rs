@@ -3,22 +3,21 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::door_flags::DoorArgs;
+use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
-use super::door_flags::DoorArgs;
 use super::tls_flags::TlsArgs;
 use super::upstream_flags::UpstreamArgs;
-use super::values::{parse_duration, parse_network};
+use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::{AcceptOptions, ProxyOptions, UpstreamOptions};
+use crate::doors::proxy::ProxyOptions;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
@@ -44,10 +43,6 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
 
-    /// Worker threads; one a core unless given
-    #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
-    workers: Option<NonZeroUsize>,
-
     /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
     trusted_proxies: Vec<IpNet>,
@@ -56,15 +51,14 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
 
-    /// How long requests may go on after SIGTERM
-    #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
-    grace: Duration,
-
     #[command(flatten)]
     door: DoorArgs,
 
     #[command(flatten)]
     tls: TlsArgs,
+
+    #[command(flatten)]
+    process: ProcessArgs,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -135,45 +129,40 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let options = args.server_options(generations, upstream, accept, clock);
+    let access_log = match args.process.access_log(shared.metrics()) {
+        Ok(access_log) => access_log,
+        Err(error) => return could_not_start(err, &error),
+    };
+    let trusted_proxies = TrustedProxies::new(args.trusted_proxies.clone());
+    let options = ServerOptions {
+        proxy_address: args.proxy.clone(),
+        proxy: ProxyOptions {
+            upstream,
+            accept,
+            admission: args.process.admission(&trusted_proxies, shared.metrics()),
+            trusted_proxies,
+            generations,
+            clock,
+            timeouts: args.door.timeouts(
+                args.upstream.connect_timeout,
+                args.upstream.response_timeout,
+                args.upstream.upstream_idle_timeout,
+            ),
+            limits: args.door.limits(),
+            access_log,
+        },
+        admin_address: Some(args.admin),
+        workers: args.process.workers(),
+        drain_delay: args.process.drain_delay,
+        grace: args.process.grace,
+        handle_signals: true,
+    };
     match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
         Ok(running) => {
             running.join();
             Ok(ExitCode::Success)
         }
         Err(error) => could_not_start(err, &error),
-    }
-}
-
-impl Args {
-    fn server_options(
-        &self,
-        generations: Generations,
-        upstream: UpstreamOptions,
-        accept: AcceptOptions,
-        clock: Clock,
-    ) -> ServerOptions {
-        let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        ServerOptions {
-            proxy_address: self.proxy.clone(),
-            proxy: ProxyOptions {
-                upstream,
-                accept,
-                trusted_proxies: TrustedProxies::new(self.trusted_proxies.clone()),
-                generations,
-                clock,
-                timeouts: self.door.timeouts(
-                    self.upstream.connect_timeout,
-                    self.upstream.response_timeout,
-                    self.upstream.upstream_idle_timeout,
-                ),
-                limits: self.door.limits(),
-            },
-            admin_address: Some(self.admin),
-            workers: self.workers.unwrap_or(cores),
-            grace: self.grace,
-            handle_signals: true,
-        }
     }
 }
 

@@ -9,8 +9,13 @@ use crate::config;
 
 /// A duration as in the rules: `20ms`, `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_duration_or_zero(text)
+        .and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
+}
+
+/// As [`parse_duration`], for what may take no time.
+pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
     match config::parse_duration(text) {
-        Ok(0) => Err("must be longer than 0".into()),
         Ok(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
         Err((wrong, right)) => Err(format!("{wrong}; {right}")),
     }

@@ -1,6 +1,7 @@
 //! The admin door: metrics, and whether the process is well and ready. Not for clients.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::doors::convert;
 use crate::engine::reply;
@@ -62,17 +64,25 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Serves one connection to its end.
-    pub async fn serve_connection(self, stream: TcpStream) {
+    /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
+    pub async fn serve_connection(self, stream: TcpStream, closing: CancellationToken) {
         let service = service_fn(move |request| {
             let response = self.answer(&request);
             async { Ok::<_, Infallible>(response) }
         });
-        let served = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service)
-            .await;
+        let mut serving = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let served = tokio::select! {
+            served = &mut serving => served,
+            () = closing.cancelled() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
         if let Err(error) = served {
             tracing::debug!("an admin connection ended: {error}");
         }

@@ -81,7 +81,9 @@ mod tests {
 
     #[test]
     fn days_that_are_not_are_refused() {
-        for (year, month, day) in [(2025, 2, 29), (1900, 2, 29), (2026, 4, 31), (2026, 13, 1), (2026, 0, 1), (2026, 1, 0)] {
+        for (year, month, day) in
+            [(2025, 2, 29), (1900, 2, 29), (2026, 4, 31), (2026, 13, 1), (2026, 0, 1), (2026, 1, 0)]
+        {
             assert_eq!(Date::new(year, month, day), None, "{year}-{month}-{day}");
         }
     }

@@ -1,7 +1,7 @@
-//! The control thread: admin door, signals, and the order in which things end.
+//! The control thread: admin door, signals, and the order in which things begin and end.
 
+use std::future;
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -10,10 +10,15 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Stops, build_runtime};
+use super::handover::hand_over;
+use super::inherited::Door;
+use super::sockets::Sockets;
+use super::{Stops, build_runtime, supervisor};
 use crate::doors::admin::{Admin, Readiness};
+use crate::doors::proxy::AccessLog;
 
 /// Connections to the admin door at once: a few scrapers and probes.
 const MAX_CONNECTIONS: usize = 64;
@@ -23,20 +28,37 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the control thread is made of.
 pub(super) struct Control {
-    pub(super) admin: Option<(TcpListener, Admin)>,
+    /// The sockets of each door, for a process that takes over.
+    pub(super) sockets: Vec<(Door, Sockets)>,
+    pub(super) admin: Option<(std::net::TcpListener, Admin)>,
+    pub(super) access_log: Option<AccessLog>,
     pub(super) readiness: Arc<Readiness>,
     pub(super) stops: Stops,
+    /// From the first word of the end until new connections are refused.
+    pub(super) drain_delay: Duration,
     pub(super) handle_signals: bool,
     pub(super) ask_reload: Sender<()>,
     pub(super) workers: Vec<JoinHandle<()>>,
 }
 
+/// Why no more connections are taken.
+enum End {
+    /// The process was told to stop.
+    Stop,
+    /// Another process takes them.
+    HandedOver,
+}
+
 impl Control {
     /// Runs until the workers have ended. `report` is told whether it could start.
     pub(super) fn run(self, reloader: JoinHandle<()>, report: impl FnOnce(io::Result<()>)) {
+        let access_log = self.access_log.clone();
         match build_runtime() {
             Ok(runtime) => runtime.block_on(self.serve(report)),
             Err(error) => report(Err(error)),
+        }
+        if let Some(access_log) = access_log {
+            access_log.finish();
         }
         // With the runtime the last one who could ask for a reload is gone.
         if reloader.join().is_err() {
@@ -44,51 +66,173 @@ impl Control {
         }
     }
 
-    async fn serve(self, report: impl FnOnce(io::Result<()>)) {
+    async fn serve(mut self, report: impl FnOnce(io::Result<()>)) {
         let tasks = TaskTracker::new();
-        let started = self.admin.map_or(Ok(()), |(listener, admin)| {
+        let closing = CancellationToken::new();
+        let started = self.admin.take().map_or(Ok(()), |(listener, admin)| {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            tasks.spawn_local(serve_admin(listener, admin, tasks.clone()));
+            tasks.spawn_local(serve_admin(listener, admin, tasks.clone(), closing.clone()));
             Ok(())
         });
         let signals = if self.handle_signals { Signals::new().map(Some) } else { Ok(None) };
-        let signals = match started.and(signals) {
+        let mut signals = match started.and(signals) {
             Ok(signals) => signals,
             Err(error) => return report(Err(error)),
         };
         report(Ok(()));
-        if let Some(signals) = signals {
-            tasks.spawn_local(signals.handle(self.stops.clone(), self.ask_reload.clone()));
+        match self.until_end(&mut signals).await {
+            End::Stop => self.leave(&mut signals).await,
+            // The door is the other process' now: nobody may learn from this one that it drains.
+            End::HandedOver => closing.cancel(),
         }
-        self.stops.drain.cancelled().await;
-        // First of all, so that a load balancer that asks learns it before it is refused.
-        self.readiness.draining();
+        self.sockets.clear();
+        self.stops.drain.cancel();
         tracing::info!("draining: no new connections are taken");
-        let joined = tokio::task::spawn_blocking(|| {
-            for worker in self.workers {
+        self.until_drained(&mut signals).await;
+        tracing::info!("stopped");
+    }
+
+    /// Does what signals say until one says that it is the end.
+    async fn until_end(&self, signals: &mut Option<Signals>) -> End {
+        loop {
+            let wish = tokio::select! {
+                () = self.stops.leave.cancelled() => return End::Stop,
+                wish = Signals::next(signals) => wish,
+            };
+            match wish {
+                Wish::Stop => return End::Stop,
+                Wish::HandOver => {
+                    if let Some(end) = self.hand_over(signals).await {
+                        return end;
+                    }
+                }
+                Wish::Reload | Wish::Reopen => self.refresh(wish),
+            }
+        }
+    }
+
+    /// Hands the doors to a new process. `None` if it can't: then everything stays as it is.
+    async fn hand_over(&self, signals: &mut Option<Signals>) -> Option<End> {
+        tracing::info!("handing over to a new process");
+        let mut sockets = Vec::new();
+        for (door, of_door) in &self.sockets {
+            match of_door.descriptors() {
+                Ok(descriptors) => sockets.extend(descriptors.into_iter().map(|descriptor| (*door, descriptor))),
+                Err(error) => {
+                    tracing::error!("cannot hand over: {error}; this process goes on");
+                    return None;
+                }
+            }
+        }
+        let mut handing = std::pin::pin!(hand_over(sockets));
+        loop {
+            let wish = tokio::select! {
+                handed = &mut handing => match handed {
+                    Ok(successor) => {
+                        tracing::info!(successor, "handed over");
+                        supervisor::notify(&supervisor::main_process(successor));
+                        return Some(End::HandedOver);
+                    }
+                    Err(reason) => {
+                        tracing::error!("the new process did not take over: {reason}; this process goes on");
+                        return None;
+                    }
+                },
+                () = self.stops.leave.cancelled() => return Some(End::Stop),
+                wish = Signals::next(signals) => wish,
+            };
+            match wish {
+                // The new process ends with this one's patience for it.
+                Wish::Stop => return Some(End::Stop),
+                Wish::HandOver => tracing::warn!("told to hand over again: a new process is starting already"),
+                Wish::Reload | Wish::Reopen => self.refresh(wish),
+            }
+        }
+    }
+
+    /// Says that this process leaves, and takes connections for as long as it takes others to notice.
+    async fn leave(&self, signals: &mut Option<Signals>) {
+        self.readiness.draining();
+        supervisor::notify(supervisor::STOPPING);
+        if self.drain_delay.is_zero() {
+            return;
+        }
+        tracing::info!(delay = ?self.drain_delay, "leaving: connections are taken until load balancers have noticed");
+        let mut delay = std::pin::pin!(sleep(self.drain_delay));
+        loop {
+            let wish = tokio::select! {
+                () = &mut delay => return,
+                wish = Signals::next(signals) => wish,
+            };
+            match wish {
+                Wish::Stop => {
+                    tracing::warn!("told to stop again: the delay is cut short");
+                    return;
+                }
+                Wish::HandOver => tracing::warn!("told to hand over: this process is leaving"),
+                Wish::Reload | Wish::Reopen => self.refresh(wish),
+            }
+        }
+    }
+
+    /// Waits until what runs has been finished.
+    async fn until_drained(&mut self, signals: &mut Option<Signals>) {
+        let workers = std::mem::take(&mut self.workers);
+        let mut joined = tokio::task::spawn_blocking(|| {
+            for worker in workers {
                 if worker.join().is_err() {
                     tracing::error!("a worker's thread panicked");
                 }
             }
         });
-        if joined.await.is_err() {
-            tracing::error!("cannot wait for the workers");
+        loop {
+            let wish = tokio::select! {
+                joined = &mut joined => {
+                    if joined.is_err() {
+                        tracing::error!("cannot wait for the workers");
+                    }
+                    return;
+                }
+                wish = Signals::next(signals) => wish,
+            };
+            match wish {
+                Wish::Stop => {
+                    tracing::warn!("told to stop again: what runs is cut off");
+                    self.stops.quit.cancel();
+                }
+                Wish::HandOver => tracing::warn!("told to hand over: this process takes no connections any more"),
+                Wish::Reload | Wish::Reopen => self.refresh(wish),
+            }
         }
-        tracing::info!("stopped");
+    }
+
+    /// Opens the access log again, and looks at the rules if that is wished.
+    fn refresh(&self, wish: Wish) {
+        if let Some(access_log) = &self.access_log {
+            access_log.reopen();
+        }
+        if wish == Wish::Reload {
+            // The receiver ends after the last sender, and this is one.
+            let _ = self.ask_reload.send(());
+        }
     }
 }
 
-async fn serve_admin(listener: tokio::net::TcpListener, admin: Admin, tasks: TaskTracker) {
+async fn serve_admin(listener: tokio::net::TcpListener, admin: Admin, tasks: TaskTracker, closing: CancellationToken) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Never closed, so this ends only with a permit.
         let permit = permits.clone().acquire_owned().await;
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            () = closing.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
             Ok((stream, _)) => {
-                let admin = admin.clone();
+                let (admin, closing) = (admin.clone(), closing.clone());
                 tasks.spawn_local(async move {
                     let _permit = permit;
-                    admin.serve_connection(stream).await;
+                    admin.serve_connection(stream, closing).await;
                 });
             }
             Err(error) => {
@@ -99,11 +243,26 @@ async fn serve_admin(listener: tokio::net::TcpListener, admin: Admin, tasks: Tas
     }
 }
 
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// SIGTERM, SIGINT: the first time what runs is finished, the second time it is dropped.
+    Stop,
+    /// SIGHUP: the rules are read again, and the access log is opened again.
+    Reload,
+    /// SIGUSR1: the access log is opened again.
+    Reopen,
+    /// SIGUSR2: a new process takes over.
+    HandOver,
+}
+
 /// The signals that the process listens to.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    first_of_user: Signal,
+    second_of_user: Signal,
 }
 
 impl Signals {
@@ -112,28 +271,20 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            first_of_user: signal(SignalKind::user_defined1())?,
+            second_of_user: signal(SignalKind::user_defined2())?,
         })
     }
 
-    async fn handle(mut self, stops: Stops, ask_reload: Sender<()>) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => stop(&stops),
-                _ = self.interrupt.recv() => stop(&stops),
-                _ = self.hang_up.recv() => {
-                    // The receiver ends after the last sender, and this is one.
-                    let _ = ask_reload.send(());
-                }
-            }
+    /// The next wish; never, if there are no signals.
+    async fn next(signals: &mut Option<Self>) -> Wish {
+        let Some(signals) = signals else { return future::pending().await };
+        tokio::select! {
+            _ = signals.terminate.recv() => Wish::Stop,
+            _ = signals.interrupt.recv() => Wish::Stop,
+            _ = signals.hang_up.recv() => Wish::Reload,
+            _ = signals.first_of_user.recv() => Wish::Reopen,
+            _ = signals.second_of_user.recv() => Wish::HandOver,
         }
     }
-}
-
-/// The first time what runs is finished, the second time it is dropped.
-fn stop(stops: &Stops) {
-    if stops.drain.is_cancelled() {
-        tracing::warn!("told to stop again: what runs is cut off");
-        stops.quit.cancel();
-    }
-    stops.drain.cancel();
 }

@@ -4,13 +4,15 @@ use std::fmt;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::doors::proxy::Stream;
 
@@ -77,6 +79,15 @@ pub(super) enum Listener {
     Unix(UnixListener),
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
 /// A listener of a runtime.
 #[derive(Debug)]
 pub(super) enum AsyncListener {
@@ -96,6 +107,14 @@ impl Listener {
         }
     }
 
+    /// Another handle to the same socket, with the same queue of connections.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(listener) => listener.try_clone().map(Self::Tcp),
+            Self::Unix(listener) => listener.try_clone().map(Self::Unix),
+        }
+    }
+
     /// Hands it to the runtime of this thread.
     pub(super) fn into_async(self) -> io::Result<AsyncListener> {
         match self {
@@ -106,33 +125,49 @@ impl Listener {
 }
 
 impl AsyncListener {
-    /// The next connection and its peer. Nothing is lost if this is dropped before it ends.
-    pub(super) async fn accept(&self) -> io::Result<(Stream, IpAddr)> {
+    /// The next connection and its peer. Only the last task that asked is woken.
+    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, IpAddr)>> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Stream::Tcp(stream), peer.ip().to_canonical()))
+                listener.poll_accept(cx).map_ok(|(stream, peer)| (Stream::Tcp(stream), peer.ip().to_canonical()))
             }
-            Self::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream), LOCAL_PEER))
-            }
+            Self::Unix(listener) => listener.poll_accept(cx).map_ok(|(stream, _)| (Stream::Unix(stream), LOCAL_PEER)),
         }
     }
 }
 
-/// Binds a listener for each of `count` workers.
+/// Binds `count` sockets, or one for a unix socket: there is no `SO_REUSEPORT` for them, so the workers share it.
 pub(super) fn bind(address: &ListenAddress, count: usize) -> io::Result<Vec<Listener>> {
     match address {
         ListenAddress::Tcp(address) => Ok(bind_tcp(*address, count)?.into_iter().map(Listener::Tcp).collect()),
-        ListenAddress::Unix(path) => {
-            let listener = bind_unix(path)?;
-            (0..count).map(|_| listener.try_clone().map(Listener::Unix)).collect()
-        }
+        ListenAddress::Unix(path) => Ok(vec![Listener::Unix(bind_unix(path)?)]),
     }
 }
 
-/// Binds a unix socket, which the workers share: there is no `SO_REUSEPORT` for them. The file of a process that has
+/// Binds one more socket to the address of another. The error is of a kind of socket, or of one that another user or
+/// another program has bound, that does not share.
+pub(super) fn bind_another(other: &Listener) -> io::Result<Listener> {
+    match other {
+        Listener::Tcp(other) => {
+            let socket = socket(other.local_addr()?, true)?;
+            socket.listen(BACKLOG)?;
+            Ok(Listener::Tcp(socket.into()))
+        }
+        Listener::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Sets up a socket that another program has bound as if it had been bound here.
+pub(super) fn prepare(listener: &Listener) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    socket.set_nonblocking(true)?;
+    if let Listener::Tcp(_) = listener {
+        set_up(&socket)?;
+    }
+    Ok(())
+}
+
+/// Binds a unix socket. The file of a process that has
 /// ended is taken over; that of one which listens is an error, as for an address in use.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
@@ -169,15 +204,21 @@ pub(super) fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
     Ok(listeners)
 }
 
-/// A bound socket. Accepted ones inherit what is set here.
+/// A bound socket.
 fn socket(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(is_shared)?;
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    set_up(&socket)?;
     socket.bind(&address.into())?;
     Ok(socket)
+}
+
+/// What accepted sockets inherit. Not `TCP_DEFER_ACCEPT`: whoever connects ahead of need would wait for the second
+/// retransmission of its handshake, and the deadline for the first byte does what it is for.
+fn set_up(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&KEEPALIVE)
 }
 
 #[cfg(test)]
@@ -215,7 +256,7 @@ mod tests {
         let path = directory.path().join("weir.sock");
         let address = ListenAddress::Unix(path.clone());
         let first = bind(&address, 2).unwrap();
-        assert_eq!(first[1].address().unwrap(), address);
+        assert_eq!(first[0].try_clone().unwrap().address().unwrap(), address);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
         assert_eq!(bind(&address, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);

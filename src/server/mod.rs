@@ -9,10 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
+use self::inherited::{Door, Inherited};
 use self::listener::Listener;
+use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::doors::admin::{Admin, Readiness};
 use crate::doors::proxy::ProxyOptions;
@@ -20,8 +23,13 @@ use crate::gate::Shared;
 use crate::store::Store;
 
 mod control;
+pub mod descriptors;
+mod handover;
+mod inherited;
 mod listener;
 pub mod reload;
+mod sockets;
+mod supervisor;
 mod worker;
 
 pub use listener::ListenAddress;
@@ -47,9 +55,12 @@ pub struct ServerOptions {
     pub admin_address: Option<SocketAddr>,
     /// Worker threads.
     pub workers: NonZeroUsize,
-    /// How long what runs may go on after the process was told to stop.
+    /// How long connections are still taken after the process was told to stop, while it says that it is not ready.
+    pub drain_delay: Duration,
+    /// How long what runs may go on after that.
     pub grace: Duration,
-    /// Whether SIGTERM and SIGINT drain, twice quit, and SIGHUP reloads.
+    /// Whether this server is the process: SIGTERM and SIGINT drain, twice quit, SIGHUP reloads, SIGUSR1 opens the access
+    /// log again, SIGUSR2 hands over; and sockets that the process was started with are taken.
     pub handle_signals: bool,
 }
 
@@ -67,6 +78,9 @@ pub enum ServerError {
         #[source]
         error: io::Error,
     },
+    /// The sockets that the process was started with are no good.
+    #[error("cannot take the sockets that were handed over: {0}")]
+    Inherited(String),
     /// A thread, a runtime or a signal handler cannot be had.
     #[error("cannot start the server: {0}")]
     System(#[source] io::Error),
@@ -86,9 +100,11 @@ pub struct Running {
     stops: Stops,
 }
 
-/// The two ways to stop.
+/// The ways to stop.
 #[derive(Clone, Debug, Default)]
 struct Stops {
+    /// The process leaves: the drain comes after the delay.
+    leave: CancellationToken,
     /// No new connections; what runs is finished.
     drain: CancellationToken,
     /// Nothing is finished.
@@ -96,9 +112,9 @@ struct Stops {
 }
 
 impl Running {
-    /// Begins the drain: what runs is finished within the grace period.
+    /// Begins the end: after the delay, what runs is finished within the grace period.
     pub fn stop(&self) {
-        self.stops.drain.cancel();
+        self.stops.leave.cancel();
     }
 
     /// Waits until the server has stopped, for a signal or after [`Self::stop`].
@@ -117,15 +133,13 @@ pub fn start(
     readiness: &Arc<Readiness>,
     reload: Reload,
 ) -> Result<Running, ServerError> {
-    let failed = |door, address: ListenAddress| move |error| ServerError::Bind { door, address, error };
-    let proxies = listener::bind(&options.proxy_address, options.workers.get())
-        .map_err(failed("proxy", options.proxy_address.clone()))?;
-    let admin_listener = match options.admin_address {
-        Some(address) => listener::bind_tcp(address, 1).map_err(failed("admin", ListenAddress::Tcp(address)))?.pop(),
-        None => None,
-    };
-    let proxy = proxies.first().map(Listener::address).transpose().map_err(ServerError::System)?;
-    let proxy = proxy.unwrap_or_else(|| options.proxy_address.clone());
+    let workers = options.workers.get();
+    let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
+    let mut proxies = open(Door::Proxy, &mut inherited, &options.proxy_address, workers)?;
+    let proxy = proxies.address().map_err(ServerError::System)?.unwrap_or_else(|| options.proxy_address.clone());
+    let admin_address = options.admin_address.map(ListenAddress::Tcp);
+    let admins = admin_address.map(|address| open(Door::Admin, &mut inherited, &address, 1)).transpose()?;
+    let admin_listener = admins.as_ref().map(one_tcp).transpose()?;
     let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
     let admin = admin.map_err(ServerError::System)?;
 
@@ -133,11 +147,15 @@ pub fn start(
     // Whatever fails from here on, the threads that have started end.
     let on_error = stops.quit.clone().drop_guard();
     let drain_on_error = stops.drain.clone().drop_guard();
+    let leave_on_error = stops.leave.clone().drop_guard();
     let (reports, stores) = mpsc::channel();
-    let mut workers = Vec::with_capacity(proxies.len());
-    for (number, listener) in proxies.into_iter().enumerate() {
+    let mut threads = Vec::with_capacity(workers);
+    let mut openers = Vec::with_capacity(workers);
+    for number in 0..workers {
+        let (opener, open) = oneshot::channel();
+        openers.push(opener);
         let worker = Worker {
-            listener,
+            open,
             proxy: options.proxy.clone(),
             shared: shared.clone(),
             make_store: make_store.clone(),
@@ -147,11 +165,11 @@ pub fn start(
         };
         let reports = reports.clone();
         let run = move || worker.run(|store| drop(reports.send(store)));
-        workers.push(spawn(&format!("worker-{number}"), run)?);
+        threads.push(spawn(&format!("worker-{number}"), run)?);
     }
     drop(reports);
-    let mut worker_stores = Vec::with_capacity(workers.len());
-    for _ in &workers {
+    let mut worker_stores = Vec::with_capacity(workers);
+    for _ in &threads {
         let report = stores.recv().unwrap_or_else(|_| Err("its thread ended".into()));
         worker_stores.push(report.map_err(ServerError::Worker)?);
     }
@@ -160,14 +178,22 @@ pub fn start(
     let reloader = spawn("reload", move || run_reload(reload, &asked))?;
     let admin_door =
         Admin { readiness: readiness.clone(), metrics: shared.metrics().clone(), stores: worker_stores.into() };
+    let is_handover = inherited.is_handover();
+    proxies.widen(workers);
+    let shares = proxies.spread(workers).map_err(ServerError::System)?;
     let control = Control {
+        sockets: [(Door::Proxy, proxies)].into_iter().chain(admins.map(|admin| (Door::Admin, admin))).collect(),
         admin: admin_listener.map(|listener| (listener, admin_door)),
+        access_log: options.proxy.access_log.clone(),
         readiness: readiness.clone(),
         stops: stops.clone(),
+        drain_delay: options.drain_delay,
         handle_signals: options.handle_signals,
         ask_reload,
-        workers,
+        workers: threads,
     };
+    // Before the admin door opens: at one that was handed over, nobody may learn that this process is only starting.
+    readiness.serving();
     let (reports, started) = mpsc::channel();
     let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
     match started.recv() {
@@ -175,14 +201,50 @@ pub fn start(
         Ok(Err(error)) => return Err(ServerError::System(error)),
         Err(_) => return Err(ServerError::Worker("the control thread ended".into())),
     }
+    for (opener, share) in openers.into_iter().zip(shares) {
+        if opener.send(share).is_err() {
+            return Err(ServerError::Worker("its thread ended".into()));
+        }
+    }
     on_error.disarm();
     drain_on_error.disarm();
-    readiness.serving();
+    leave_on_error.disarm();
     tracing::info!(door = "proxy", address = %proxy, workers = options.workers, "listening");
     if let Some(address) = admin {
         tracing::info!(door = "admin", %address, "listening");
     }
+    inherited.ready();
+    if !is_handover {
+        supervisor::notify(supervisor::READY);
+    }
     Ok(Running { proxy, admin, control, stops })
+}
+
+/// The sockets of a door: those that were handed over, or else new ones.
+fn open(
+    door: Door,
+    inherited: &mut Inherited,
+    address: &ListenAddress,
+    workers: usize,
+) -> Result<Sockets, ServerError> {
+    let handed_over = inherited.of_door(door);
+    if handed_over.is_empty() {
+        let failed = |error| ServerError::Bind { door: door.name(), address: address.clone(), error };
+        return Sockets::bind(address, workers).map_err(failed);
+    }
+    let sockets = Sockets::adopt(handed_over).map_err(|error| ServerError::Inherited(error.to_string()))?;
+    tracing::info!(door = door.name(), "sockets were handed over, and the address that is configured is not looked at");
+    Ok(sockets)
+}
+
+/// The admin door's listener.
+fn one_tcp(sockets: &Sockets) -> Result<std::net::TcpListener, ServerError> {
+    let wrong = || ServerError::Inherited("the admin door takes one TCP socket".into());
+    let mut shares = sockets.spread(1).map_err(ServerError::System)?;
+    match shares.pop().as_mut().map(Vec::as_mut_slice) {
+        Some([Listener::Tcp(listener)]) => listener.try_clone().map_err(ServerError::System),
+        _ => Err(wrong()),
+    }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ServerError> {

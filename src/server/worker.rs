@@ -1,34 +1,42 @@
-//! A worker: one thread with a runtime, listener, pool and store of its own.
+//! A worker: one thread with a runtime, listeners, pool and store of its own.
 
+use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::listener::Listener;
+use super::listener::{AsyncListener, Listener};
 use super::{MakeStore, build_runtime};
-use crate::doors::proxy::{Proxy, ProxyOptions};
+use crate::doors::proxy::{Place, Proxy, ProxyOptions, Stream};
 use crate::gate::{Gate, Shared};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
-/// Connections of clients that a worker holds at once. More wait in the system's queue. At 64 KiB of buffers each way
-/// this is the most that a worker's clients can make it hold: 2 GiB, if every one of them is as slow as can be.
-const MAX_CONNECTIONS: usize = 16_384;
+/// Connections that are accepted in a row. The tasks of those that were accepted wait meanwhile, and so do all others.
+const ACCEPT_BATCH: u32 = 16;
 
 /// How long to wait before another `accept` when the system has no descriptor to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a failure to accept is logged: with no descriptor left, each attempt fails for as long as that lasts.
+const SAID_EVERY: Duration = Duration::from_secs(1);
 
 /// How often idle connections to upstreams are looked at.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub(super) struct Worker {
-    pub(super) listener: Listener,
+    /// Gives the listeners when connections are to be taken: when nothing can fail any more that would lose them.
+    pub(super) open: oneshot::Receiver<Vec<Listener>>,
     pub(super) proxy: ProxyOptions,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
@@ -41,7 +49,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs until drained. `report` is told of the store, or of what went wrong, before the first connection is taken.
+    /// Runs until drained. `report` is told of the store, or of what went wrong.
     pub(super) fn run(self, report: impl FnOnce(Result<Store, String>)) {
         let runtime = match build_runtime() {
             Ok(runtime) => runtime,
@@ -53,46 +61,50 @@ impl Worker {
     }
 
     async fn serve(self, report: impl FnOnce(Result<Store, String>)) {
-        let listener = self.listener.into_async().map_err(|error| error.to_string());
-        let (listener, store) = match listener.and_then(|listener| Ok((listener, (self.make_store)()?))) {
-            Ok(started) => started,
+        let store = match (self.make_store)() {
+            Ok(store) => store,
             Err(error) => return report(Err(error)),
         };
         report(Ok(store.clone()));
+        // Without listeners the server did not start.
+        let Ok(listeners) = self.open.await else { return };
+        let mut listeners = Listeners::new(listeners);
+        let admission = self.proxy.admission.clone();
         let metrics = self.shared.metrics().clone();
         let proxy = Proxy::new(Gate::new(self.shared, store), &self.proxy);
         let tasks = TaskTracker::new();
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut drained = pin!(self.drain.cancelled());
+        let mut said = None;
         loop {
-            let accepting = async {
-                // Never closed, so this ends only with a permit.
-                let permit = permits.clone().acquire_owned().await;
-                (listener.accept().await, permit)
-            };
-            let (accepted, permit) = tokio::select! {
-                () = self.drain.cancelled() => break,
+            let accepted = tokio::select! {
+                () = &mut drained => break,
                 _ = reaping.tick() => {
                     proxy.reap();
                     continue;
                 }
-                accepted = accepting => accepted,
+                accepted = poll_fn(|cx| listeners.poll_accept(cx)) => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    // Whoever is too many is told at once, which lets a load balancer try another process, and leaves
+                    // the system's queue to those who come when there is room again.
+                    let Ok(place) = admission.enter() else { continue };
                     let (proxy, drain) = (proxy.clone(), self.drain.clone());
-                    let open = Open::new(metrics.clone());
+                    let open = Open::new(metrics.clone(), place);
                     tasks.spawn_local(async move {
                         let _open = open;
-                        let _permit = permit;
                         proxy.serve_connection(stream, peer, drain).await;
                     });
                 }
-                Err(error) => pause(&error).await,
+                Err(error) => pause(&error, &metrics, &mut said).await,
+            }
+            if listeners.has_had_its_turn() {
+                yield_now().await;
             }
         }
-        drop(listener);
+        drop(listeners);
         tasks.close();
         let finished = async {
             tokio::select! {
@@ -106,25 +118,71 @@ impl Worker {
     }
 }
 
+/// A worker's listeners, which take turns.
+struct Listeners {
+    listeners: Vec<AsyncListener>,
+    next: usize,
+    in_a_row: u32,
+}
+
+impl Listeners {
+    fn new(listeners: Vec<Listener>) -> Self {
+        let listeners = listeners.into_iter().filter_map(|listener| {
+            // The runtime has its descriptors, and so has the socket: what is wrong here is the system's memory.
+            listener.into_async().inspect_err(|error| tracing::error!("a listener is deaf: {error}")).ok()
+        });
+        Self { listeners: listeners.collect(), next: 0, in_a_row: 0 }
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, IpAddr)>> {
+        let (first, second) = self.listeners.split_at(self.next);
+        let mut place = self.next;
+        for listener in second.iter().chain(first) {
+            place = if place + 1 < self.listeners.len() { place + 1 } else { 0 };
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                self.next = place;
+                self.in_a_row += 1;
+                return Poll::Ready(accepted);
+            }
+        }
+        self.in_a_row = 0;
+        Poll::Pending
+    }
+
+    /// Whether it is time for others to run.
+    fn has_had_its_turn(&mut self) -> bool {
+        let is_over = self.in_a_row >= ACCEPT_BATCH;
+        if is_over {
+            self.in_a_row = 0;
+        }
+        is_over
+    }
+}
+
 /// Waits if an `accept` failed for want of something that takes time to come back.
-async fn pause(error: &io::Error) {
+async fn pause(error: &io::Error, metrics: &Metrics, said: &mut Option<Instant>) {
     // The peer gave up while it waited: nothing is wrong here.
     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         return;
     }
-    tracing::warn!("cannot accept a connection: {error}");
+    metrics.accept_errors.inc();
+    if said.is_none_or(|said| said.elapsed() > SAID_EVERY) {
+        *said = Some(Instant::now());
+        tracing::warn!("cannot accept a connection: {error}");
+    }
     sleep(ACCEPT_PAUSE).await;
 }
 
 /// Counts a connection as open, and a panic that ends it.
 struct Open {
     metrics: Arc<Metrics>,
+    _place: Place,
 }
 
 impl Open {
-    fn new(metrics: Arc<Metrics>) -> Self {
+    fn new(metrics: Arc<Metrics>, place: Place) -> Self {
         metrics.connections.inc();
-        Self { metrics }
+        Self { metrics, _place: place }
     }
 }
 
@@ -142,11 +200,13 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doors::proxy::{Admission, ConnectionLimits};
 
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let open = Open::new(metrics.clone());
+        let admission = Admission::new(ConnectionLimits::default(), &metrics);
+        let open = Open::new(metrics.clone(), admission.enter().unwrap());
         assert_eq!((metrics.connections.get(), metrics.panics.get()), (1, 0));
         let panicked = std::thread::spawn(move || {
             let _open = open;

@@ -3,22 +3,23 @@
 //! A worker makes the line ([`line`]) and hands it to the one thread that writes ([`writer`]). It never waits for that
 //! thread: when the disk is slower than the requests, lines are dropped and counted.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prometheus::IntCounter;
 
 use self::line::Writer as LineWriter;
 use self::writer::Queue;
+use crate::gate::Judged;
 
 mod line;
 mod writer;
 
-pub(super) use self::line::{Record, Ruling, UpstreamUse};
+pub(super) use self::line::{Record, UpstreamUse};
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub(super) struct WorkerLog {
 impl WorkerLog {
     /// Begins the line of a request that was received just now, on the wall clock at `record.received`.
     pub(super) fn begin(self: &Rc<Self>, record: Record) -> Entry {
-        Entry { log: self.clone(), began: Instant::now(), record }
+        Entry { log: self.clone(), began: Instant::now(), sent: Cell::new(0), record }
     }
 }
 
@@ -89,20 +90,32 @@ impl WorkerLog {
 pub(super) struct Entry {
     log: Rc<WorkerLog>,
     began: Instant,
+    sent: Cell<u64>,
     /// What is known so far.
     pub(super) record: Record,
 }
 
 impl Entry {
-    /// How long ago the request was received.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+    /// When the request was received.
+    pub(super) const fn received(&self) -> Instant {
+        self.began
+    }
+
+    /// So many more bytes of the answer's body were handed over.
+    pub(super) fn sent(&self, bytes: usize) {
+        self.sent.set(self.sent.get() + bytes as u64);
+    }
+
+    /// The request's limits have decided.
+    pub(super) fn judged(&mut self, judged: &Judged) {
+        self.record.judged(judged.snapshot.rules(), &judged.verdict);
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
         self.record.duration = self.began.elapsed();
+        self.record.sent = self.sent.get();
         // Held for no longer than this line takes, and nothing in between comes back here.
         if let Ok(mut line) = self.log.line.try_borrow_mut() {
             self.log.queue.push(line.write(&self.record));
@@ -124,11 +137,12 @@ mod tests {
         let mut first = worker.begin(line::tests::record());
         let second = worker.begin(line::tests::record());
         first.record.status = 418;
+        first.sent(5);
         drop(second);
         drop(first);
         log.finish();
         let text = std::fs::read_to_string(file).unwrap();
         let statuses: Vec<_> = text.lines().map(|line| line.split("\" ").nth(1).unwrap()).collect();
-        assert_eq!((statuses, dropped.get()), (vec!["200 5 \"-", "418 5 \"-"], 0));
+        assert_eq!((statuses, dropped.get()), (vec!["200 0 \"-", "418 5 \"-"], 0));
     }
 }

@@ -13,6 +13,14 @@ use prometheus::IntCounter;
 use crate::engine::client_address::TrustedProxies;
 use crate::metrics::{ConnectionRefusal, Metrics};
 
+/// Connections in all, unless told otherwise. At 64 KiB of buffers each way this is the most that clients can make the
+/// process hold: 2 GiB, if every one of them is as slow as can be.
+pub const MAX_CONNECTIONS: usize = 16_384;
+
+/// Connections from one address, unless told otherwise: 170 browsers with six each behind one address of an office or a
+/// mobile network, and a sixteenth of all.
+pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
+
 /// How many connections clients may have.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
@@ -22,6 +30,12 @@ pub struct ConnectionLimits {
     pub per_address: Option<NonZeroU32>,
     /// Proxies bring the connections of many clients, so those that are trusted are not limited one by one.
     pub exempt: TrustedProxies,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { total: MAX_CONNECTIONS, per_address: Some(MAX_PER_ADDRESS), exempt: TrustedProxies::default() }
+    }
 }
 
 /// Why a connection is refused.

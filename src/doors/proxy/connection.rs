@@ -14,7 +14,7 @@ impl Proxy {
     /// that was on its way.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         let Some(opened) = self.acceptor.open(stream, peer, &drain).await else { return };
-        let Opened { stream, peer, tls, protocol } = opened;
+        let Opened { stream, peer, tls, protocol, permit: _permit } = opened;
         let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer.to_canonical()), tls));
         match protocol {
             Protocol::Http1 => http1::serve(self, stream, peer, drain).await,

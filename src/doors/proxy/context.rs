@@ -1,12 +1,16 @@
 //! What surrounds a request: its client, its deadlines, and the way back for what comes before the answer.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
+use super::access_log::UpstreamUse;
 use super::activity::Activity;
 use super::forwarding::{self, Peer};
 use super::http1::ClientIo;
+use super::upstream::Endpoint;
 use crate::engine::fields::Fields;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
@@ -15,6 +19,40 @@ pub(super) struct Context {
     pub(super) activity: Rc<Activity>,
     pub(super) peer: Rc<Peer>,
     pub(super) interim: Interim,
+    pub(super) attempts: Attempts,
+}
+
+/// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    last: RefCell<Option<Rc<Endpoint>>>,
+    count: Cell<u32>,
+    since: Cell<Option<Instant>>,
+}
+
+impl Attempts {
+    /// Another request begins.
+    pub(super) fn forget(&self) {
+        self.last.take();
+        self.count.set(0);
+    }
+
+    /// The request goes to this server now.
+    pub(super) fn begin(&self, endpoint: &Rc<Endpoint>, now: Instant) {
+        if self.count.get() == 0 {
+            self.since.set(Some(now));
+        }
+        self.count.set(self.count.get() + 1);
+        *self.last.borrow_mut() = Some(endpoint.clone());
+    }
+
+    /// What the access log says of them, when there is an answer or none will come. `received` is when the request was;
+    /// the clock of a connection stands still while it is served, and so may be a little before that.
+    pub(super) fn told(&self, received: Instant) -> Option<UpstreamUse> {
+        let address = self.last.borrow().as_ref()?.place();
+        let time = self.since.get().map_or(Duration::ZERO, |since| since.max(received).elapsed());
+        Some(UpstreamUse { address, time, attempts: self.count.get() })
+    }
 }
 
 /// Where interim responses (1xx) go.

@@ -7,10 +7,12 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 
+use self::access_log::{Entry, Record, WorkerLog};
 use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
@@ -26,6 +28,7 @@ use crate::store::Clock;
 
 mod access_log;
 mod activity;
+mod admission;
 mod connection;
 mod context;
 mod counters;
@@ -41,6 +44,7 @@ mod transport;
 mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
 pub use transport::{
@@ -110,6 +114,10 @@ pub struct ProxyOptions {
     pub timeouts: Timeouts,
     /// What is taken from a client at all.
     pub limits: DoorLimits,
+    /// The connections of all workers.
+    pub admission: Arc<Admission>,
+    /// Where requests are logged, if they are.
+    pub access_log: Option<AccessLog>,
 }
 
 /// A worker's proxy.
@@ -121,6 +129,7 @@ pub struct Proxy {
     generations: Generations,
     timeouts: Timeouts,
     limits: DoorLimits,
+    access_log: Option<Rc<WorkerLog>>,
     counters: Rc<Counters>,
     clock: Clock,
     date: RefCell<Date>,
@@ -133,10 +142,21 @@ struct Date {
     until: Option<Instant>,
 }
 
-/// A request from its fields until the last byte of its answer was handed over: it counts as in flight.
+/// A request from its fields until the last byte of its answer was handed over: it counts as in flight, and is logged at
+/// the end.
 #[derive(Debug)]
 struct Passage {
     _in_flight: Open,
+    entry: Option<Entry>,
+}
+
+impl Passage {
+    /// So many bytes of the answer's body were handed over.
+    fn sent(&self, bytes: usize) {
+        if let Some(entry) = &self.entry {
+            entry.sent(bytes);
+        }
+    }
 }
 
 impl Proxy {
@@ -147,6 +167,7 @@ impl Proxy {
         let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
         let acceptor = Acceptor {
             options: options.accept.clone(),
+            admission: options.admission.clone(),
             patience: options.timeouts.first_byte,
             metrics: metrics.clone(),
         };
@@ -158,6 +179,7 @@ impl Proxy {
             generations: options.generations,
             timeouts: options.timeouts,
             limits: options.limits,
+            access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters,
             clock: options.clock.clone(),
             date: RefCell::default(),
@@ -171,17 +193,40 @@ impl Proxy {
 
     /// Answers a request of any protocol. The passage ends with the answer's last byte.
     async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
-        let passage = Passage { _in_flight: self.counters.in_flight() };
-        let response = match self.decide(context, &mut request).await {
+        let entry = self.access_log.as_ref().map(|log| log.begin(self.record(context, &request)));
+        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
+        let response = match self.decide(context, &mut request, passage.entry.as_mut()).await {
             Ok(Ruled::Refused(reply)) => self.own(reply),
-            Ok(Ruled::Passed(way, judged)) => self.pass(context, request, way, &judged).await,
+            Ok(Ruled::Passed(way, judged)) => {
+                context.attempts.forget();
+                let response = self.pass(context, request, way, &judged).await;
+                if let Some(entry) = &mut passage.entry {
+                    entry.record.upstream = context.attempts.told(entry.received());
+                }
+                response
+            }
             Err(failure) => self.failed(&failure),
         };
+        if let Some(entry) = &mut passage.entry {
+            entry.record.status = response.status.as_u16();
+        }
         (response, passage)
     }
 
+    /// What the access log says of a request, as far as it is known at its beginning.
+    fn record(&self, context: &Context, request: &Request) -> Record {
+        let client = self.trusted_proxies.client(context.peer.address, &request.fields);
+        let subject = context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref());
+        Record::new(self.clock.now(), client, subject, request)
+    }
+
     /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
-    async fn decide(&self, context: &Context, request: &mut Request) -> Result<Ruled<'_>, Failure> {
+    async fn decide(
+        &self,
+        context: &Context,
+        request: &mut Request,
+        entry: Option<&mut Entry>,
+    ) -> Result<Ruled<'_>, Failure> {
         let host = target::check(request, self.limits.escaped_slashes)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
@@ -203,6 +248,9 @@ impl Proxy {
             now: self.clock.now(),
         };
         let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
+        if let Some(entry) = entry {
+            entry.judged(&judged);
+        }
         if judged.verdict.is_allowed() {
             return Ok(Ruled::Passed(way, judged));
         }

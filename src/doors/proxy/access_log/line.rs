@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use http::{Method, Version};
 
+use super::super::message::Request;
 use super::Format;
 use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
+use crate::engine::rules::Rules;
+use crate::engine::verdict::{Standing, Verdict};
 
 /// The status of a request whose client went away before there was an answer; nginx made this number known.
 const CLIENT_CLOSED: u16 = 499;
@@ -89,6 +92,57 @@ pub(in super::super) struct Record {
     pub(in super::super) limit: Option<Box<str>>,
     /// What is left of that limit.
     pub(in super::super) remaining: Option<u64>,
+}
+
+impl Record {
+    /// What is known of a request before anything is done with it.
+    pub(in super::super) fn new(received: Micros, client: IpAddr, subject: Option<&str>, request: &Request) -> Self {
+        let value = |name| request.fields.get(name).map(Box::from);
+        Self {
+            received,
+            client,
+            subject: subject.map(Box::from),
+            method: request.method.clone(),
+            target: request.target.as_str().into(),
+            version: request.version,
+            host: value("host"),
+            referer: value("referer"),
+            user_agent: value("user-agent"),
+            request_id: value("x-request-id"),
+            status: 0,
+            sent: 0,
+            duration: Duration::ZERO,
+            upstream: None,
+            ruling: None,
+            limit: None,
+            remaining: None,
+        }
+    }
+
+    /// Notes what became of the request by its limits, and the one that it hangs on: the one that binds, or the one that
+    /// would refuse, or the one that the store gave no answer for.
+    pub(super) fn judged(&mut self, rules: &Rules, verdict: &Verdict) {
+        let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
+        let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
+        let (ruling, limit) = match (verdict.standing, shadow, unanswered) {
+            (Standing::Denied, ..) => (Ruling::Denied, verdict.binding().map(|answer| answer.limit)),
+            (Standing::Unavailable, ..) => (Ruling::Error, unanswered.map(|unanswered| unanswered.limit)),
+            (Standing::Allowed, Some(shadow), _) => (Ruling::Shadow, Some(shadow.limit)),
+            (Standing::Allowed, None, Some(unanswered)) => (Ruling::Error, Some(unanswered.limit)),
+            (Standing::Allowed, None, None) if verdict.answers.is_empty() => (Ruling::Unlimited, None),
+            (Standing::Allowed, None, None) => {
+                let binding = verdict.binding().or(verdict.answers.first());
+                (Ruling::Allowed, binding.map(|answer| answer.limit))
+            }
+        };
+        self.ruling = Some(ruling);
+        self.limit = limit.and_then(|limit| rules.limit(limit)).map(|limit| limit.name.as_str().into());
+        let answer = match verdict.binding() {
+            Some(binding) if Some(binding.limit) == limit => Some(binding),
+            _ => verdict.answers.iter().find(|answer| Some(answer.limit) == limit),
+        };
+        self.remaining = answer.map(|answer| answer.decision.remaining);
+    }
 }
 
 /// Makes lines, one after the other in the same memory.
@@ -238,8 +292,11 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
 /// Text between quotes as nginx writes it: what could end the quotes or the line, move a terminal's cursor, or is no
 /// ASCII, is `\xHH`; and what is in `also`.
 fn quoted_text(line: &mut Vec<u8>, text: &[u8], also: &[u8]) {
+    if is_plain(text) && also.is_empty() {
+        return line.extend_from_slice(text);
+    }
     for &byte in text {
-        if matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\' && !also.contains(&byte) {
+        if is_plain(&[byte]) && !also.contains(&byte) {
             line.push(byte);
         } else {
             line.extend_from_slice(b"\\x");
@@ -248,12 +305,17 @@ fn quoted_text(line: &mut Vec<u8>, text: &[u8], also: &[u8]) {
     }
 }
 
+/// Whether nothing of it needs an escape, as nearly always.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+}
+
 /// `,"name":"value"`, if there is a value.
 fn text(line: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     let Some(value) = value else { return };
     key(line, name);
     line.push(b'"');
-    if value.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+    if is_plain(value) {
         line.extend_from_slice(value);
     } else {
         escaped(line, value);
@@ -395,7 +457,8 @@ pub(super) mod tests {
 
     #[test]
     fn no_value_can_end_its_line_or_its_quotes() {
-        let hostile: Vec<u8> = (0..=255).chain(*b"\x1b[2J\r\n1.2.3.4 - - \"\\").chain("\u{9b}é\u{2028}".bytes()).collect();
+        let hostile: Vec<u8> =
+            (0..=255).chain(*b"\x1b[2J\r\n1.2.3.4 - - \"\\").chain("\u{9b}é\u{2028}".bytes()).collect();
         let target: String = hostile.iter().map(|byte| char::from(*byte)).collect();
         let value = || Some(hostile.clone().into_boxed_slice());
         let record = Record {

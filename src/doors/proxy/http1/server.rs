@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::Activity;
-use super::super::context::{self, Interim};
+use super::super::context::{self, Attempts, Interim};
 use crate::metrics::DoorLimit;
 use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
@@ -223,7 +223,7 @@ impl Upload {
 pub(in super::super) async fn serve(proxy: Rc<Proxy>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
     let activity = Rc::new(Activity::new());
     let io = ClientIo::new(stream, activity.clone(), proxy.limits.body_bytes);
-    let context = context::Context { activity: activity.clone(), peer, interim: Interim::Http1(io.clone()) };
+    let context = context::Context { activity: activity.clone(), peer, interim: Interim::Http1(io.clone()), attempts: Attempts::default() };
     let overdue = |limit| proxy.counters.limited(limit);
     let connection = Connection { proxy: &proxy, io: &io, context, served: 0 };
     if activity.watch(&proxy.timeouts, connection.serve(drain), overdue).await.is_none() {
@@ -307,7 +307,7 @@ impl Connection<'_> {
         let response = self.proxy.failed(&failure);
         self.context.activity.exchange(false);
         let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
-        if self.respond(&asked, response).await.is_ok() {
+        if self.respond(&asked, response, None).await.is_ok() {
             self.close().await;
         }
     }
@@ -329,7 +329,7 @@ impl Connection<'_> {
         self.context.activity.exchange(framing != Framing::Empty);
         let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
         let request = Request { method, target, version, fields, body };
-        let Some((response, _passage)) = self.answer(request).await else {
+        let Some((response, passage)) = self.answer(request).await else {
             return Err(io::ErrorKind::ConnectionAborted.into());
         };
         let is_last = drain.is_cancelled() || self.served >= self.proxy.limits.requests;
@@ -337,7 +337,7 @@ impl Connection<'_> {
             self.proxy.counters.limited(DoorLimit::Requests);
         }
         asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
-        self.respond(&asked, response).await
+        self.respond(&asked, response, Some(&passage)).await
     }
 
     /// The answer to a request, `None` if the client has gone before there was one.
@@ -375,7 +375,7 @@ impl Connection<'_> {
     }
 
     /// Sends a response; returns whether another request may follow.
-    async fn respond(&self, asked: &Asked, mut response: Response) -> io::Result<bool> {
+    async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
         let wants_close = response.fields.remove("connection");
         if let ResponseBody::Tunnel(_) = response.body {
             return self.switch(response).await;
@@ -417,13 +417,19 @@ impl Connection<'_> {
             drop(response);
             poll_fn(|cx| self.io.poll_flush(cx)).await?;
         } else {
-            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, cx)).await?;
+            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, passage, cx)).await?;
         }
         Ok(stays && self.discard())
     }
 
     /// Sends a body. Ready when all of it was.
-    fn poll_body(&self, body: &mut ResponseBody, encoder: &mut Encoder, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_body(
+        &self,
+        body: &mut ResponseBody,
+        encoder: &mut Encoder,
+        passage: Option<&Passage>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
             if !self.io.outbox.borrow().has_room() && self.io.poll_flush(cx)?.is_pending() {
                 // A client that sends all of its request before it reads gets on with that meanwhile.
@@ -432,6 +438,9 @@ impl Connection<'_> {
             }
             let trailers = match body.poll_piece(cx) {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    if let Some(passage) = passage {
+                        passage.sent(data.len());
+                    }
                     encoder.data(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
                     if !body.is_end() {
                         continue;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::activity::DRAIN_PATIENCE;
+use super::super::admission::{self, Admission, Permit};
 use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER};
 use super::{ServerTls, Stream, TlsInfo};
@@ -57,6 +58,8 @@ pub(crate) struct Opened {
     pub(crate) tls: Option<TlsInfo>,
     /// What the client speaks.
     pub(crate) protocol: Protocol,
+    /// Its place among the connections of the peer.
+    pub(crate) permit: Permit,
 }
 
 /// What a client speaks.
@@ -80,6 +83,9 @@ enum Refused {
     /// The bytes that tell what it speaks did not come in time.
     #[error("the first bytes did not come within {0:?}")]
     FirstByteTimeout(Duration),
+    /// It is one too many.
+    #[error("{0}")]
+    Crowded(#[from] admission::Refused),
     /// The peer must send a PROXY header and did not.
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
@@ -104,7 +110,8 @@ impl Refused {
     /// What it counts as: one of [`crate::metrics::CONNECTION_FAILURES`], or nothing that anybody should look into.
     const fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Draining | Self::Io(_) => None,
+            // Who is one too many has a counter of its own.
+            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded(_) => None,
             Self::FirstByteTimeout(_) => Some("first_byte_timeout"),
             Self::ProxyHeader(_) | Self::CutOff => Some("proxy_header"),
             Self::Handshake(_) => Some("tls_handshake"),
@@ -121,17 +128,19 @@ pub(crate) struct Acceptor {
     pub(crate) options: AcceptOptions,
     /// How long a PROXY header may take, and then the first bytes of TLS or HTTP.
     pub(crate) patience: Duration,
+    /// The connections of all workers.
+    pub(crate) admission: Arc<Admission>,
     /// Where failures and handshakes are counted.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Acceptor {
     /// Takes a new connection of `peer` as far as HTTP; `None` if it came to an end before. One that has not sent a byte
-    /// yet ends when `drain` is cancelled; what has begun goes on.
+    /// yet ends soon after `drain` is cancelled; what has begun goes on.
     ///
     /// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
     pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
-        match open(stream, peer, &self.options, self.patience, drain).await {
+        match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
             Ok(opened) => {
                 if let Some(tls) = &opened.tls {
                     self.metrics.tls_handshake(tls.is_resumed);
@@ -153,14 +162,17 @@ async fn open(
     mut stream: Stream,
     peer: IpAddr,
     options: &AcceptOptions,
+    admission: &Arc<Admission>,
     patience: Duration,
     drain: &CancellationToken,
 ) -> Result<Opened, Refused> {
     let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
     let peer = if has_header { proxied_peer(&mut stream, peer, patience, drain).await? } else { peer };
+    // Before the handshake, which is what costs.
+    let permit = admission.admit(peer)?;
     let Some(tls) = &options.tls else {
         let protocol = sniff(&stream, patience, drain).await?;
-        return Ok(Opened { stream, peer, tls: None, protocol });
+        return Ok(Opened { stream, peer, tls: None, protocol, permit });
     };
     // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
     let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
@@ -172,7 +184,7 @@ async fn open(
     let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
     let (stream, info) = accepted.map_err(Refused::Handshake)?;
     let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok(Opened { stream, peer, tls: Some(info), protocol })
+    Ok(Opened { stream, peer, tls: Some(info), protocol, permit })
 }
 
 /// Takes the PROXY header off a connection; whose connection it is, which is the peer's own if the header does not say.
@@ -222,9 +234,9 @@ async fn first_bytes<T>(
             begun = readable(stream) => begun?,
             () = drain.cancelled() => tokio::select! {
                 biased;
-                // The runtime may not have heard yet of a byte that is there.
+                // A request may be on its way from a client that has connected a moment ago.
                 begun = readable(stream) => begun?,
-                () = yield_now() => return Err(Refused::Draining),
+                () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
             },
         }
         Ok(peek(stream, buffer, decide).await?)
@@ -260,6 +272,10 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
+    fn admission() -> Arc<Admission> {
+        Admission::new(admission::ConnectionLimits::default(), &Metrics::new().unwrap())
+    }
+
     fn options(from: &str) -> AcceptOptions {
         AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() }
     }
@@ -275,7 +291,8 @@ mod tests {
             drop(client);
         };
         let (options, drain) = (options(from), CancellationToken::new());
-        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, PATIENCE, &drain), sending);
+        let admission = admission();
+        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
         let found = match opened {
             Ok(mut opened) => {
                 let mut rest = String::new();
@@ -330,7 +347,7 @@ mod tests {
             client.write_all(sent.as_bytes()).await.unwrap();
             let drain = CancellationToken::new();
             let (options, patience) = (AcceptOptions::default(), Duration::from_millis(20));
-            let refused = open(Stream::Unix(stream), PEER, &options, patience, &drain).await.unwrap_err();
+            let refused = open(Stream::Unix(stream), PEER, &options, &admission(), patience, &drain).await.unwrap_err();
             assert!(matches!(refused, Refused::FirstByteTimeout(_)), "{sent}: {refused}");
         }
     }
@@ -340,11 +357,11 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), PATIENCE, &drain).await.unwrap_err();
+        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await.unwrap_err();
         assert!(matches!(refused, Refused::Draining), "{refused}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();
-        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), PATIENCE, &drain).await;
+        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await;
         assert_eq!(opened.unwrap().protocol, Protocol::Http1);
     }
 

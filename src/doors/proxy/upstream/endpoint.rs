@@ -29,7 +29,7 @@ const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 
 /// One address of a server, as one worker sees it.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(in super::super) struct Endpoint {
     pub(super) server: Rc<Server>,
     pub(super) address: Address,
     /// Idle connections of HTTP/1.1.
@@ -88,6 +88,14 @@ pub(super) enum State {
 }
 
 impl Endpoint {
+    /// Where it is: `127.0.0.1:3000`, or `unix:/run/app.sock`.
+    pub(in super::super) fn place(&self) -> String {
+        match &self.address {
+            Address::Network(address) => address.to_string(),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
+
     pub(super) fn new(server: Rc<Server>, address: Address, limits: Limits) -> Self {
         Self {
             server,

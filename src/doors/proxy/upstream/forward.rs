@@ -85,6 +85,7 @@ impl Forwarder {
             if !request.fields.contains("host") {
                 request.fields.append("host", endpoint.server.authority());
             }
+            context.attempts.begin(&endpoint, activity.now());
             let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());

@@ -33,6 +33,7 @@ mod pool;
 mod resolve;
 mod route;
 
+pub(super) use self::endpoint::Endpoint;
 pub(super) use endpoint::Lease;
 pub use health::HealthCheck;
 pub use route::Routes;

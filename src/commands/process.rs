@@ -1,0 +1,96 @@
+//! Flags of the process around the proxy: workers, connections, the end, the access log.
+
+use std::io;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::values::{parse_duration, parse_duration_or_zero};
+use crate::doors::proxy::{
+    AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS,
+};
+use crate::engine::client_address::TrustedProxies;
+use crate::metrics::Metrics;
+use crate::server::descriptors;
+
+/// Flags of the process around the proxy.
+#[derive(clap::Args, Debug)]
+pub(super) struct ProcessArgs {
+    /// Worker threads; one a core unless given
+    #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
+    workers: Option<NonZeroUsize>,
+
+    /// Connections of clients at once; 16384 unless given, or fewer if the system allows too few descriptors
+    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS")]
+    max_connections: Option<NonZeroUsize>,
+
+    /// Connections at once from one address, IPv6 ones by their /64; 0 for no limit. Trusted proxies are exempt
+    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS_PER_ADDRESS", default_value_t = MAX_PER_ADDRESS.get())]
+    max_connections_per_address: u32,
+
+    /// How long /readyz says 503 and connections are still taken after SIGTERM, until load balancers have noticed
+    #[arg(long, value_name = "DURATION", env = "WEIR_DRAIN_DELAY", default_value = "0s", value_parser = parse_duration_or_zero)]
+    pub(super) drain_delay: Duration,
+
+    /// How long requests may go on after SIGTERM and the drain delay
+    #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
+    pub(super) grace: Duration,
+
+    /// Where requests are logged: a file, stdout (or `-`) or stderr. SIGUSR1 and SIGHUP open the file again
+    #[arg(long, value_name = "FILE", env = "WEIR_ACCESS_LOG")]
+    access_log: Option<PathBuf>,
+
+    /// How requests are logged
+    #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json")]
+    access_log_format: AccessLogFormat,
+}
+
+/// `--access-log-format`
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum AccessLogFormat {
+    /// One JSON object a line, with upstream, limit and verdict.
+    Json,
+    /// The combined format of Apache and nginx.
+    Combined,
+}
+
+impl ProcessArgs {
+    /// Worker threads.
+    pub(super) fn workers(&self) -> NonZeroUsize {
+        self.workers.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+    }
+
+    /// Raises the limit of descriptors, and says how many connections there may be.
+    pub(super) fn admission(&self, trusted: &TrustedProxies, metrics: &Metrics) -> Arc<Admission> {
+        let limit = descriptors::raise_limit();
+        let fit = descriptors::connections_within(limit);
+        let total = self.max_connections.map_or(MAX_CONNECTIONS.min(fit), NonZeroUsize::get);
+        if total > fit {
+            tracing::warn!(
+                "--max-connections is {total}, and the {limit} file descriptors that the system allows are enough for \
+                 {fit}; raise the limit (`ulimit -n`, `LimitNOFILE=`)"
+            );
+        } else if total < MAX_CONNECTIONS && self.max_connections.is_none() {
+            tracing::warn!("no more than {total} connections are taken: the system allows {limit} file descriptors");
+        }
+        let per_address = NonZeroU32::new(self.max_connections_per_address);
+        Admission::new(ConnectionLimits { total, per_address, exempt: trusted.clone() }, metrics)
+    }
+
+    /// Opens the access log, if there is to be one. The error says which file it cannot open.
+    pub(super) fn access_log(&self, metrics: &Metrics) -> Result<Option<AccessLog>, String> {
+        let Some(path) = &self.access_log else { return Ok(None) };
+        let destination = match path.to_str() {
+            Some("-" | "stdout") => Destination::Stdout,
+            Some("stderr") => Destination::Stderr,
+            _ => Destination::File(path.clone()),
+        };
+        let format = match self.access_log_format {
+            AccessLogFormat::Json => Format::Json,
+            AccessLogFormat::Combined => Format::Combined,
+        };
+        let failed = |error: io::Error| format!("--access-log: cannot open {}: {error}", path.display());
+        AccessLog::start(destination, format, metrics.access_log_dropped.clone()).map(Some).map_err(failed)
+    }
+}

@@ -1,0 +1,110 @@
+//! Handing the listening sockets to a new process, so that a new binary takes over without a refused connection.
+//!
+//! The new process gets the same sockets, not others at the same address: what is in their queues is accepted by
+//! whichever process comes first. [`super::inherited`] is the other end.
+
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{self, Child, Command, ExitStatus};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use tokio::io::AsyncReadExt;
+use tokio::time::{sleep, timeout};
+
+use super::inherited::{Door, READY, READY_NAME, VARIABLE};
+
+/// How long the new process may take until its doors are open. It reads the rules and connects to nothing meanwhile, so
+/// one that takes longer hangs.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a process that has closed its end may take to have ended, so that the log can say how it did.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The first descriptor that is handed over (`SD_LISTEN_FDS_START`).
+const FIRST: i32 = 3;
+
+/// Starts the binary that is now at this process' path, with this process' arguments, and waits until it serves; returns
+/// its process id. The error is what went wrong; then there is no new process any more.
+///
+/// The path is the one by which this process was started, so a link that was pointed to a new version is followed.
+pub(super) async fn hand_over(sockets: Vec<(Door, OwnedFd)>) -> Result<u32, String> {
+    let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let mut successor = spawn(sockets, theirs).map_err(|error| format!("it cannot be started: {error}"))?;
+    let answer = timeout(READY_TIMEOUT, hear(ours)).await;
+    match answer {
+        Ok(Ok(answer)) if answer == READY => Ok(successor.release()),
+        Ok(Ok(_)) => Err(match successor.ended().await {
+            Some(status) => format!("it ended before it was ready: {status}"),
+            None => "it closed its end before it was ready".into(),
+        }),
+        Ok(Err(error)) => Err(format!("cannot hear from it: {error}")),
+        Err(_) => Err(format!("it was not ready within {READY_TIMEOUT:?}")),
+    }
+}
+
+fn spawn(sockets: Vec<(Door, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
+    let mut arguments = env::args_os();
+    let program = arguments.next().ok_or_else(|| io::Error::other("this process does not know its own path"))?;
+    let mut names: Vec<_> = sockets.iter().map(|(door, _)| door.name()).collect();
+    names.push(READY_NAME);
+    let descriptors = sockets.into_iter().map(|(_, descriptor)| descriptor).chain([OwnedFd::from(ready)]);
+    let mappings = (FIRST..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd }).collect();
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("LISTEN_FDS", names.len().to_string())
+        .env("LISTEN_FDNAMES", names.join(":"))
+        .env(VARIABLE, process::id().to_string())
+        .env_remove("LISTEN_PID")
+        .env_remove("LISTEN_FDS_FIRST_FD")
+        .fd_mappings(mappings)
+        .map_err(io::Error::other)?;
+    // The command has our copy of the other end, and goes with it: else its end would not be heard.
+    command.spawn().map(|child| Successor(Some(child)))
+}
+
+/// All that the new process says. It closes its end after that, or when it ends.
+async fn hear(ours: UnixStream) -> io::Result<Vec<u8>> {
+    ours.set_nonblocking(true)?;
+    let mut answer = Vec::new();
+    tokio::net::UnixStream::from_std(ours)?.take(READY.len() as u64 + 1).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+/// A new process that is not ready yet, and is killed if nobody waits for it any more.
+struct Successor(Option<Child>);
+
+impl Successor {
+    /// It goes its own way. If it ends before this process does, this process is too near its own end to care.
+    fn release(&mut self) -> u32 {
+        self.0.take().map_or(0, |child| child.id())
+    }
+
+    /// How it has ended, if it does now.
+    async fn ended(&mut self) -> Option<ExitStatus> {
+        let child = self.0.as_mut()?;
+        let end = async {
+            loop {
+                match child.try_wait() {
+                    Ok(Some(status)) => return Some(status),
+                    Ok(None) => sleep(Duration::from_millis(10)).await,
+                    Err(_) => return None,
+                }
+            }
+        };
+        timeout(EXIT_TIMEOUT, end).await.ok().flatten()
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // An error says that it has ended already; either way there is no waiting.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Sockets that this process was started with: by systemd, or by a Weir that it takes over from.
+//!
+//! Both come as `sd_listen_fds(3)` says: descriptors from 3 on, `LISTEN_FDS` of them, with names in `LISTEN_FDNAMES`.
+//! systemd puts this process' id in `LISTEN_PID`, so that no child of it takes the sockets for its own. A Weir that hands
+//! over can't know the id before there is the process, so it puts its own id in [`VARIABLE`], which holds for its
+//! children and not for theirs.
+
+use std::env;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::parent_id;
+
+use listenfd::ListenFd;
+use socket2::{Domain, SockRef, Type};
+
+use super::ServerError;
+use super::listener::Listener;
+
+/// Holds the id of the process that hands its sockets over.
+pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
+
+/// The name of the socket on which the one who hands over waits to hear [`READY`].
+pub(super) const READY_NAME: &str = "handover";
+
+/// What the new process says when its doors are open.
+pub(super) const READY: &[u8] = b"ready";
+
+/// What a listening socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    Proxy,
+    Admin,
+}
+
+impl Door {
+    /// Its name in the log and among handed-over sockets.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// What a name among the handed-over sockets means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Listener(Door),
+    Ready,
+}
+
+/// The sockets that this process was started with.
+#[derive(Debug, Default)]
+pub(super) struct Inherited {
+    sockets: Vec<(Door, Listener)>,
+    ready: Option<UnixStream>,
+}
+
+impl Inherited {
+    /// Takes them, once. None if there are none, or if they are for another process.
+    pub(super) fn take() -> Result<Self, ServerError> {
+        let variable = |name| env::var(name).unwrap_or_default();
+        let is_handover = variable(VARIABLE) == parent_id().to_string() && variable("LISTEN_PID").is_empty();
+        let is_activation = variable("LISTEN_PID") == std::process::id().to_string();
+        if !is_handover && !is_activation {
+            return Ok(Self::default());
+        }
+        let names = env::var("LISTEN_FDNAMES").ok();
+        Self::of(ListenFd::from_env(), names.as_deref()).map_err(ServerError::Inherited)
+    }
+
+    fn of(mut descriptors: ListenFd, names: Option<&str>) -> Result<Self, String> {
+        let mut inherited = Self::default();
+        for (place, meaning) in meanings(names, descriptors.len())?.into_iter().enumerate() {
+            match meaning {
+                Meaning::Listener(door) => inherited.sockets.push((door, listener(&mut descriptors, place)?)),
+                Meaning::Ready => {
+                    let (family, kind) = (Domain::UNIX.into(), Type::STREAM.into());
+                    inherited.ready = descriptors
+                        .take_custom(place, family, kind, "unix stream socket")
+                        .map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        Ok(inherited)
+    }
+
+    /// The sockets of a door; from now on they are not in here any more.
+    pub(super) fn of_door(&mut self, door: Door) -> Vec<Listener> {
+        self.sockets.extract_if(.., |(of, _)| *of == door).map(|(_, listener)| listener).collect()
+    }
+
+    /// Whether another Weir waits to be told that the doors are open.
+    pub(super) const fn is_handover(&self) -> bool {
+        self.ready.is_some()
+    }
+
+    /// Tells the one who hands over, if there is one, that the doors are open.
+    pub(super) fn ready(self) {
+        if let Some(Err(error)) = self.ready.map(|mut ready| ready.write_all(READY)) {
+            tracing::warn!("whoever started this process does not hear that it is ready: {error}");
+        }
+    }
+}
+
+/// What the sockets are for. One without a name is the proxy's: `systemd-socket-activate` gives none unless told to.
+fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
+    let Some(names) = names.filter(|names| !names.is_empty()) else {
+        return Ok(vec![Meaning::Listener(Door::Proxy); count]);
+    };
+    let names: Vec<_> = names.split(':').collect();
+    if names.len() != count {
+        return Err(format!("LISTEN_FDS says {count} and LISTEN_FDNAMES has {} names", names.len()));
+    }
+    let meaning = |name: &str| match name {
+        "proxy" | "unknown" | "" => Ok(Meaning::Listener(Door::Proxy)),
+        "admin" => Ok(Meaning::Listener(Door::Admin)),
+        READY_NAME => Ok(Meaning::Ready),
+        _ => Err(format!("`{name}` is no door; write `FileDescriptorName=proxy` or `=admin` in the socket's unit")),
+    };
+    names.into_iter().map(meaning).collect()
+}
+
+fn listener(descriptors: &mut ListenFd, place: usize) -> Result<Listener, String> {
+    let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(Listener::Tcp);
+    let unix = || descriptors.take_unix_listener(place).ok().flatten().map(Listener::Unix);
+    let listener =
+        tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
+    if SockRef::from(&listener).is_listener().unwrap_or(false) {
+        Ok(listener)
+    } else {
+        Err(format!("socket {place} does not listen; it may be one of an accepted connection (`Accept=yes`)"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_which_door_a_socket_is_for() {
+        use Meaning::{Listener, Ready};
+        let (proxy, admin) = (Listener(Door::Proxy), Listener(Door::Admin));
+        for (names, count, expected) in [
+            (None, 2, vec![proxy, proxy]),
+            (Some(""), 1, vec![proxy]),
+            (Some("unknown"), 1, vec![proxy]),
+            (Some("proxy:admin:proxy:handover"), 4, vec![proxy, admin, proxy, Ready]),
+            (None, 0, vec![]),
+        ] {
+            assert_eq!(meanings(names, count), Ok(expected), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_door_is_an_error_that_says_what_would_be_one() {
+        for (names, count, part) in [("weir.socket", 1, "FileDescriptorName=proxy"), ("proxy", 2, "has 1 names")] {
+            let error = meanings(Some(names), count).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

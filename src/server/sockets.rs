@@ -1,0 +1,113 @@
+//! The listening sockets of a door, and which worker accepts from which.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::listener::{self, ListenAddress, Listener};
+
+/// The sockets of a door, each once. The workers have copies that are the same sockets to the system, and so has a
+/// process that takes over.
+///
+/// A socket that is closed resets the connections in its queue, even if others listen at its address. So no socket that
+/// was taken over is ever left out, whatever the number of workers is now.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    listeners: Vec<Listener>,
+}
+
+impl Sockets {
+    /// Binds one for each of the workers, or one for all where the system can't spread connections over several.
+    pub(super) fn bind(address: &ListenAddress, workers: usize) -> io::Result<Self> {
+        Ok(Self { listeners: listener::bind(address, workers)? })
+    }
+
+    /// Takes sockets that another process has bound and set up, well or not.
+    pub(super) fn adopt(listeners: Vec<Listener>) -> io::Result<Self> {
+        for listener in &listeners {
+            listener::prepare(listener)?;
+        }
+        Ok(Self { listeners })
+    }
+
+    /// Where the door listens; the first place, if there are several.
+    pub(super) fn address(&self) -> io::Result<Option<ListenAddress>> {
+        self.listeners.first().map(Listener::address).transpose()
+    }
+
+    /// Adds sockets until each worker has one of its own, if the system lets it. To be called as late as can be: a
+    /// connection that comes to a new socket is lost if the process does not start after all.
+    pub(super) fn widen(&mut self, workers: usize) {
+        while self.listeners.len() < workers {
+            match self.listeners.first().map(listener::bind_another) {
+                Some(Ok(listener)) => self.listeners.push(listener),
+                Some(Err(error)) => {
+                    tracing::debug!("workers share a listening socket: {error}");
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The sockets of each worker: every socket has one, and every worker has one.
+    pub(super) fn spread(&self, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
+        let mut shares: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
+        let count = self.listeners.len().max(workers);
+        for (place, listener) in self.listeners.iter().cycle().take(count).enumerate() {
+            if let Some(share) = shares.get_mut(place % workers) {
+                share.push(listener.try_clone()?);
+            }
+        }
+        Ok(shares)
+    }
+
+    /// Copies for another process.
+    pub(super) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        self.listeners.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Spreads `sockets` over `workers`, and checks that a connection to any socket reaches a worker.
+    #[track_caller]
+    fn check(sockets: usize, workers: usize, widen: bool, expected: &[usize]) {
+        let bound = Sockets::bind(&"127.0.0.1:0".parse().unwrap(), sockets).unwrap();
+        let mut adopted = Sockets::adopt(bound.listeners).unwrap();
+        if widen {
+            adopted.widen(workers);
+        }
+        let shares = adopted.spread(workers).unwrap();
+        assert_eq!(shares.iter().map(Vec::len).collect::<Vec<_>>(), expected);
+        let address = adopted.address().unwrap().unwrap().tcp().unwrap();
+        drop(adopted);
+        // The system chooses the socket, so many connections reach all of them.
+        let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let accept = |listener: &Listener| match listener {
+            Listener::Tcp(listener) => std::iter::from_fn(|| listener.accept().ok()).count(),
+            Listener::Unix(_) => 0,
+        };
+        assert_eq!(shares.iter().flatten().map(accept).sum::<usize>(), clients.len());
+    }
+
+    #[test]
+    fn every_socket_has_a_worker_and_every_worker_a_socket() {
+        check(2, 2, true, &[1, 1]);
+        check(5, 2, true, &[3, 2]);
+        check(1, 3, true, &[1, 1, 1]);
+        check(1, 3, false, &[1, 1, 1]);
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_bound_twice_is_shared() {
+        let alone = Listener::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
+        let mut sockets = Sockets::adopt(vec![alone]).unwrap();
+        sockets.widen(2);
+        assert_eq!(sockets.listeners.len(), 1);
+        assert_eq!(sockets.spread(2).unwrap().len(), 2);
+    }
+}
