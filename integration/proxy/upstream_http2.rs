@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::upstream_tls::{self, server_config};
+use crate::support::certificates::Authority;
 use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
@@ -128,15 +129,14 @@ fn requests_share_a_connection() {
 #[test]
 fn a_server_over_tls_chooses() {
     for protocols in [vec![b"h2".to_vec(), b"http/1.1".to_vec()], vec![b"h2".to_vec()]] {
-        let (mut config, ca) = server_config(&["localhost"]);
+        let authority = Authority::new();
+        let mut config = server_config(&authority, &["localhost"]);
         config.alpn_protocols = protocols;
         let upstream = Http2Upstream::start_over(Some(config), |_, request, respond| async move {
             say(respond, format!("{:?}", request.version()));
         });
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("ca.pem");
-        std::fs::write(&file, ca).unwrap();
-        let weir = upstream_tls::weir(&format!("https://localhost:{}", upstream.address.port()), Some(&file), None);
+        let url = format!("https://localhost:{}", upstream.address.port());
+        let weir = upstream_tls::weir(&url, Some(&authority.path("ca.pem")), None);
         let mut client = weir.connect();
         for _ in 0..2 {
             let response = client.get("/");
