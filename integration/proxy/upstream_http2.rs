@@ -178,6 +178,33 @@ fn a_request_that_the_server_broke_off_is_not() {
 }
 
 #[test]
+fn a_response_that_breaks_off_is_counted() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let upstream = Http2Upstream::start(move |_, _, mut respond| {
+        let held = held.clone();
+        async move {
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            stream.send_data(Bytes::from_static(b"abc"), false).unwrap();
+            // A reset takes back what has not been sent.
+            held.acquire().await.unwrap().forget();
+            stream.send_reset(Reason::INTERNAL_ERROR);
+        }
+    });
+    let weir = upstream.weir();
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.head().unwrap().status(), 200);
+    assert_eq!((client.line(), client.line()), ("3".into(), "abc".into()));
+    gate.add_permits(1);
+    client.expect_end();
+    eventually("it is counted", || match weir.metric("weir_upstream_errors_total{reason=\"body\"}") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+}
+
+#[test]
 fn a_server_of_http1_alone_is_a_502() {
     let upstream = Upstream::start(|wire, _| {
         wire.send("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
