@@ -22,10 +22,17 @@ struct TlsUpstream {
 }
 
 impl TlsUpstream {
-    /// Answers with the name that it was asked for by SNI.
+    /// Answers in HTTP/1.1 with the name that it was asked for by SNI.
     fn start(names: &[&str]) -> Self {
+        Self::choosing(names, &[])
+    }
+
+    /// As [`Self::start`], and agrees on the first of these protocols that the other side offers.
+    fn choosing(names: &[&str], protocols: &[&str]) -> Self {
         let authority = Authority::new();
-        let config = Arc::new(server_config(&authority, names));
+        let mut config = server_config(&authority, names);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
@@ -149,4 +156,12 @@ fn an_upstream_without_tls_is_refused() {
     });
     let weir = weir(&format!("https://{}", upstream.address), None, None);
     check_refused(&weir, &weir.connect().get("/"));
+}
+
+#[test]
+fn an_upgrade_is_never_asked_for_in_http2() {
+    let upstream = TlsUpstream::choosing(&["localhost"], &["h2", "http/1.1"]);
+    let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    assert_eq!(weir.connect().get_with("/", &upgrade).text(), "localhost");
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::super::context::Context;
 use super::super::counters::Counters;
 use super::super::failure::UpstreamError;
+use super::super::forwarding;
 use super::super::http1::SendFailed;
 use super::super::log::Throttle;
 use super::super::message::{Request, RequestBody, Response};
@@ -172,9 +173,11 @@ impl Forwarder {
     /// Sends a request over a connection that is there or a new one.
     async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
         let mut was_refused = false;
+        // HTTP/2 has no upgrades (RFC 9113 section 8.6).
+        let may_share = forwarding::upgrade(&request.fields).is_none();
         loop {
             let (connected, was_reused) =
-                match self.connector.connection(lease.endpoint(), context.activity.now()).await {
+                match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
                     Ok(connected) => connected,
                     Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
                 };
