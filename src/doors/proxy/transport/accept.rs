@@ -51,8 +51,6 @@ impl Default for AcceptOptions {
 pub(crate) struct Opened {
     /// The connection; no byte of HTTP has been taken from it.
     pub(crate) stream: Stream,
-    /// The peer, by the word of a load balancer if it sent a PROXY header.
-    pub(crate) peer: IpAddr,
     /// What the handshake came to, if there was one.
     pub(crate) tls: Option<TlsInfo>,
     /// What the client speaks.
@@ -126,53 +124,74 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Takes a new connection of `peer` as far as HTTP; `None` if it came to an end before. One that has not sent a byte
-    /// yet ends when `drain` is cancelled; what has begun goes on.
+    /// Whose connection a new one of `peer` is: the peer's own, or whoever's its PROXY header says. `None` if it came to an
+    /// end before that.
     ///
-    /// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
+    /// One that has not sent a byte yet ends when `drain` is cancelled.
+    pub(crate) async fn identify(
+        &self,
+        mut stream: Stream,
+        peer: IpAddr,
+        drain: &CancellationToken,
+    ) -> Option<(Stream, IpAddr)> {
+        if !self.must_send_header(peer) {
+            return Some((stream, peer));
+        }
+        let client = proxied_peer(&mut stream, peer, self.patience, drain).await;
+        self.counted(peer, client).map(|client| (stream, client))
+    }
+
+    fn must_send_header(&self, peer: IpAddr) -> bool {
+        self.options.proxy_protocol_from.iter().any(|network| network.contains(&peer))
+    }
+
+    /// Takes a connection as far as HTTP; `None` if it came to an end before.
+    ///
+    /// One that has not sent a byte yet ends when `drain` is cancelled; what has begun goes on. Plain HTTP/1.1 costs one
+    /// `recv` that looks at its first bytes.
     pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
-        match open(stream, peer, &self.options, self.patience, drain).await {
-            Ok(opened) => {
-                if let Some(tls) = &opened.tls {
-                    self.metrics.tls_handshake(tls.is_resumed);
-                }
-                Some(opened)
-            }
-            Err(refused) => {
+        let opened = match &self.options.tls {
+            None => self.open_plain(stream, drain).await,
+            Some(tls) => self.open_tls(stream, tls, drain).await,
+        };
+        self.counted(peer, opened)
+    }
+
+    async fn open_plain(&self, stream: Stream, drain: &CancellationToken) -> Result<Opened, Refused> {
+        let protocol = sniff(&stream, self.patience, drain).await?;
+        Ok(Opened { stream, tls: None, protocol })
+    }
+
+    async fn open_tls(
+        &self,
+        mut stream: Stream,
+        tls: &ServerTls,
+        drain: &CancellationToken,
+    ) -> Result<Opened, Refused> {
+        // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
+        let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
+        if first_bytes(&stream, &mut [0; 1], is_method, self.patience, drain).await? == Some(true) {
+            refuse_plain(&mut stream).await;
+            return Err(Refused::PlainHttp);
+        }
+        let deadline = self.options.handshake_timeout;
+        let accepted = timeout(deadline, tls.accept(stream)).await.map_err(|_| Refused::HandshakeTimeout(deadline))?;
+        let (stream, info) = accepted.map_err(Refused::Handshake)?;
+        self.metrics.tls_handshake(info.is_resumed);
+        let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+        Ok(Opened { stream, tls: Some(info), protocol })
+    }
+
+    fn counted<T>(&self, peer: IpAddr, outcome: Result<T, Refused>) -> Option<T> {
+        outcome
+            .inspect_err(|refused| {
+                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
                 if let Some(reason) = refused.reason() {
                     self.metrics.connection_failed(reason);
                 }
-                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
-                None
-            }
-        }
+            })
+            .ok()
     }
-}
-
-async fn open(
-    mut stream: Stream,
-    peer: IpAddr,
-    options: &AcceptOptions,
-    patience: Duration,
-    drain: &CancellationToken,
-) -> Result<Opened, Refused> {
-    let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
-    let peer = if has_header { proxied_peer(&mut stream, peer, patience, drain).await? } else { peer };
-    let Some(tls) = &options.tls else {
-        let protocol = sniff(&stream, patience, drain).await?;
-        return Ok(Opened { stream, peer, tls: None, protocol });
-    };
-    // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
-    let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
-    if first_bytes(&stream, &mut [0; 1], is_method, patience, drain).await? == Some(true) {
-        refuse_plain(&mut stream).await;
-        return Err(Refused::PlainHttp);
-    }
-    let accepted = timeout(options.handshake_timeout, tls.accept(stream)).await;
-    let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
-    let (stream, info) = accepted.map_err(Refused::Handshake)?;
-    let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok(Opened { stream, peer, tls: Some(info), protocol })
 }
 
 /// Takes the PROXY header off a connection; whose connection it is, which is the peer's own if the header does not say.
@@ -258,10 +277,25 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
+    /// A network that [`PEER`] is not in.
+    const NOBODY: &str = "192.0.2.0/24";
+
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn options(from: &str) -> AcceptOptions {
-        AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() }
+    /// Takes a connection of [`PEER`] as [`Acceptor`] does, where `from` must send PROXY headers.
+    async fn open(
+        stream: UnixStream,
+        from: &str,
+        patience: Duration,
+        drain: &CancellationToken,
+    ) -> Result<(IpAddr, Opened), Refused> {
+        let options = AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() };
+        let acceptor = Acceptor { options, patience, metrics: Arc::new(Metrics::new().unwrap()) };
+        let (mut stream, mut peer) = (Stream::Unix(stream), PEER);
+        if acceptor.must_send_header(peer) {
+            peer = proxied_peer(&mut stream, peer, patience, drain).await?;
+        }
+        Ok((peer, acceptor.open_plain(stream, drain).await?))
     }
 
     /// Sends `sent` piece by piece and then closes; expects `peer` and `protocol`, and `rest` to be left to read.
@@ -274,13 +308,13 @@ mod tests {
             }
             drop(client);
         };
-        let (options, drain) = (options(from), CancellationToken::new());
-        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, PATIENCE, &drain), sending);
+        let drain = CancellationToken::new();
+        let (opened, ()) = tokio::join!(open(stream, from, PATIENCE, &drain), sending);
         let found = match opened {
-            Ok(mut opened) => {
+            Ok((peer, mut opened)) => {
                 let mut rest = String::new();
                 opened.stream.read_to_string(&mut rest).await.unwrap();
-                Ok((opened.peer.to_string(), opened.protocol, rest))
+                Ok((peer.to_string(), opened.protocol, rest))
             }
             Err(refused) => Err(refused.to_string()),
         };
@@ -291,7 +325,6 @@ mod tests {
     #[tokio::test]
     async fn the_protocol_is_known_as_soon_as_the_bytes_differ_from_the_preface() {
         let preface = str::from_utf8(PREFACE).unwrap();
-        let none = "192.0.2.0/24";
         for (sent, protocol) in [
             (&["GET / HTTP/1.1\r\n\r\n"][..], Protocol::Http1),
             (&["P", "OST / HTTP/1.1\r\n\r\n"], Protocol::Http1),
@@ -301,9 +334,9 @@ mod tests {
             (&[preface], Protocol::Http2),
             (&["PRI", " * HTTP/2.0\r\n", "\r\nSM\r\n\r\n", "more"], Protocol::Http2),
         ] {
-            check(none, sent, Ok(("10.0.0.1", protocol, &sent.concat()))).await;
+            check(NOBODY, sent, Ok(("10.0.0.1", protocol, &sent.concat()))).await;
         }
-        check(none, &[], Err("the peer closed without a byte")).await;
+        check(NOBODY, &[], Err("the peer closed without a byte")).await;
     }
 
     #[tokio::test]
@@ -320,7 +353,7 @@ mod tests {
         check("10.0.0.0/8", &[line], Err("the peer closed without a byte")).await;
         check("10.0.0.0/8", &[], Err("the peer closed without a byte")).await;
         // From others it is what it looks like: a request line that is none.
-        check("192.0.2.0/24", &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
+        check(NOBODY, &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
     }
 
     #[tokio::test]
@@ -329,8 +362,8 @@ mod tests {
             let (mut client, stream) = UnixStream::pair().unwrap();
             client.write_all(sent.as_bytes()).await.unwrap();
             let drain = CancellationToken::new();
-            let (options, patience) = (AcceptOptions::default(), Duration::from_millis(20));
-            let refused = open(Stream::Unix(stream), PEER, &options, patience, &drain).await.unwrap_err();
+            let patience = Duration::from_millis(20);
+            let refused = open(stream, NOBODY, patience, &drain).await.unwrap_err();
             assert!(matches!(refused, Refused::FirstByteTimeout(_)), "{sent}: {refused}");
         }
     }
@@ -340,12 +373,12 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), PATIENCE, &drain).await.unwrap_err();
+        let refused = open(stream, NOBODY, PATIENCE, &drain).await.unwrap_err();
         assert!(matches!(refused, Refused::Draining), "{refused}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();
-        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), PATIENCE, &drain).await;
-        assert_eq!(opened.unwrap().protocol, Protocol::Http1);
+        let opened = open(stream, NOBODY, PATIENCE, &drain).await;
+        assert_eq!(opened.unwrap().1.protocol, Protocol::Http1);
     }
 
     #[test]
