@@ -277,7 +277,7 @@ impl Activity {
 
 /// How long a connection without a request is kept when the process is to end. A request that crosses our close on its
 /// way would be lost; a round trip takes less than this nearly everywhere.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ten years, for a timeout that is so long that the clock cannot add it.
 const FOREVER: Duration = Duration::from_hours(87_600);

@@ -13,11 +13,8 @@ impl Proxy {
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
     /// that was on its way.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        let Some((stream, peer)) = self.acceptor.identify(stream, peer, &drain).await else { return };
-        // As soon as it is known whose it is: one that says nothing has its place too.
-        let Ok(_permit) = self.admission.admit(peer) else { return };
         let Some(opened) = self.acceptor.open(stream, peer, &drain).await else { return };
-        let Opened { stream, tls, protocol } = opened;
+        let Opened { stream, peer, tls, protocol, permit: _permit } = opened;
         let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer.to_canonical()), tls));
         match protocol {
             Protocol::Http1 => http1::serve(self, stream, peer, drain).await,

@@ -44,7 +44,7 @@ mod transport;
 mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
-pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place, Refused};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
 pub use http1::HeadLimits;
 pub use limits::DoorLimits;
 pub use transport::{
@@ -129,7 +129,6 @@ pub struct Proxy {
     generations: Generations,
     timeouts: Timeouts,
     limits: DoorLimits,
-    admission: Arc<Admission>,
     access_log: Option<Rc<WorkerLog>>,
     counters: Rc<Counters>,
     clock: Clock,
@@ -168,6 +167,7 @@ impl Proxy {
         let upstreams = Upstreams::new(&options.upstream, &options.timeouts, &counters);
         let acceptor = Acceptor {
             options: options.accept.clone(),
+            admission: options.admission.clone(),
             patience: options.timeouts.first_byte,
             metrics: metrics.clone(),
         };
@@ -179,7 +179,6 @@ impl Proxy {
             generations: options.generations,
             timeouts: options.timeouts,
             limits: options.limits,
-            admission: options.admission.clone(),
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters,
             clock: options.clock.clone(),
@@ -217,7 +216,8 @@ impl Proxy {
     /// What the access log says of a request, as far as it is known at its beginning.
     fn record(&self, context: &Context, request: &Request) -> Record {
         let client = self.trusted_proxies.client(context.peer.address, &request.fields);
-        Record::new(self.clock.now(), client, request)
+        let subject = context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref());
+        Record::new(self.clock.now(), client, subject, request)
     }
 
     /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.

@@ -96,12 +96,12 @@ pub(in super::super) struct Record {
 
 impl Record {
     /// What is known of a request before anything is done with it.
-    pub(in super::super) fn new(received: Micros, client: IpAddr, request: &Request) -> Self {
+    pub(in super::super) fn new(received: Micros, client: IpAddr, subject: Option<&str>, request: &Request) -> Self {
         let value = |name| request.fields.get(name).map(Box::from);
         Self {
             received,
             client,
-            subject: None,
+            subject: subject.map(Box::from),
             method: request.method.clone(),
             target: request.target.as_str().into(),
             version: request.version,

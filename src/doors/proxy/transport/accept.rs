@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::activity::DRAIN_PATIENCE;
+use super::super::admission::{self, Admission, Permit};
 use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER};
 use super::{ServerTls, Stream, TlsInfo};
@@ -51,10 +52,14 @@ impl Default for AcceptOptions {
 pub(crate) struct Opened {
     /// The connection; no byte of HTTP has been taken from it.
     pub(crate) stream: Stream,
+    /// The peer, by the word of a load balancer if it sent a PROXY header.
+    pub(crate) peer: IpAddr,
     /// What the handshake came to, if there was one.
     pub(crate) tls: Option<TlsInfo>,
     /// What the client speaks.
     pub(crate) protocol: Protocol,
+    /// Its place among the connections of the peer.
+    pub(crate) permit: Permit,
 }
 
 /// What a client speaks.
@@ -78,6 +83,9 @@ enum Refused {
     /// The bytes that tell what it speaks did not come in time.
     #[error("the first bytes did not come within {0:?}")]
     FirstByteTimeout(Duration),
+    /// It is one too many.
+    #[error("{0}")]
+    Crowded(#[from] admission::Refused),
     /// The peer must send a PROXY header and did not.
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
@@ -102,7 +110,8 @@ impl Refused {
     /// What it counts as: one of [`crate::metrics::CONNECTION_FAILURES`], or nothing that anybody should look into.
     const fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Draining | Self::Io(_) => None,
+            // Who is one too many has a counter of its own.
+            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded(_) => None,
             Self::FirstByteTimeout(_) => Some("first_byte_timeout"),
             Self::ProxyHeader(_) | Self::CutOff => Some("proxy_header"),
             Self::Handshake(_) => Some("tls_handshake"),
@@ -119,79 +128,63 @@ pub(crate) struct Acceptor {
     pub(crate) options: AcceptOptions,
     /// How long a PROXY header may take, and then the first bytes of TLS or HTTP.
     pub(crate) patience: Duration,
+    /// The connections of all workers.
+    pub(crate) admission: Arc<Admission>,
     /// Where failures and handshakes are counted.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Acceptor {
-    /// Whose connection a new one of `peer` is: the peer's own, or whoever's its PROXY header says. `None` if it came to an
-    /// end before that.
+    /// Takes a new connection of `peer` as far as HTTP; `None` if it came to an end before. One that has not sent a byte
+    /// yet ends soon after `drain` is cancelled; what has begun goes on.
     ///
-    /// One that has not sent a byte yet ends when `drain` is cancelled.
-    pub(crate) async fn identify(
-        &self,
-        mut stream: Stream,
-        peer: IpAddr,
-        drain: &CancellationToken,
-    ) -> Option<(Stream, IpAddr)> {
-        if !self.must_send_header(peer) {
-            return Some((stream, peer));
-        }
-        let client = proxied_peer(&mut stream, peer, self.patience, drain).await;
-        self.counted(peer, client).map(|client| (stream, client))
-    }
-
-    fn must_send_header(&self, peer: IpAddr) -> bool {
-        self.options.proxy_protocol_from.iter().any(|network| network.contains(&peer))
-    }
-
-    /// Takes a connection as far as HTTP; `None` if it came to an end before.
-    ///
-    /// One that has not sent a byte yet ends when `drain` is cancelled; what has begun goes on. Plain HTTP/1.1 costs one
-    /// `recv` that looks at its first bytes.
+    /// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
     pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
-        let opened = match &self.options.tls {
-            None => self.open_plain(stream, drain).await,
-            Some(tls) => self.open_tls(stream, tls, drain).await,
-        };
-        self.counted(peer, opened)
-    }
-
-    async fn open_plain(&self, stream: Stream, drain: &CancellationToken) -> Result<Opened, Refused> {
-        let protocol = sniff(&stream, self.patience, drain).await?;
-        Ok(Opened { stream, tls: None, protocol })
-    }
-
-    async fn open_tls(
-        &self,
-        mut stream: Stream,
-        tls: &ServerTls,
-        drain: &CancellationToken,
-    ) -> Result<Opened, Refused> {
-        // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
-        let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
-        if first_bytes(&stream, &mut [0; 1], is_method, self.patience, drain).await? == Some(true) {
-            refuse_plain(&mut stream).await;
-            return Err(Refused::PlainHttp);
-        }
-        let deadline = self.options.handshake_timeout;
-        let accepted = timeout(deadline, tls.accept(stream)).await.map_err(|_| Refused::HandshakeTimeout(deadline))?;
-        let (stream, info) = accepted.map_err(Refused::Handshake)?;
-        self.metrics.tls_handshake(info.is_resumed);
-        let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-        Ok(Opened { stream, tls: Some(info), protocol })
-    }
-
-    fn counted<T>(&self, peer: IpAddr, outcome: Result<T, Refused>) -> Option<T> {
-        outcome
-            .inspect_err(|refused| {
-                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
+        match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
+            Ok(opened) => {
+                if let Some(tls) = &opened.tls {
+                    self.metrics.tls_handshake(tls.is_resumed);
+                }
+                Some(opened)
+            }
+            Err(refused) => {
                 if let Some(reason) = refused.reason() {
                     self.metrics.connection_failed(reason);
                 }
-            })
-            .ok()
+                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
+                None
+            }
+        }
     }
+}
+
+async fn open(
+    mut stream: Stream,
+    peer: IpAddr,
+    options: &AcceptOptions,
+    admission: &Arc<Admission>,
+    patience: Duration,
+    drain: &CancellationToken,
+) -> Result<Opened, Refused> {
+    let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
+    let peer = if has_header { proxied_peer(&mut stream, peer, patience, drain).await? } else { peer };
+    // Before the handshake, which is what costs.
+    let permit = admission.admit(peer)?;
+    let Some(tls) = &options.tls else {
+        let protocol = sniff(&stream, patience, drain).await?;
+        return Ok(Opened { stream, peer, tls: None, protocol, permit });
+    };
+    // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
+    let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
+    if first_bytes(&stream, &mut [0; 1], is_method, patience, drain).await? == Some(true) {
+        refuse_plain(&mut stream).await;
+        return Err(Refused::PlainHttp);
+    }
+    let accepted = timeout(options.handshake_timeout, tls.accept(stream)).await;
+    let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
+    let (stream, info) = accepted.map_err(Refused::Handshake)?;
+    let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+    Ok(Opened { stream, peer, tls: Some(info), protocol, permit })
 }
 
 /// Takes the PROXY header off a connection; whose connection it is, which is the peer's own if the header does not say.
@@ -241,9 +234,9 @@ async fn first_bytes<T>(
             begun = readable(stream) => begun?,
             () = drain.cancelled() => tokio::select! {
                 biased;
-                // The runtime may not have heard yet of a byte that is there.
+                // A request may be on its way from a client that has connected a moment ago.
                 begun = readable(stream) => begun?,
-                () = yield_now() => return Err(Refused::Draining),
+                () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
             },
         }
         Ok(peek(stream, buffer, decide).await?)
@@ -277,25 +270,14 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
-    /// A network that [`PEER`] is not in.
-    const NOBODY: &str = "192.0.2.0/24";
-
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Takes a connection of [`PEER`] as [`Acceptor`] does, where `from` must send PROXY headers.
-    async fn open(
-        stream: UnixStream,
-        from: &str,
-        patience: Duration,
-        drain: &CancellationToken,
-    ) -> Result<(IpAddr, Opened), Refused> {
-        let options = AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() };
-        let acceptor = Acceptor { options, patience, metrics: Arc::new(Metrics::new().unwrap()) };
-        let (mut stream, mut peer) = (Stream::Unix(stream), PEER);
-        if acceptor.must_send_header(peer) {
-            peer = proxied_peer(&mut stream, peer, patience, drain).await?;
-        }
-        Ok((peer, acceptor.open_plain(stream, drain).await?))
+    fn admission() -> Arc<Admission> {
+        Admission::new(admission::ConnectionLimits::default(), &Metrics::new().unwrap())
+    }
+
+    fn options(from: &str) -> AcceptOptions {
+        AcceptOptions { proxy_protocol_from: vec![from.parse().unwrap()], ..AcceptOptions::default() }
     }
 
     /// Sends `sent` piece by piece and then closes; expects `peer` and `protocol`, and `rest` to be left to read.
@@ -308,13 +290,14 @@ mod tests {
             }
             drop(client);
         };
-        let drain = CancellationToken::new();
-        let (opened, ()) = tokio::join!(open(stream, from, PATIENCE, &drain), sending);
+        let (options, drain) = (options(from), CancellationToken::new());
+        let admission = admission();
+        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
         let found = match opened {
-            Ok((peer, mut opened)) => {
+            Ok(mut opened) => {
                 let mut rest = String::new();
                 opened.stream.read_to_string(&mut rest).await.unwrap();
-                Ok((peer.to_string(), opened.protocol, rest))
+                Ok((opened.peer.to_string(), opened.protocol, rest))
             }
             Err(refused) => Err(refused.to_string()),
         };
@@ -325,6 +308,7 @@ mod tests {
     #[tokio::test]
     async fn the_protocol_is_known_as_soon_as_the_bytes_differ_from_the_preface() {
         let preface = str::from_utf8(PREFACE).unwrap();
+        let none = "192.0.2.0/24";
         for (sent, protocol) in [
             (&["GET / HTTP/1.1\r\n\r\n"][..], Protocol::Http1),
             (&["P", "OST / HTTP/1.1\r\n\r\n"], Protocol::Http1),
@@ -334,9 +318,9 @@ mod tests {
             (&[preface], Protocol::Http2),
             (&["PRI", " * HTTP/2.0\r\n", "\r\nSM\r\n\r\n", "more"], Protocol::Http2),
         ] {
-            check(NOBODY, sent, Ok(("10.0.0.1", protocol, &sent.concat()))).await;
+            check(none, sent, Ok(("10.0.0.1", protocol, &sent.concat()))).await;
         }
-        check(NOBODY, &[], Err("the peer closed without a byte")).await;
+        check(none, &[], Err("the peer closed without a byte")).await;
     }
 
     #[tokio::test]
@@ -353,7 +337,7 @@ mod tests {
         check("10.0.0.0/8", &[line], Err("the peer closed without a byte")).await;
         check("10.0.0.0/8", &[], Err("the peer closed without a byte")).await;
         // From others it is what it looks like: a request line that is none.
-        check(NOBODY, &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
+        check("192.0.2.0/24", &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
     }
 
     #[tokio::test]
@@ -362,8 +346,8 @@ mod tests {
             let (mut client, stream) = UnixStream::pair().unwrap();
             client.write_all(sent.as_bytes()).await.unwrap();
             let drain = CancellationToken::new();
-            let patience = Duration::from_millis(20);
-            let refused = open(stream, NOBODY, patience, &drain).await.unwrap_err();
+            let (options, patience) = (AcceptOptions::default(), Duration::from_millis(20));
+            let refused = open(Stream::Unix(stream), PEER, &options, &admission(), patience, &drain).await.unwrap_err();
             assert!(matches!(refused, Refused::FirstByteTimeout(_)), "{sent}: {refused}");
         }
     }
@@ -373,12 +357,12 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(stream, NOBODY, PATIENCE, &drain).await.unwrap_err();
+        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await.unwrap_err();
         assert!(matches!(refused, Refused::Draining), "{refused}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();
-        let opened = open(stream, NOBODY, PATIENCE, &drain).await;
-        assert_eq!(opened.unwrap().1.protocol, Protocol::Http1);
+        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await;
+        assert_eq!(opened.unwrap().protocol, Protocol::Http1);
     }
 
     #[test]
