@@ -120,7 +120,7 @@ fn check_curl(url: &str, version: &str, flags: &[&str]) {
     assert!(std::fs::read(&got).unwrap() == content, "the file came back changed");
     assert_eq!(curl(&[&format!("{url}/page?x=%2f")]), format!("GET /page?x=%2f\n{version} 200"));
     assert_eq!(curl(&["-d", "a=b", &format!("{url}/form")]), format!("POST /form\n{version} 200"));
-    let head = curl(&["-I", &format!("{url}/head")]);
+    let head = curl(&["-I", &format!("{url}/head")]).to_lowercase();
     assert!(head.contains("content-length: 10") && head.ends_with(&format!("\n{version} 200")), "{head}");
 }
 

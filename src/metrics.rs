@@ -164,10 +164,18 @@ pub enum DoorLimit {
     DownloadRate,
     /// Nothing moved in time after an upgrade.
     TunnelTimeout,
+    /// A client took too many requests back at once.
+    Http2Resets,
+    /// A client sent too many frames that are neither requests nor bodies.
+    Http2ControlFrames,
+    /// A client broke the rules of HTTP/2 too often, or in a way that costs too much.
+    Http2Errors,
+    /// A client did not answer a PING.
+    Http2PingTimeout,
 }
 
 impl DoorLimit {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Target,
         Self::HeaderBytes,
         Self::HeaderCount,
@@ -180,6 +188,10 @@ impl DoorLimit {
         Self::UploadRate,
         Self::DownloadRate,
         Self::TunnelTimeout,
+        Self::Http2Resets,
+        Self::Http2ControlFrames,
+        Self::Http2Errors,
+        Self::Http2PingTimeout,
     ];
 
     const fn label(self) -> &'static str {
@@ -196,6 +208,10 @@ impl DoorLimit {
             Self::UploadRate => "upload_rate",
             Self::DownloadRate => "download_rate",
             Self::TunnelTimeout => "tunnel_timeout",
+            Self::Http2Resets => "http2_resets",
+            Self::Http2ControlFrames => "http2_control_frames",
+            Self::Http2Errors => "http2_errors",
+            Self::Http2PingTimeout => "http2_ping_timeout",
         }
     }
 }

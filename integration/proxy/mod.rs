@@ -12,5 +12,6 @@ mod limiting;
 mod tls;
 mod waiting;
 mod retrying;
+mod upstream_http2;
 mod upstream_tls;
 mod upstreams;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::http2_flags::Http2Args;
 use super::values::parse_duration;
 use crate::doors::proxy::{DoorLimits, HeadLimits, Timeouts};
 use crate::engine::path::EscapedSlashes;
@@ -56,6 +57,9 @@ pub(super) struct DoorArgs {
     /// What `%2F` and `%5C` in a path are: `keep` (text, forwarded as it is) or `reject` (a 400)
     #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = parse_escaped_slashes)]
     escaped_slashes: EscapedSlashes,
+
+    #[command(flatten)]
+    http2: Http2Args,
 }
 
 impl DoorArgs {
@@ -68,6 +72,7 @@ impl DoorArgs {
             },
             body_bytes: self.max_body_bytes,
             requests: self.max_requests,
+            http2: self.http2.limits(),
             escaped_slashes: self.escaped_slashes,
         }
     }

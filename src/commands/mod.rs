@@ -9,6 +9,7 @@ pub mod check;
 mod config_file;
 mod door_flags;
 pub mod explain;
+mod http2_flags;
 mod logging;
 mod process;
 pub mod replay;

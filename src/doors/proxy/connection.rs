@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::forwarding::Peer;
 use super::transport::{Opened, Protocol, Stream};
-use super::{Proxy, http1};
+use super::{Proxy, http1, http2};
 
 impl Proxy {
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -18,7 +18,7 @@ impl Proxy {
         let peer = Rc::new(Peer::new(peer, self.trusted_proxies.contains(peer.to_canonical()), tls));
         match protocol {
             Protocol::Http1 => http1::serve(self, stream, peer, drain).await,
-            Protocol::Http2 => {}
+            Protocol::Http2 => http2::serve(self, stream, peer, drain).await,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::activity::Activity;
 use super::forwarding::{self, Peer};
 use super::http1::ClientIo;
 use super::upstream::Endpoint;
+use super::http2::Responder;
 use crate::engine::fields::Fields;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
@@ -20,6 +21,12 @@ pub(super) struct Context {
     pub(super) peer: Rc<Peer>,
     pub(super) interim: Interim,
     pub(super) attempts: Attempts,
+}
+
+impl Context {
+    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, interim: Interim) -> Self {
+        Self { activity, peer, interim, attempts: Attempts::default() }
+    }
 }
 
 /// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
@@ -60,6 +67,8 @@ impl Attempts {
 pub(super) enum Interim {
     /// Into an HTTP/1 connection, before the response.
     Http1(Rc<ClientIo>),
+    /// Onto a stream of HTTP/2, before the response.
+    Http2(Rc<Responder>),
 }
 
 impl Interim {
@@ -68,6 +77,14 @@ impl Interim {
         forwarding::strip(&mut fields);
         match self {
             Self::Http1(io) => io.interim(status, &fields),
+            Self::Http2(responder) => responder.interim(status, &fields),
+        }
+    }
+
+    /// The limits have been asked. If the client has taken its request back meanwhile, nothing comes after this.
+    pub(super) async fn judged(&self) {
+        if let Self::Http2(responder) = self {
+            responder.judged().await;
         }
     }
 }

@@ -123,13 +123,18 @@ impl Peer {
         Self { address, text: address.to_string(), is_trusted, tls }
     }
 
+    /// The scheme of what it asks for.
+    pub(super) const fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
     /// it is trusted.
     pub(super) fn forward(&self, version: Version, fields: &mut Fields) {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";
         const HOST: &str = "x-forwarded-host";
-        let proto = if self.tls.is_some() { "https" } else { "http" };
+        let proto = self.scheme();
         // Copied, as the list that it stands in is written to.
         let host = fields.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {

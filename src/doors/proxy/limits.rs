@@ -1,6 +1,7 @@
 //! What the door itself takes, whatever the rules say.
 
 use super::http1::HeadLimits;
+use super::http2::Http2Limits;
 use crate::engine::path::EscapedSlashes;
 
 /// How much of everything the proxy takes from a client.
@@ -13,6 +14,8 @@ pub struct DoorLimits {
     /// Requests of one connection; the last is answered with `Connection: close`. So that a client which stays for ever
     /// comes to another process now and then.
     pub requests: u32,
+    /// The connections of HTTP/2.
+    pub http2: Http2Limits,
     /// What `%2F` and `%5C` in a path mean.
     pub escaped_slashes: EscapedSlashes,
 }
@@ -23,6 +26,7 @@ impl Default for DoorLimits {
             head: HeadLimits::default(),
             body_bytes: 1 << 30,
             requests: 100_000,
+            http2: Http2Limits::default(),
             escaped_slashes: EscapedSlashes::default(),
         }
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Method, StatusCode, Version};
 
-use super::http1;
+use super::{http1, http2};
 use crate::engine::fields::Fields;
 use crate::engine::reply::Reply;
 
@@ -51,6 +51,8 @@ pub(super) enum RequestBody {
     Empty,
     /// What follows the fields on an HTTP/1 connection.
     Http1(http1::Upload),
+    /// What follows the fields on a stream of HTTP/2.
+    Http2(Box<http2::Upload>),
 }
 
 /// What a response carries.
@@ -60,6 +62,8 @@ pub(super) enum ResponseBody {
     Text(Bytes),
     /// What an upstream sends by HTTP/1.
     Http1(http1::Download),
+    /// What an upstream sends by HTTP/2.
+    Http2(Box<http2::Download>),
     /// Another protocol, to which an upstream has switched: there is no HTTP on the connection any more.
     Tunnel(Box<http1::Tunnel>),
 }
@@ -84,6 +88,7 @@ impl RequestBody {
         match self {
             Self::Empty => Poll::Ready(None),
             Self::Http1(body) => body.poll_piece(cx),
+            Self::Http2(body) => body.poll_piece(cx),
         }
     }
 
@@ -97,6 +102,7 @@ impl RequestBody {
         match self {
             Self::Empty => true,
             Self::Http1(body) => body.is_end(),
+            Self::Http2(body) => body.is_end(),
         }
     }
 
@@ -105,6 +111,7 @@ impl RequestBody {
         match self {
             Self::Empty => Some(0),
             Self::Http1(body) => body.length(),
+            Self::Http2(body) => body.length(),
         }
     }
 }
@@ -116,14 +123,17 @@ impl ResponseBody {
             Self::Text(text) if text.is_empty() => Poll::Ready(None),
             Self::Text(text) => Poll::Ready(Some(Ok(Piece::Data(std::mem::take(text))))),
             Self::Http1(body) => body.poll_piece(cx),
+            Self::Http2(body) => body.poll_piece(cx),
             Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
     /// Goes on with the request that this answers, while nobody has room for the answer.
     pub(super) fn drive_upload(&mut self, cx: &mut Context<'_>) {
-        if let Self::Http1(body) = self {
-            body.drive_upload(cx);
+        match self {
+            Self::Http1(body) => body.drive_upload(cx),
+            Self::Http2(body) => body.drive_upload(cx),
+            Self::Text(_) | Self::Tunnel(_) => {}
         }
     }
 
@@ -137,6 +147,7 @@ impl ResponseBody {
         match self {
             Self::Text(text) => text.is_empty(),
             Self::Http1(body) => body.is_end(),
+            Self::Http2(body) => body.is_end(),
             Self::Tunnel(_) => true,
         }
     }
@@ -146,6 +157,7 @@ impl ResponseBody {
         match self {
             Self::Text(text) => Some(text.len() as u64),
             Self::Http1(body) => body.length(),
+            Self::Http2(body) => body.length(),
             Self::Tunnel(_) => Some(0),
         }
     }

@@ -3,7 +3,7 @@
 //! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass), [`forwarding`] (what a proxy
 //! takes away and adds) and [`upstream`]; what goes wrong on the way becomes an answer in [`failure`]. A client's
 //! connection is one task ([`connection`]), and all that happens for its request happens in it, the upstream's
-//! connection included ([`http1`]).
+//! connection included ([`http1`], [`http2`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -36,6 +36,7 @@ mod echo;
 mod failure;
 mod forwarding;
 mod http1;
+mod http2;
 mod limits;
 mod log;
 mod message;
@@ -46,6 +47,7 @@ mod upstream;
 pub use access_log::{AccessLog, Destination, Format};
 pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
 pub use http1::HeadLimits;
+pub use http2::Http2Limits;
 pub use limits::DoorLimits;
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
@@ -251,6 +253,7 @@ impl Proxy {
         if let Some(entry) = entry {
             entry.judged(&judged);
         }
+        context.interim.judged().await;
         if judged.verdict.is_allowed() {
             return Ok(Ruled::Passed(way, judged));
         }

@@ -197,6 +197,8 @@ impl Connection {
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => trailers,
                 Poll::Ready(None) => Fields::new(),
                 Poll::Ready(Some(Err(error))) => {
+                    // Without its body this is another request, which must not be sent in place of the first.
+                    self.has_taken = true;
                     self.upload = None;
                     self.is_persistent = false;
                     return Poll::Ready(Err(UploadError::Client(error)));

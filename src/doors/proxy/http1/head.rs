@@ -111,6 +111,7 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
         Ok(Status::Partial) => {
             return Err(if bytes.contains(&b'\n') { HeadError::Bytes } else { HeadError::Target });
         }
+        Err(Error::Version) => return Err(version_error(bytes)),
         Err(error) => return Err(HeadError::from(error)),
     };
     only_crlf(&bytes[..length])?;
@@ -127,6 +128,20 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     let head =
         RequestHead { method, target: target.to_owned(), version, fields: read.fields, framing, options: read.options };
     Ok(Some((head, skipped + length)))
+}
+
+/// Whether a request line ends in another version of HTTP, or in something else.
+fn version_error(bytes: &[u8]) -> HeadError {
+    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    match (words.next(), words.next()) {
+        (Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor]), None)
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            HeadError::Version
+        }
+        _ => HeadError::Malformed("a request line is a method, a target and a version, with one space between them"),
+    }
 }
 
 /// The method, the version and the spaces of a request line, at most. Methods that are longer exist nowhere.
@@ -360,10 +375,12 @@ mod tests {
             ("\nGET / HTTP/1.1\r\n\r\n", "Malformed"),
             (" GET / HTTP/1.1\r\n\r\n", "Malformed"),
             ("GET  / HTTP/1.1\r\n\r\n", "Malformed"),
-            ("GET /a b HTTP/1.1\r\n\r\n", "Version"),
+            ("GET /a b HTTP/1.1\r\n\r\n", "Malformed"),
             ("GET / HTTP/1.1 \r\n\r\n", "Malformed"),
             ("GET / HTTP/2.0\r\n\r\n", "Version"),
-            ("GET / http/1.1\r\n\r\n", "Version"),
+            ("GET / http/1.1\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.10\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.2\r\n\r\n", "Version"),
             ("GET /\r\n\r\n", "Malformed"),
             ("GET / HTTP/1.1\r\nHost : x\r\n\r\n", "Malformed"),
             ("GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "Malformed"),

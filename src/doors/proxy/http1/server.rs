@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::Activity;
-use super::super::context::{self, Attempts, Interim};
+use super::super::context::{self, Interim};
 use crate::metrics::DoorLimit;
 use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
@@ -223,7 +223,7 @@ impl Upload {
 pub(in super::super) async fn serve(proxy: Rc<Proxy>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
     let activity = Rc::new(Activity::new());
     let io = ClientIo::new(stream, activity.clone(), proxy.limits.body_bytes);
-    let context = context::Context { activity: activity.clone(), peer, interim: Interim::Http1(io.clone()), attempts: Attempts::default() };
+    let context = context::Context::new(activity.clone(), peer, Interim::Http1(io.clone()));
     let overdue = |limit| proxy.counters.limited(limit);
     let connection = Connection { proxy: &proxy, io: &io, context, served: 0 };
     if activity.watch(&proxy.timeouts, connection.serve(drain), overdue).await.is_none() {

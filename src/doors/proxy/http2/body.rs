@@ -5,12 +5,15 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
+use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderMap};
 
 use super::convert;
+use super::stream::Responder;
 use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::forwarding;
 use crate::doors::proxy::message::{BodyError, Piece, RequestBody, ResponseBody};
+use crate::engine::fields::Fields;
 
 /// A body that comes.
 ///
@@ -104,14 +107,24 @@ pub(in super::super) struct Upload {
     allowed: u64,
     /// The bound that `allowed` began with.
     limit: u64,
+    /// Whom to tell to go on, if the client waits for that before it sends the body.
+    awaits_continue: Option<Rc<Responder>>,
 }
 
 impl Upload {
-    pub(super) const fn new(incoming: Incoming, activity: Rc<Activity>, limit: u64) -> Self {
-        Self { incoming, activity, allowed: limit, limit }
+    pub(super) const fn new(
+        incoming: Incoming,
+        activity: Rc<Activity>,
+        limit: u64,
+        awaits_continue: Option<Rc<Responder>>,
+    ) -> Self {
+        Self { incoming, activity, allowed: limit, limit, awaits_continue }
     }
 
     pub(in super::super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        if let Some(responder) = self.awaits_continue.take() {
+            responder.interim(StatusCode::CONTINUE, &Fields::new());
+        }
         let polled = self.incoming.poll_piece(cx);
         match &polled {
             Poll::Pending => self.activity.awaits_upload(),

@@ -21,6 +21,7 @@ use super::convert;
 use super::watch::{Traffic, Watched};
 use crate::doors::proxy::context::Context as Surroundings;
 use crate::doors::proxy::failure::UpstreamError;
+use crate::doors::proxy::http1::{HeadError, SendFailed};
 use crate::doors::proxy::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::doors::proxy::upstream::Lease;
 
@@ -70,20 +71,6 @@ impl Drop for Shared {
     }
 }
 
-/// A request that got no response.
-#[derive(Debug)]
-pub(in super::super) struct SendFailed {
-    pub(in super::super) error: UpstreamError,
-    pub(in super::super) lease: Lease,
-    /// The request as it was, if nothing of its body was taken.
-    pub(in super::super) request: Option<Request>,
-    /// Whether the upstream may have worked on it. If not, whatever its method, it can go another way (RFC 9113 section
-    /// 8.7).
-    pub(in super::super) was_sent: bool,
-    /// Whether some of a response has come.
-    pub(in super::super) was_answered: bool,
-}
-
 impl Connection {
     /// Speaks HTTP/2 on a new stream. Its other end has said by ALPN, or is known, to do so too.
     pub(in super::super) async fn connect<S>(stream: S) -> io::Result<Self>
@@ -123,6 +110,9 @@ impl Connection {
     }
 
     /// Sends a request and waits for the response's fields. Without room it waits for that too, until its deadline.
+    ///
+    /// A request that fails was not sent if the upstream says that it has not worked on it and will not: whatever its
+    /// method, it can go another way (RFC 9113 section 8.7).
     pub(in super::super) async fn send(
         &self,
         mut request: Request,
@@ -131,7 +121,7 @@ impl Connection {
     ) -> Result<Response, Box<SendFailed>> {
         let head = match head(&request, context) {
             Ok(head) => head,
-            Err(error) => return Err(failed(error, lease, Some(request), false, false)),
+            Err(error) => return Err(failed(error, lease, Some(request), false)),
         };
         let is_end = request.body.is_end();
         // The handle that sends is a new one: one that has sent waits until its last request was.
@@ -139,7 +129,7 @@ impl Connection {
         let (mut response, stream) = match sender.send_request(head, is_end) {
             Ok(sent) => sent,
             Err(error) => {
-                return Err(failed(UpstreamError::Closed(io_error(error)), lease, Some(request), false, false));
+                return Err(failed(UpstreamError::Closed(io_error(error)), lease, Some(request), false));
             }
         };
         drop(sender);
@@ -164,7 +154,6 @@ impl Connection {
         match received {
             Ok(response) => Ok(respond(response, upload, lease, active)),
             Err(fault) => {
-                let was_answered = interim > 0;
                 let (error, was_sent) = match fault {
                     Fault::Error(error) => (error, true),
                     Fault::Stream(error) => {
@@ -172,13 +161,14 @@ impl Connection {
                         (UpstreamError::Closed(io_error(error)), was_sent)
                     }
                 };
-                // What of the body was taken is gone.
-                let again = upload.untouched().map(|body| Request { body, ..request });
-                Err(failed(error, lease, again, was_sent, was_answered))
+                let again = upload.untouched().filter(|_| interim == 0).map(|body| Request { body, ..request });
+                Err(failed(error, lease, again, was_sent))
             }
         }
     }
 }
+
+const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there are too many interim responses"));
 
 /// Why there is no response.
 enum Fault {
@@ -186,14 +176,8 @@ enum Fault {
     Stream(h2::Error),
 }
 
-fn failed(
-    error: UpstreamError,
-    lease: Lease,
-    request: Option<Request>,
-    was_sent: bool,
-    was_answered: bool,
-) -> Box<SendFailed> {
-    Box::new(SendFailed { error, lease, request, was_sent, was_answered })
+fn failed(error: UpstreamError, lease: Lease, request: Option<Request>, was_sent: bool) -> Box<SendFailed> {
+    Box::new(SendFailed { error, lease, request, was_sent })
 }
 
 fn io_error(error: h2::Error) -> io::Error {
@@ -213,7 +197,9 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, UpstreamError> {
     let authority = request.fields.get("host").unwrap_or_default();
     let uri = Uri::builder().scheme(context.peer.scheme()).authority(authority).path_and_query(request.target.as_str());
-    let uri = uri.build().map_err(|_| UpstreamError::Malformed("HTTP/2 has no way to say its target"))?;
+    let uri = uri
+        .build()
+        .map_err(|_| UpstreamError::Upload(BodyError::Malformed("HTTP/2 has no way to say its target".into())))?;
     let mut headers = convert::header_map(&request.fields, |name| !name.eq_ignore_ascii_case(b"host"));
     if request.fields.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc")) {
         // It is of one hop and was taken away with the others, but gRPC's servers insist on it, and we pass trailers on.
@@ -236,7 +222,7 @@ fn poll_response(
     while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MOST_INTERIM {
-            return Poll::Ready(Err(Fault::Error(UpstreamError::Malformed("it sends too many interim responses"))));
+            return Poll::Ready(Err(Fault::Error(MALFORMED)));
         }
         // The client was told to go on by us (RFC 9110 section 15.2: unless the proxy itself asked).
         if head.status() != StatusCode::CONTINUE {

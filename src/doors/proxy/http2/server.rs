@@ -35,7 +35,7 @@ where
 {
     let limits = proxy.limits.http2;
     let traffic = Traffic::new(PREFACE);
-    let handshake = limits.server().handshake(Watched::new(stream, traffic.clone()));
+    let handshake = limits.server(&proxy.limits.head).handshake(Watched::new(stream, traffic.clone()));
     let connection = match timeout(proxy.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),

@@ -10,16 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Method, StatusCode, request};
+use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
+use http::{Method, StatusCode, request};
 
-use super::body::{Halt, Outgoing};
+use super::body::{Halt, Incoming, Outgoing, Upload};
 use super::convert;
-use crate::doors::proxy::Proxy;
 use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::context::{Context, Interim};
 use crate::doors::proxy::failure::Failure;
 use crate::doors::proxy::forwarding::Peer;
-use crate::doors::proxy::message::Response;
+use crate::doors::proxy::message::{RequestBody, Response, ResponseBody};
+use crate::doors::proxy::{Passage, Proxy};
 use crate::engine::fields::Fields;
 
 /// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
@@ -61,10 +62,13 @@ impl Responder {
         }
     }
 
-    /// The limits have been asked. Returns whether anybody still waits for the answer.
-    pub(in super::super) fn judged(&self) -> bool {
+    /// The limits have been asked. If nobody waits for the answer any more, this is where it ends: what reached the
+    /// upstream would only have to be taken back.
+    pub(in super::super) async fn judged(&self) {
         self.judged.set(true);
-        !self.gone.get()
+        if self.gone.get() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Whether the client has reset the stream, or is gone.
@@ -86,81 +90,113 @@ pub(super) async fn serve(
 ) -> Ended {
     let activity = Rc::new(Activity::new());
     activity.exchange(!body.is_end_stream());
-    let context = Context { activity: activity.clone(), peer, interim: Interim::Http2(Responder::new(respond)) };
-    let work = exchange(&proxy, &context, head, body);
-    let ended = activity.watch(&proxy.timeouts, work, |limit| proxy.counters.limited(limit)).await;
-    // Dropped with a response that has not ended, the stream is reset with CANCEL.
-    ended.unwrap_or(Ended::Broken)
+    let responder = Rc::new(Responder::new(respond));
+    let context = Context::new(activity.clone(), peer, Interim::Http2(responder.clone()));
+    let stream = Stream { proxy: &proxy, context: &context, responder: &responder };
+    let overdue = |limit| proxy.counters.limited(limit);
+    // Dropped before the end of its response, the stream is reset with CANCEL.
+    activity.watch(&proxy.timeouts, stream.serve(head, body), overdue).await.unwrap_or(Ended::Broken)
 }
 
-async fn exchange(proxy: &Proxy, context: &Context, head: request::Parts, body: RecvStream) -> Ended {
-    let Interim::Http2(responder) = &context.interim else { return Ended::Broken };
-    let began = context.activity.now();
-    let is_head = head.method == Method::HEAD;
-    let activity = &context.activity;
-    let answering = async {
-        match convert::request(head, body, activity, proxy.limits.body_bytes) {
-            Ok(request) => proxy.answer(context, request).await,
-            Err(detail) => {
-                responder.judged();
-                proxy.reject(context, &Failure::Malformed(detail))
+/// What a stream's request is answered with.
+struct Stream<'a> {
+    proxy: &'a Proxy,
+    context: &'a Context,
+    responder: &'a Rc<Responder>,
+}
+
+impl Stream<'_> {
+    async fn serve(&self, head: request::Parts, body: RecvStream) -> Ended {
+        let activity = &self.context.activity;
+        let began = activity.now();
+        let is_head = head.method == Method::HEAD;
+        let mut answering = pin!(self.answer(head, body));
+        let answered = poll_fn(|cx| {
+            // Who opens a stream is charged for it even if it is reset at once. So the limits are asked first, and only
+            // then does it matter that nobody waits for the answer; for a store in memory both is in the first poll.
+            let gone = self.responder.poll_gone(cx);
+            match answering.as_mut().poll(cx) {
+                Poll::Pending if gone && self.responder.judged.get() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(_) if gone => Poll::Ready(None),
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            }
+        })
+        .await;
+        let Some((response, _passage)) = answered else {
+            let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
+            return if is_rapid { Ended::RapidReset } else { Ended::Broken };
+        };
+        activity.answer();
+        self.respond(response, is_head).await
+    }
+
+    async fn answer(&self, head: request::Parts, body: RecvStream) -> (Response, Option<Passage>) {
+        let Self { proxy, context, responder } = self;
+        let incoming = (!body.is_end_stream()).then(|| Incoming::new(body, &head.headers));
+        match convert::request(head, &proxy.limits.head) {
+            Ok(mut request) => {
+                if let Some(incoming) = incoming {
+                    let awaits_continue = request.fields.contains("expect").then(|| Rc::clone(responder));
+                    let limit = proxy.limits.body_bytes;
+                    let upload = Upload::new(incoming, context.activity.clone(), limit, awaits_continue);
+                    request.body = RequestBody::Http2(Box::new(upload));
+                }
+                let (response, passage) = proxy.answer(context, request).await;
+                (response, Some(passage))
+            }
+            Err(error) => (proxy.failed(&Failure::Head(error)), None),
+        }
+    }
+
+    async fn respond(&self, response: Response, is_head: bool) -> Ended {
+        let Response { status, fields, mut body } = response;
+        // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
+        let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
+        let mut head = http::Response::new(());
+        *head.status_mut() = status;
+        *head.headers_mut() = self.headers(status, &fields, &body);
+        let sent = self.responder.respond.borrow_mut().send_response(head, is_end);
+        let stream = match sent {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!("a response was not sent: {error}");
+                return Ended::Broken;
+            }
+        };
+        if is_end {
+            return Ended::Answered;
+        }
+        let mut outgoing = Outgoing::new(stream);
+        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(&self.context.activity), cx)).await {
+            Ok(()) => Ended::Answered,
+            Err(Halt::Gone) => Ended::Broken,
+            Err(Halt::Body(error)) => {
+                // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section
+                // 8.1).
+                tracing::debug!("a response broke off: {error}");
+                outgoing.reset(Reason::INTERNAL_ERROR);
+                Ended::Answered
             }
         }
-    };
-    let mut answering = pin!(answering);
-    let answered = poll_fn(|cx| {
-        // Who opens a stream is charged for it even if it is reset at once. So the limits are asked first, and only then
-        // does it matter that nobody waits for the answer; for a store in memory both is in the first poll.
-        let gone = responder.poll_gone(cx);
-        match answering.as_mut().poll(cx) {
-            Poll::Pending if gone && responder.judged.get() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(_) if gone => Poll::Ready(None),
-            Poll::Ready(response) => Poll::Ready(Some(response)),
-        }
-    })
-    .await;
-    let Some(response) = answered else {
-        let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
-        return if is_rapid { Ended::RapidReset } else { Ended::Broken };
-    };
-    activity.answer();
-    send(responder, activity, response, is_head).await
-}
-
-async fn send(responder: &Responder, activity: &Activity, response: Response, is_head: bool) -> Ended {
-    let Response { status, fields, mut body } = response;
-    // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
-    let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
-    let mut head = http::Response::new(());
-    *head.status_mut() = status;
-    *head.headers_mut() = headers(&fields, status);
-    let stream = match responder.respond.borrow_mut().send_response(head, is_end) {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::debug!("a response was not sent: {error}");
-            return Ended::Broken;
-        }
-    };
-    if is_end {
-        return Ended::Answered;
     }
-    let mut outgoing = Outgoing::new(stream);
-    match poll_fn(|cx| outgoing.poll_send(&mut body, Some(activity), cx)).await {
-        Ok(()) => Ended::Answered,
-        Err(Halt::Gone) => Ended::Broken,
-        Err(Halt::Body(error)) => {
-            // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section 8.1).
-            tracing::debug!("a response broke off: {error}");
-            outgoing.reset(Reason::INTERNAL_ERROR);
-            Ended::Answered
-        }
-    }
-}
 
-fn headers(fields: &Fields, status: StatusCode) -> HeaderMap {
-    // RFC 9110 section 8.6: a 204 has no `Content-Length`.
-    convert::header_map(fields, |name| {
-        status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length")
-    })
+    fn headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
+        // RFC 9110 section 8.6: a 204 has no `Content-Length`.
+        let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
+        let mut headers = convert::header_map(fields, is_wanted);
+        if !headers.contains_key(DATE) {
+            self.proxy.date(self.context.activity.now(), |date| {
+                if let Ok(date) = HeaderValue::from_str(date) {
+                    headers.insert(DATE, date);
+                }
+            });
+        }
+        if let ResponseBody::Text(text) = body
+            && !text.is_empty()
+        {
+            headers.insert(CONTENT_LENGTH, text.len().into());
+        }
+        headers
+    }
 }

@@ -22,6 +22,12 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family and protocol, length.
 const FIXED: usize = 16;
 
+/// Family and protocol, of those that come over a connection.
+const UNSPECIFIED: u8 = 0x00;
+const TCP_OVER_IPV4: u8 = 0x11;
+const TCP_OVER_IPV6: u8 = 0x21;
+const UNIX_STREAM: u8 = 0x31;
+
 /// The type of the extension that holds a checksum (section 2.2.3).
 const CRC32C: u8 = 0x03;
 
@@ -123,22 +129,27 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     if is_local {
         return Ok(Some(Header { length, client: None }));
     }
-    let (addresses, client): (usize, fn(&[u8]) -> Option<IpAddr>) = match family {
-        0x00 => (0, |_| None),
-        0x11 => (12, |addresses| addresses.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into())),
-        0x21 => (36, |addresses| addresses.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).to_canonical())),
-        // The path of a socket on the balancer's machine is no address of a client.
-        0x31 => (216, |_| None),
+    let addresses = match family {
+        UNSPECIFIED => 0,
+        TCP_OVER_IPV4 => 12,
+        TCP_OVER_IPV6 => 36,
+        UNIX_STREAM => 216,
         0x12 | 0x22 | 0x32 => return Err(HeaderError::Binary("datagrams do not come over a connection")),
         _ => return Err(HeaderError::Binary("the family is unknown")),
     };
     let (addresses, extensions) =
         payload.split_at_checked(addresses).ok_or(HeaderError::Binary("the addresses are cut off"))?;
     // What follows addresses of no family is not known to be extensions.
-    if family != 0x00 {
+    if family != UNSPECIFIED {
         check_extensions(&bytes[..length], extensions)?;
     }
-    Ok(Some(Header { length, client: client(addresses) }))
+    let client = match family {
+        TCP_OVER_IPV4 => addresses.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into()),
+        TCP_OVER_IPV6 => addresses.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).to_canonical()),
+        // The path of a socket on the balancer's machine is no address of a client.
+        _ => None,
+    };
+    Ok(Some(Header { length, client }))
 }
 
 /// Extensions are skipped, but their lengths must add up and a checksum must be right (section 2.2.3).

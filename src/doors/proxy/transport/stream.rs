@@ -71,3 +71,39 @@ impl AsyncWrite for Stream {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Sends several pieces in one call and then the end, and expects them on the other side.
+    async fn check(mut one: Stream, mut other: Stream) {
+        assert!(one.is_write_vectored());
+        let pieces = [IoSlice::new(b"one, "), IoSlice::new(b"two")];
+        assert_eq!(one.write_vectored(&pieces).await.unwrap(), 8);
+        one.write_all(b", three").await.unwrap();
+        one.flush().await.unwrap();
+        one.shutdown().await.unwrap();
+        let mut text = String::new();
+        other.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "one, two, three");
+    }
+
+    #[tokio::test]
+    async fn sockets_of_both_kinds_are_read_and_written() {
+        let (one, other) = UnixStream::pair().unwrap();
+        check(Stream::Unix(one), Stream::Unix(other)).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        check(Stream::Tcp(one), Stream::Tcp(listener.accept().await.unwrap().0)).await;
+    }
+
+    #[test]
+    fn a_stream_takes_no_more_room_than_its_largest_socket() {
+        // It is moved from hand to hand; TLS, which is kilobytes, is in a box.
+        assert!(size_of::<Stream>() <= size_of::<TcpStream>() + size_of::<usize>());
+    }
+}

@@ -162,7 +162,7 @@ impl Cluster {
     /// Closes connections that have been idle for too long.
     pub(super) fn reap(&self, now: Instant) {
         for endpoint in self.endpoints.borrow().iter() {
-            endpoint.pool.reap(now);
+            endpoint.reap(now);
         }
     }
 }

@@ -1,16 +1,27 @@
 //! New connections to endpoints.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::super::failure::UpstreamError;
+use super::super::http1;
+use super::super::http2;
 use super::super::transport::{self, Protocol, Stream};
 use super::Connection;
 use super::address::Scheme;
 use super::endpoint::{Address, Endpoint};
+
+/// A connection to send a request on.
+#[derive(Debug)]
+pub(super) enum Connected {
+    /// For one request at a time.
+    Http1(Connection),
+    /// Shared with other requests.
+    Http2(http2::Connection),
+}
 
 /// What new connections are made with.
 #[derive(Debug)]
@@ -22,17 +33,49 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// A new connection to an endpoint.
-    pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Connection, UpstreamError> {
-        let (stream, _protocol) = match timeout(self.timeout, self.open(endpoint, false)).await {
-            Ok(connected) => connected.map_err(UpstreamError::Connect)?,
-            Err(_) => return Err(UpstreamError::ConnectTimeout(self.timeout)),
+    /// A connection to an endpoint, and whether it was used before.
+    pub(super) async fn connection(
+        &self,
+        endpoint: &Endpoint,
+        now: Instant,
+    ) -> Result<(Connected, bool), UpstreamError> {
+        if let Some(known) = known(endpoint, now) {
+            return Ok((known, true));
+        }
+        match timeout(self.timeout, self.connect(endpoint, now)).await {
+            Ok(connected) => connected.map_err(UpstreamError::Connect),
+            Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),
+        }
+    }
+
+    async fn connect(&self, endpoint: &Endpoint, now: Instant) -> io::Result<(Connected, bool)> {
+        let is_http1 = || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
+        let mut turn = None;
+        if !is_http1() {
+            turn = Some(endpoint.connecting.lock().await);
+            if let Some(known) = known(endpoint, now) {
+                return Ok((known, true));
+            }
+            if is_http1() {
+                turn = None;
+            }
+        }
+        let (stream, protocol) = self.open(endpoint).await?;
+        endpoint.speaks.set(Some(protocol));
+        let connected = match protocol {
+            Protocol::Http1 => Connected::Http1(http1::Connection::new(stream)),
+            Protocol::Http2 => {
+                let connection = http2::Connection::connect(stream).await?;
+                endpoint.share(connection.clone());
+                Connected::Http2(connection)
+            }
         };
-        Ok(super::super::http1::Connection::new(stream))
+        drop(turn);
+        Ok((connected, false))
     }
 
     /// A new stream to an endpoint, and what is spoken on it. The caller gives it a deadline.
-    pub(super) async fn open(&self, endpoint: &Endpoint, offers_http2: bool) -> io::Result<(Stream, Protocol)> {
+    pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<(Stream, Protocol)> {
         let stream = match &endpoint.address {
             Address::Network(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -45,10 +88,24 @@ impl Connector {
             (Scheme::Http, _) => Ok((stream, Protocol::Http1)),
             (Scheme::H2c, _) => Ok((stream, Protocol::Http2)),
             (Scheme::Https, Some(tls)) => {
-                let (stream, is_http2) = tls.connect(endpoint.server.host(), stream, offers_http2).await?;
+                let (stream, is_http2) = tls.connect(endpoint.server.host(), stream, true).await?;
                 Ok((stream, if is_http2 { Protocol::Http2 } else { Protocol::Http1 }))
             }
             (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS was set up")),
+        }
+    }
+}
+
+/// A connection that is there already: the shared one, or an idle one that is still good. The end of one that the server
+/// has closed is usually there to be seen.
+fn known(endpoint: &Endpoint, now: Instant) -> Option<Connected> {
+    if let Some(shared) = endpoint.shared() {
+        return Some(Connected::Http2(shared));
+    }
+    loop {
+        let mut idle = endpoint.pool.take(now)?;
+        if idle.is_quiet() {
+            return Some(Connected::Http1(idle));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One address of a server: what it is doing, whether it is to be used, and the right to use it for one request.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 
+use super::super::http2;
+use super::super::transport::Protocol;
 use super::Connection;
 use super::address::Server;
 use super::cluster::{Cluster, Limits};
@@ -30,7 +32,15 @@ const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 pub(in super::super) struct Endpoint {
     pub(super) server: Rc<Server>,
     pub(super) address: Address,
+    /// Idle connections of HTTP/1.1.
     pub(super) pool: Pool<Connection>,
+    /// The one connection of HTTP/2, which all requests share.
+    shared: RefCell<Option<Shared>>,
+    /// Held while a connection is made that may become the shared one, so that requests that come together make one.
+    pub(super) connecting: Mutex<()>,
+    /// What it spoke the last time; a server of `https://` may choose.
+    pub(super) speaks: Cell<Option<Protocol>>,
+    idle_time: Duration,
     /// Requests that were given to it and are not done, those that stand in line included.
     outstanding: Cell<usize>,
     /// One for each request that may use a connection now. An HTTP/1.1 request has its connection for itself and takes an
@@ -43,6 +53,14 @@ pub(in super::super) struct Endpoint {
     healthy: Cell<bool>,
     /// Health checks in a row that say otherwise.
     contradictions: Cell<u32>,
+}
+
+/// A connection that requests share.
+#[derive(Debug)]
+struct Shared {
+    connection: http2::Connection,
+    /// When [`Endpoint::reap`] found it without a request.
+    idle_since: Option<Instant>,
 }
 
 /// Where an endpoint is.
@@ -83,6 +101,10 @@ impl Endpoint {
             server,
             address,
             pool: Pool::new(limits.idle_time),
+            shared: RefCell::new(None),
+            connecting: Mutex::new(()),
+            speaks: Cell::new(None),
+            idle_time: limits.idle_time,
             outstanding: Cell::new(0),
             slots: Semaphore::new(limits.connections),
             failures: Cell::new(0),
@@ -90,6 +112,37 @@ impl Endpoint {
             healthy: Cell::new(true),
             contradictions: Cell::new(0),
         }
+    }
+
+    /// The connection that requests share, if there is one that takes more of them.
+    pub(super) fn shared(&self) -> Option<http2::Connection> {
+        let mut shared = self.shared.borrow_mut();
+        shared.take_if(|shared| !shared.connection.is_open());
+        shared.as_ref().map(|shared| shared.connection.clone())
+    }
+
+    /// From now on requests share this connection.
+    pub(super) fn share(&self, connection: http2::Connection) {
+        *self.shared.borrow_mut() = Some(Shared { connection, idle_since: None });
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(super) fn reap(&self, now: Instant) {
+        self.pool.reap(now);
+        self.shared.borrow_mut().take_if(|shared| {
+            if shared.connection.active() > 0 {
+                shared.idle_since = None;
+                return false;
+            }
+            let idle_since = *shared.idle_since.get_or_insert(now);
+            now.saturating_duration_since(idle_since) >= self.idle_time
+        });
+    }
+
+    /// Uses no connection of before any more. What runs on them is finished.
+    fn forget_connections(&self) {
+        self.pool.clear();
+        self.shared.take();
     }
 
     pub(super) const fn outstanding(&self) -> usize {
@@ -119,7 +172,7 @@ impl Endpoint {
             self.contradictions.set(0);
             self.healthy.set(well);
             // They lead to what is not well.
-            self.pool.clear();
+            self.forget_connections();
         }
         is_enough
     }
@@ -145,7 +198,7 @@ impl Endpoint {
         self.ejection.set(Some(Ejection { until: now + length, length }));
         self.failures.set(0);
         // They lead to what failed.
-        self.pool.clear();
+        self.forget_connections();
         length
     }
 }

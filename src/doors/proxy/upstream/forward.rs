@@ -14,9 +14,8 @@ use super::super::failure::UpstreamError;
 use super::super::http1::SendFailed;
 use super::super::log::Throttle;
 use super::super::message::{Request, RequestBody, Response};
-use super::Connection;
 use super::cluster::Cluster;
-use super::connect::Connector;
+use super::connect::{Connected, Connector};
 use super::endpoint::{Endpoint, Lease};
 use super::resolve::{Resolution, Unresolved};
 
@@ -170,46 +169,39 @@ impl Forwarder {
         }
     }
 
-    /// Sends a request over an idle connection or a new one.
+    /// Sends a request over a connection that is there or a new one.
     async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
+        let mut was_refused = false;
         loop {
-            let idle = idle_connection(&lease, context);
-            let was_reused = idle.is_some();
-            let connection = match idle {
-                Some(connection) => connection,
-                None => match self.connector.connect(lease.endpoint()).await {
-                    Ok(connection) => connection,
-                    Err(error) => {
-                        return Err(Failed { error, request: Some(request), progress: Progress::Unsent });
-                    }
-                },
-            };
-            let SendFailed { error, lease: returned, request: again, was_sent } =
-                match connection.send(request, context, lease).await {
-                    Ok(response) => return Ok(response),
-                    Err(failed) => *failed,
+            let (connected, was_reused) =
+                match self.connector.connection(lease.endpoint(), context.activity.now()).await {
+                    Ok(connected) => connected,
+                    Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
                 };
+            let is_http2 = matches!(connected, Connected::Http2(_));
+            let sent = match connected {
+                Connected::Http1(connection) => connection.send(request, context, lease).await,
+                Connected::Http2(connection) => connection.send(request, context, lease).await,
+            };
+            let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
+                Ok(response) => return Ok(response),
+                Err(failed) => *failed,
+            };
             let progress = match (was_sent, was_reused) {
                 (false, _) => Progress::Unsent,
                 (true, true) => Progress::SentOnReused,
                 (true, false) => Progress::SentOnNew,
             };
             match again {
-                // The server closed an idle connection and nothing was written to it, so the request may go another way
-                // whatever its method. The pool shrinks with each turn, so the turns end.
-                Some(again) if was_reused && progress == Progress::Unsent => (request, lease) = (again, returned),
+                // The server closed a connection of before, or said that it would not work on this request (RFC 9113
+                // section 8.7), so the request may go another way whatever its method. Idle connections grow fewer with
+                // each turn, and a shared one gets one turn, so the turns end.
+                Some(again) if was_reused && progress == Progress::Unsent && !was_refused => {
+                    was_refused = is_http2;
+                    (request, lease) = (again, returned);
+                }
                 again => return Err(Failed { error, request: again, progress }),
             }
-        }
-    }
-}
-
-/// An idle connection that is still good: the end of one that the server has closed is usually there to be seen.
-fn idle_connection(lease: &Lease, context: &Context) -> Option<Connection> {
-    loop {
-        let mut connection = lease.endpoint().pool.take(context.activity.now())?;
-        if connection.is_quiet() {
-            return Some(connection);
         }
     }
 }

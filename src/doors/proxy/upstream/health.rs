@@ -86,7 +86,7 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
 /// The status that an endpoint answers with.
 async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Result<u16> {
     let host = endpoint.server.authority();
-    match connector.open(endpoint, true).await? {
+    match connector.open(endpoint).await? {
         (stream, Protocol::Http1) => ask_http1(path, &host, stream).await,
         (stream, Protocol::Http2) => ask_http2(path, &host, endpoint.server.scheme, stream).await,
     }

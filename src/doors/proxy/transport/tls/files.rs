@@ -250,16 +250,18 @@ fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> Fi
 }
 
 impl Loaded {
-    /// What is odd about the dates, if anything is.
-    pub(super) fn warning(&self, now: SystemTime) -> Option<String> {
+    /// Why clients will refuse it, if they will. That is no mistake that keeps it from being shown: the clock may be wrong,
+    /// and some clients do not look.
+    pub(super) fn warning(&self, now: SystemTime) -> Option<FileError> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
         let now = i64::try_from(now).ok()?;
         let what = match &self.says {
-            says if says.not_after < now => "the certificate has expired: clients will refuse it",
-            says if says.not_before > now => "the certificate does not hold yet: clients will refuse it",
+            says if says.not_after < now => "the certificate has expired",
+            says if says.not_before > now => "the certificate does not hold yet",
+            says if says.names().is_empty() => "the certificate is for no host: it has no subjectAltName",
             _ => return None,
         };
-        Some(self.file.error(what).to_string())
+        Some(self.file.error(format!("{what}; clients will refuse it")))
     }
 }
 

@@ -118,7 +118,6 @@ impl ServerTlsReloader {
                 current.report(&self.metrics);
                 self.tls.current.store(Arc::new(current));
                 self.metrics.tls_reload(true);
-                tracing::info!("new certificates are in force");
             }
             Some(Err(error)) => {
                 self.metrics.tls_reload(false);
@@ -132,8 +131,12 @@ impl Current {
     /// Says what is odd, and until when all is well.
     fn report(&self, metrics: &Metrics) {
         let now = SystemTime::now();
-        for warning in self.certificates.all.iter().filter_map(|certificate| certificate.warning(now)) {
-            tracing::warn!("{warning}");
+        for certificate in &self.certificates.all {
+            let file = certificate.file.path.display();
+            tracing::info!(%file, hosts = certificate.says.names(), "a certificate is in force");
+            if let Some(warning) = certificate.warning(now) {
+                tracing::warn!("{warning}");
+            }
         }
         if let Some(first) = self.certificates.all.iter().map(|certificate| certificate.says.not_after).min() {
             metrics.tls_expiry(first);

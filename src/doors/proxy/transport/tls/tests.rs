@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::super::Stream;
+use super::files::{Watched, load, pair};
 use super::*;
 use crate::metrics::Metrics;
 
@@ -164,7 +165,7 @@ async fn an_upstream_must_be_who_it_should_be() {
 async fn a_client_shows_who_it_is() {
     let (authority, other) = (Authority::new("authority"), Authority::new("other"));
     let own = authority.sign("upstream", &["up.example"]);
-    let required = server(&[own.clone()], Some((authority.ca(), ClientAuth::Require)));
+    let required = server(std::slice::from_ref(&own), Some((authority.ca(), ClientAuth::Require)));
     let requested = server(&[own], Some((authority.ca(), ClientAuth::Request)));
     let client = |certificate: Option<KeyPairFiles>| connector(&authority, |options| options.certificate = certificate);
     let known = client(Some(authority.sign_with("client 1", &[], |params| {
@@ -281,6 +282,28 @@ async fn the_certificate_shown_to_upstreams_is_replaced_too() {
     reloader.reload(true);
     let (info, _) = meet(&server, &connector, "a.example").await.unwrap();
     assert_eq!(info.subject.as_deref(), Some("CN=two"));
+}
+
+#[test]
+fn certificates_that_clients_refuse_are_shown_with_a_warning() {
+    let authority = Authority::new("authority");
+    let now = std::time::SystemTime::now();
+    let warning = |hosts: &[&str], change: fn(&mut CertificateParams)| {
+        let pair = pair(&authority.sign_with("a", hosts, change), ["--tls-cert", "--tls-key"]);
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let made = Watched::new(pair.to_vec()).poll(true, |contents| load(&contents[0], &contents[1], &provider));
+        made.unwrap().unwrap().warning(now).map(|warning| warning.to_string())
+    };
+    assert_eq!(warning(&["a.example"], |_| {}), None);
+    let expired: fn(&mut CertificateParams) = |params| params.not_after = date_time_ymd(2020, 1, 1);
+    for (hosts, change, expected) in [
+        (&["a.example"][..], expired, "has expired;"),
+        (&["a.example"], |params| params.not_before = date_time_ymd(3000, 1, 1), "does not hold yet;"),
+        (&[], |_| {}, "is for no host: it has no subjectAltName;"),
+    ] {
+        let warning = warning(hosts, change).unwrap();
+        assert!(warning.starts_with("--tls-cert ") && warning.contains(expected), "{warning}");
+    }
 }
 
 /// What is wrong with these files, without the directory.

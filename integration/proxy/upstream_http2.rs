@@ -1,0 +1,140 @@
+//! Upstreams that speak HTTP/2.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::Reason;
+use h2::server::SendResponse;
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::eventually;
+use crate::support::server::{Setup, WIDE, Weir};
+use crate::support::upstream::Upstream;
+
+/// A server of HTTP/2 without TLS. It ends when this is dropped.
+struct Http2Upstream {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
+    _stop: DropGuard,
+}
+
+impl Http2Upstream {
+    /// Answers with what `answer` does, which is told how many requests came before.
+    fn start<A: Future<Output = ()> + Send + 'static>(
+        answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
+    ) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, requests): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+        let stop = CancellationToken::new();
+        let (connected, requested, answer) = (connections.clone(), requests.clone(), Arc::new(answer));
+        let serve = async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                connected.fetch_add(1, Ordering::Relaxed);
+                let (requested, answer) = (requested.clone(), answer.clone());
+                tokio::spawn(async move {
+                    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                    while let Some(Ok((request, respond))) = connection.accept().await {
+                        tokio::spawn(answer(requested.fetch_add(1, Ordering::Relaxed), request, respond));
+                    }
+                });
+            }
+        };
+        let stopped = stop.clone();
+        std::thread::spawn(move || runtime.block_on(stopped.run_until_cancelled(serve)));
+        Self { address, connections, requests, _stop: stop.drop_guard() }
+    }
+
+    fn weir(&self) -> Weir {
+        Setup::new(WIDE).start(&format!("h2c://{}", self.address))
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
+fn say(mut respond: SendResponse<Bytes>, text: String) {
+    let mut stream = respond.send_response(Response::new(()), false).unwrap();
+    stream.send_data(text.into(), true).unwrap();
+}
+
+#[test]
+fn requests_share_a_connection() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let upstream = Http2Upstream::start(move |_, request, respond| {
+        let held = held.clone();
+        async move {
+            held.acquire().await.unwrap().forget();
+            say(respond, format!("{} {}", request.method(), request.uri()));
+        }
+    });
+    let weir = upstream.weir();
+    let mut clients: Vec<_> = (0..8).map(|_| weir.connect()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(format!("GET /{number}?x HTTP/1.1\r\nhost: a.example\r\n\r\n"));
+    }
+    eventually("all are there", || match upstream.requests() {
+        8 => Ok(()),
+        other => Err(other),
+    });
+    gate.add_permits(8);
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.response().text(), format!("GET http://a.example/{number}?x"));
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_request_that_the_server_refuses_to_begin_is_sent_again_whatever_its_method() {
+    let upstream = Http2Upstream::start(|number, _, mut respond| async move {
+        match number {
+            1 => respond.send_reset(Reason::REFUSED_STREAM),
+            _ => say(respond, number.to_string()),
+        }
+    });
+    let weir = upstream.weir();
+    let mut client = weir.connect();
+    assert_eq!(client.get("/").text(), "0");
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(client.response().text(), "2");
+}
+
+#[test]
+fn a_request_that_the_server_broke_off_is_not() {
+    let upstream = Http2Upstream::start(|number, _, mut respond| async move {
+        match number {
+            0 => say(respond, "first".to_owned()),
+            _ => respond.send_reset(Reason::INTERNAL_ERROR),
+        }
+    });
+    let weir = upstream.weir();
+    let mut client = weir.connect();
+    assert_eq!(client.get("/").text(), "first");
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(client.response().status(), 502);
+    assert_eq!(upstream.requests(), 2);
+}
+
+#[test]
+fn a_server_of_http1_alone_is_a_502() {
+    let upstream = Upstream::start(|wire, _| {
+        wire.send("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+        wire.request();
+    });
+    let weir = Setup::new(WIDE).start(&format!("h2c://{}", upstream.address));
+    assert_eq!(weir.connect().get("/").status(), 502);
+}
