@@ -191,6 +191,8 @@ impl Source for ResponseBody {
 /// A body that goes.
 #[derive(Debug)]
 pub(super) struct Outgoing {
+    /// Bytes of content so far.
+    pub(super) sent: usize,
     stream: SendStream<Bytes>,
     /// What of a piece the receiver has no window for yet.
     rest: Bytes,
@@ -213,7 +215,7 @@ const SMALL: usize = 16 * 1024;
 
 impl Outgoing {
     pub(super) const fn new(stream: SendStream<Bytes>) -> Self {
-        Self { stream, rest: Bytes::new(), has_begun: false }
+        Self { sent: 0, stream, rest: Bytes::new(), has_begun: false }
     }
 
     /// Sends as much as there is and as the receiver takes; ready at the end of the body. `client` is told how the
@@ -239,6 +241,7 @@ impl Outgoing {
                     client.downloaded(part.len() as u64);
                 }
                 let is_last = self.rest.is_empty() && source.is_end();
+                self.sent += part.len();
                 self.stream.send_data(part, is_last).map_err(gone)?;
                 if is_last {
                     return Poll::Ready(Ok(()));
@@ -248,6 +251,7 @@ impl Outgoing {
             self.has_begun |= polled.is_ready();
             match polled {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) if data.len() <= SMALL && source.is_end() => {
+                    self.sent += data.len();
                     return Poll::Ready(self.stream.send_data(data, true).map_err(gone));
                 }
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {

@@ -123,12 +123,12 @@ impl Stream<'_> {
             }
         })
         .await;
-        let Some((response, _passage)) = answered else {
+        let Some((response, passage)) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { Ended::RapidReset } else { Ended::Broken };
         };
         activity.answer();
-        self.respond(response, is_head).await
+        self.respond(response, is_head, passage.as_ref()).await
     }
 
     async fn answer(&self, head: request::Parts, body: RecvStream) -> (Response, Option<Passage>) {
@@ -149,7 +149,7 @@ impl Stream<'_> {
         }
     }
 
-    async fn respond(&self, response: Response, is_head: bool) -> Ended {
+    async fn respond(&self, response: Response, is_head: bool, passage: Option<&Passage>) -> Ended {
         let Response { status, fields, mut body } = response;
         // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
@@ -168,7 +168,11 @@ impl Stream<'_> {
             return Ended::Answered;
         }
         let mut outgoing = Outgoing::new(stream);
-        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(&self.context.activity), cx)).await {
+        let sent = poll_fn(|cx| outgoing.poll_send(&mut body, Some(&self.context.activity), cx)).await;
+        if let Some(passage) = passage {
+            passage.sent(outgoing.sent);
+        }
+        match sent {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
