@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, request};
 
-use super::body::{Halt, Incoming, Outgoing, Upload};
+use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
 use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::context::{Context, Interim};
@@ -168,11 +168,8 @@ impl Stream<'_> {
             return Ended::Answered;
         }
         let mut outgoing = Outgoing::new(stream);
-        let sent = poll_fn(|cx| outgoing.poll_send(&mut body, Some(&self.context.activity), cx)).await;
-        if let Some(passage) = passage {
-            passage.sent(outgoing.sent);
-        }
-        match sent {
+        let client = Receiver { activity: &self.context.activity, passage };
+        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(client), cx)).await {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
