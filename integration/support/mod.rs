@@ -1,7 +1,7 @@
 //! What several tests need.
 
-pub(crate) mod programs;
 pub(crate) mod certificates;
+pub(crate) mod programs;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod upstream;

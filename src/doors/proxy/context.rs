@@ -10,8 +10,8 @@ use super::access_log::UpstreamUse;
 use super::activity::Activity;
 use super::forwarding::{self, Peer};
 use super::http1::ClientIo;
-use super::upstream::Endpoint;
 use super::http2::Responder;
+use super::upstream::Endpoint;
 use crate::engine::fields::Fields;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.

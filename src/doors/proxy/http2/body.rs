@@ -10,6 +10,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 
 use super::convert;
 use super::stream::Responder;
+use crate::doors::proxy::Passage;
 use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::forwarding;
 use crate::doors::proxy::message::{BodyError, Piece, RequestBody, ResponseBody};
@@ -188,6 +189,22 @@ impl Source for ResponseBody {
     }
 }
 
+/// A client to which a body goes: how it takes it is noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receiver<'a> {
+    pub(super) activity: &'a Activity,
+    pub(super) passage: Option<&'a Passage>,
+}
+
+impl Receiver<'_> {
+    fn took(&self, bytes: usize) {
+        self.activity.downloaded(bytes as u64);
+        if let Some(passage) = self.passage {
+            passage.sent(bytes);
+        }
+    }
+}
+
 /// A body that goes.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -216,12 +233,11 @@ impl Outgoing {
         Self { stream, rest: Bytes::new(), has_begun: false }
     }
 
-    /// Sends as much as there is and as the receiver takes; ready at the end of the body. `client` is told how the
-    /// receiver takes it.
+    /// Sends as much as there is and as the receiver takes; ready at the end of the body.
     pub(super) fn poll_send(
         &mut self,
         source: &mut impl Source,
-        client: Option<&Activity>,
+        client: Option<Receiver<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Halt>> {
         let gone = |_| Halt::Gone;
@@ -229,14 +245,14 @@ impl Outgoing {
             while !self.rest.is_empty() {
                 let Poll::Ready(room) = self.poll_room(cx) else {
                     if let Some(client) = client {
-                        client.awaits_download();
+                        client.activity.awaits_download();
                     }
                     source.drive(cx);
                     return Poll::Pending;
                 };
                 let part = self.rest.split_to(room.ok_or(Halt::Gone)?.min(self.rest.len()));
                 if let Some(client) = client {
-                    client.downloaded(part.len() as u64);
+                    client.took(part.len());
                 }
                 let is_last = self.rest.is_empty() && source.is_end();
                 self.stream.send_data(part, is_last).map_err(gone)?;
@@ -248,6 +264,9 @@ impl Outgoing {
             self.has_begun |= polled.is_ready();
             match polled {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) if data.len() <= SMALL && source.is_end() => {
+                    if let Some(client) = client {
+                        client.took(data.len());
+                    }
                     return Poll::Ready(self.stream.send_data(data, true).map_err(gone));
                 }
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {

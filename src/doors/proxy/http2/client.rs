@@ -105,11 +105,6 @@ impl Connection {
         self.shared.active.get()
     }
 
-    /// Whether the upstream takes another request at once; it says how many it takes (RFC 9113 section 5.1.2).
-    pub(in super::super) fn has_room(&self) -> bool {
-        self.active() < self.shared.sender.borrow().current_max_send_streams()
-    }
-
     /// Sends a request and waits for the response's fields. Without room it waits for that too, until its deadline.
     ///
     /// A request that fails was not sent if the upstream says that it has not worked on it and will not: whatever its

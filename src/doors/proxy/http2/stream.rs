@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, request};
 
-use super::body::{Halt, Incoming, Outgoing, Upload};
+use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
 use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::context::{Context, Interim};
@@ -123,12 +123,12 @@ impl Stream<'_> {
             }
         })
         .await;
-        let Some((response, _passage)) = answered else {
+        let Some((response, passage)) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { Ended::RapidReset } else { Ended::Broken };
         };
         activity.answer();
-        self.respond(response, is_head).await
+        self.respond(response, is_head, passage.as_ref()).await
     }
 
     async fn answer(&self, head: request::Parts, body: RecvStream) -> (Response, Option<Passage>) {
@@ -149,7 +149,7 @@ impl Stream<'_> {
         }
     }
 
-    async fn respond(&self, response: Response, is_head: bool) -> Ended {
+    async fn respond(&self, response: Response, is_head: bool, passage: Option<&Passage>) -> Ended {
         let Response { status, fields, mut body } = response;
         // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
@@ -168,7 +168,8 @@ impl Stream<'_> {
             return Ended::Answered;
         }
         let mut outgoing = Outgoing::new(stream);
-        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(&self.context.activity), cx)).await {
+        let client = Receiver { activity: &self.context.activity, passage };
+        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(client), cx)).await {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
