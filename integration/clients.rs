@@ -114,7 +114,9 @@ fn check_curl(url: &str, version: &str, flags: &[&str]) {
         let all = [&["-sS", "--fail", "-m", "60", "-w", "\n%{http_version} %{http_code}"], flags, more].concat();
         installed("curl", &all)
     };
-    let (file, sent, got) = (format!("{url}/files/put"), path("sent"), path("got"));
+    // A file of its own for each run: to put one that is there is a 204.
+    let name = directory.path().file_name().unwrap().to_str().unwrap();
+    let (file, sent, got) = (format!("{url}/files/{name}"), path("sent"), path("got"));
     assert_eq!(curl(&["-T", &sent, &file]), format!("\n{version} 201"));
     assert_eq!(curl(&["-o", &got, &file]), format!("\n{version} 200"));
     assert!(std::fs::read(&got).unwrap() == content, "the file came back changed");

@@ -123,7 +123,10 @@ fn explain_takes_the_subject_of_a_certificate() {
     std::fs::write(&limits, rules).unwrap();
     let limits = limits.to_str().unwrap();
     let text = check(&["explain", "GET", "/", "--limits", limits, "--tls-subject", "CN=client 1,O=Acme"], 0);
-    assert!(text.contains("PerClient: applies\n  id        CN=client 1,O=Acme\n  allows    burst 5, 5 per 1s"), "{text}");
+    assert!(
+        text.contains("PerClient: applies\n  id        CN=client 1,O=Acme\n  allows    burst 5, 5 per 1s"),
+        "{text}"
+    );
     let text = check(&["explain", "GET", "/", "--limits", limits], 0);
     assert!(text.contains("because   the request has no usable subject of a client's certificate"), "{text}");
 }

@@ -331,7 +331,9 @@ fn connections_beyond_the_total_are_closed_at_once_and_counted() {
     let weir = Weir::serve(THOUSAND, &["--workers", "2", "--max-connections", "3"]);
     let mut places: Vec<_> = (0..3).map(|_| weir.connect()).collect();
     // A connection has its place when it is accepted, and two workers accept in any order.
-    places.iter_mut().for_each(|place| assert_eq!(place.get("/").status(), 200));
+    for place in &mut places {
+        assert_eq!(place.get("/").status(), 200);
+    }
     weir.connect().expect_end();
     weir.connect().expect_end();
     assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"total\"}"), 2);

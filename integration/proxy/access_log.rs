@@ -57,7 +57,10 @@ fn json_tells_of_limits_and_upstreams_and_of_no_id() {
         assert_eq!(told(record), (status, verdict.to_owned(), limit.to_owned(), remaining), "{record}");
     }
     let first = &records[0];
-    assert_eq!((&first["target"], &first["method"], &first["protocol"]), (&"/tight?a=b".into(), &"GET".into(), &"HTTP/1.1".into()));
+    assert_eq!(
+        (&first["target"], &first["method"], &first["protocol"]),
+        (&"/tight?a=b".into(), &"GET".into(), &"HTTP/1.1".into())
+    );
     assert_eq!((&first["client"], &first["host"]), (&"127.0.0.1".into(), &"a.example".into()));
     assert_eq!((&first["user_agent"], &first["request_id"]), (&"te\"st".into(), &"r1".into()));
     assert_eq!((&first["bytes"], &first["attempts"]), (&5.into(), &1.into()));

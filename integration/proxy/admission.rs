@@ -35,5 +35,7 @@ fn an_address_that_has_its_share_gets_no_more_until_it_gives_some_back() {
 fn a_trusted_proxy_is_exempt() {
     let weir = limited(&["127.0.0.0/8"]).start("echo");
     let mut connections: Vec<_> = (0..5).map(|_| weir.connect()).collect();
-    connections.iter_mut().for_each(|connection| assert_eq!(connection.get("/").status(), 200));
+    for connection in &mut connections {
+        assert_eq!(connection.get("/").status(), 200);
+    }
 }

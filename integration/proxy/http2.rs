@@ -331,7 +331,9 @@ fn more_streams_than_allowed_are_refused() {
     let upstream = Upstream::start(|wire, _| while wire.request().is_some() {});
     let weir = weir_with(Http2Limits { max_streams: 2, ..Http2Limits::default() }, &upstream);
     let mut client = Frames::connect(weir.proxy);
-    [1, 3, 5].into_iter().for_each(|stream| client.get(stream, "/"));
+    for stream in [1, 3, 5] {
+        client.get(stream, "/");
+    }
     let reset = client.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.error()), (5, REFUSED_STREAM));
 }

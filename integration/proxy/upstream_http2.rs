@@ -8,11 +8,16 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
 use http::{Request, Response};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::upstream_tls::{self, server_config};
+use crate::support::certificates::Authority;
 use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
@@ -30,6 +35,15 @@ impl Http2Upstream {
     fn start<A: Future<Output = ()> + Send + 'static>(
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
     ) -> Self {
+        Self::start_over(None, answer)
+    }
+
+    /// As [`Self::start`], over TLS if there is a configuration.
+    fn start_over<A: Future<Output = ()> + Send + 'static>(
+        tls: Option<ServerConfig>,
+        answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
+    ) -> Self {
+        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -40,12 +54,16 @@ impl Http2Upstream {
             while let Ok((stream, _)) = listener.accept().await {
                 connected.fetch_add(1, Ordering::Relaxed);
                 let (requested, answer) = (requested.clone(), answer.clone());
-                tokio::spawn(async move {
-                    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                    while let Some(Ok((request, respond))) = connection.accept().await {
-                        tokio::spawn(answer(requested.fetch_add(1, Ordering::Relaxed), request, respond));
-                    }
-                });
+                let answer =
+                    move |request, respond| answer(requested.fetch_add(1, Ordering::Relaxed), request, respond);
+                match tls.clone() {
+                    None => drop(tokio::spawn(serve_connection(stream, answer))),
+                    Some(tls) => drop(tokio::spawn(async move {
+                        if let Ok(stream) = tls.accept(stream).await {
+                            serve_connection(stream, answer).await;
+                        }
+                    })),
+                }
             }
         };
         let stopped = stop.clone();
@@ -63,6 +81,16 @@ impl Http2Upstream {
 
     fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
+    }
+}
+
+async fn serve_connection<A: Future<Output = ()> + Send + 'static>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answer: impl Fn(Request<h2::RecvStream>, SendResponse<Bytes>) -> A,
+) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        tokio::spawn(answer(request, respond));
     }
 }
 
@@ -99,6 +127,26 @@ fn requests_share_a_connection() {
 }
 
 #[test]
+fn a_server_over_tls_chooses() {
+    for protocols in [vec![b"h2".to_vec(), b"http/1.1".to_vec()], vec![b"h2".to_vec()]] {
+        let authority = Authority::new();
+        let mut config = server_config(&authority, &["localhost"]);
+        config.alpn_protocols = protocols;
+        let upstream = Http2Upstream::start_over(Some(config), |_, request, respond| async move {
+            say(respond, format!("{:?}", request.version()));
+        });
+        let url = format!("https://localhost:{}", upstream.address.port());
+        let weir = upstream_tls::weir(&url, Some(&authority.path("ca.pem")), None);
+        let mut client = weir.connect();
+        for _ in 0..2 {
+            let response = client.get("/");
+            assert_eq!((response.status(), response.text()), (200, "HTTP/2.0"));
+        }
+        assert_eq!(upstream.connections(), 1);
+    }
+}
+
+#[test]
 fn a_request_that_the_server_refuses_to_begin_is_sent_again_whatever_its_method() {
     let upstream = Http2Upstream::start(|number, _, mut respond| async move {
         match number {
@@ -127,6 +175,33 @@ fn a_request_that_the_server_broke_off_is_not() {
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
     assert_eq!(client.response().status(), 502);
     assert_eq!(upstream.requests(), 2);
+}
+
+#[test]
+fn a_response_that_breaks_off_is_counted() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let upstream = Http2Upstream::start(move |_, _, mut respond| {
+        let held = held.clone();
+        async move {
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            stream.send_data(Bytes::from_static(b"abc"), false).unwrap();
+            // A reset takes back what has not been sent.
+            held.acquire().await.unwrap().forget();
+            stream.send_reset(Reason::INTERNAL_ERROR);
+        }
+    });
+    let weir = upstream.weir();
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.head().unwrap().status(), 200);
+    assert_eq!((client.line(), client.line()), ("3".into(), "abc".into()));
+    gate.add_permits(1);
+    client.expect_end();
+    eventually("it is counted", || match weir.metric("weir_upstream_errors_total{reason=\"body\"}") {
+        1 => Ok(()),
+        other => Err(other),
+    });
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use weir::doors::proxy::{Connector, ConnectorOptions, Routes, UpstreamOptions};
 
+use crate::support::certificates::Authority;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::ok;
 use crate::support::wire::Message;
@@ -17,33 +18,23 @@ use crate::support::wire::Message;
 /// A server with a certificate of an authority of its own.
 struct TlsUpstream {
     address: SocketAddr,
-    directory: tempfile::TempDir,
+    authority: Authority,
 }
 
 impl TlsUpstream {
-    /// Answers with the name that it was asked for by SNI.
+    /// Answers in HTTP/1.1 with the name that it was asked for by SNI.
     fn start(names: &[&str]) -> Self {
-        let mut authority = CertificateParams::new([]).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("ca.pem"), authority.pem()).unwrap();
+        Self::choosing(names, &[])
+    }
 
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
+    /// As [`Self::start`], and agrees on the first of these protocols that the other side offers.
+    fn choosing(names: &[&str], protocols: &[&str]) -> Self {
+        let authority = Authority::new();
+        let mut config = server_config(&authority, names);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let config = Arc::new(config);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let connection = ServerConnection::new(config.clone()).unwrap();
@@ -58,16 +49,30 @@ impl TlsUpstream {
                 });
             }
         });
-        Self { address, directory }
+        Self { address, authority }
     }
 
     fn ca(&self) -> PathBuf {
-        self.directory.path().join("ca.pem")
+        self.authority.path("ca.pem")
     }
 
     fn port(&self) -> u16 {
         self.address.port()
     }
+}
+
+/// What a server with a certificate for these names needs.
+pub(super) fn server_config(authority: &Authority, names: &[&str]) -> ServerConfig {
+    authority.sign("upstream", names);
+    let certificate = CertificateDer::from_pem_file(authority.path("upstream.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(authority.path("upstream.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap()
 }
 
 /// Reads up to the end of a head; false if there is none.
@@ -83,7 +88,8 @@ fn read_head(stream: &mut impl Read) -> bool {
     true
 }
 
-fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
+/// A proxy in front of this that believes this authority.
+pub(super) fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
     let options = ConnectorOptions {
         ca: ca.map(Path::to_path_buf),
         server_name: server_name.map(str::to_owned),
@@ -150,4 +156,12 @@ fn an_upstream_without_tls_is_refused() {
     });
     let weir = weir(&format!("https://{}", upstream.address), None, None);
     check_refused(&weir, &weir.connect().get("/"));
+}
+
+#[test]
+fn an_upgrade_is_never_asked_for_in_http2() {
+    let upstream = TlsUpstream::choosing(&["localhost"], &["h2", "http/1.1"]);
+    let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    assert_eq!(weir.connect().get_with("/", &upgrade).text(), "localhost");
 }

@@ -1,8 +1,8 @@
 //! What several tests need.
 
+pub(crate) mod certificates;
 pub(crate) mod frames;
 pub(crate) mod programs;
-pub(crate) mod certificates;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod upstream;

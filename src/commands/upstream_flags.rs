@@ -99,10 +99,7 @@ impl UpstreamArgs {
             healthy: self.health_threshold.1,
         });
         let routes = Routes::parse(&self.upstream).map_err(lines)?;
-        let (tls, reloader) = match routes.use_tls() {
-            true => self.tls().map(|(connector, reloader)| (Some(connector), Some(reloader)))?,
-            false => (None, None),
-        };
+        let (tls, reloader) = if routes.use_tls() { Some(self.tls()?).unzip() } else { (None, None) };
         let options = UpstreamOptions {
             connections: self.upstream_connections,
             try_timeout: self.upstream_try_timeout,
@@ -158,7 +155,47 @@ fn parse_threshold(text: &str) -> Result<(NonZeroU32, NonZeroU32), String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        upstream: UpstreamArgs,
+    }
+
+    fn options(given: &[&str]) -> Result<UpstreamOptions, String> {
+        let command = Command::try_parse_from(["weir"].iter().chain(given)).map_err(|error| error.to_string())?;
+        command.upstream.options().map(|(options, _)| options)
+    }
+
+    #[test]
+    fn routes_may_stand_in_one_value_with_spaces_between() {
+        let apart = options(&["--upstream", "/v1=http://a,http://b", "--upstream", "echo"]).unwrap();
+        let together = options(&["--upstream", "echo /v1=http://a,http://b"]).unwrap();
+        assert_eq!(apart.routes, together.routes);
+        assert_ne!(apart.routes, options(&["--upstream", "echo"]).unwrap().routes);
+    }
+
+    #[test]
+    fn the_flags_arrive() {
+        let given = "--upstream echo --upstream-connections 7 --upstream-try-timeout 2s --upstream-resolve-interval 1m \
+                     --health-check /up --health-interval 9s --health-timeout 3s --health-threshold 4/5";
+        let options = options(&given.split_whitespace().collect::<Vec<_>>()).unwrap();
+        assert_eq!((options.connections.get(), options.try_timeout), (7, Some(Duration::from_secs(2))));
+        assert_eq!(options.resolve_interval, Duration::from_mins(1));
+        let check = options.health_check.unwrap();
+        assert_eq!((check.interval, check.timeout), (Duration::from_secs(9), Duration::from_secs(3)));
+        assert_eq!((check.path.as_str(), check.unhealthy.get(), check.healthy.get()), ("/up", 4, 5));
+    }
+
+    #[test]
+    fn every_mistaken_route_has_its_line() {
+        let error = options(&["--upstream", "a", "--upstream", "http://b/c"]).unwrap_err();
+        assert_eq!(error.lines().count(), 2, "{error}");
+        assert!(options(&[]).is_err_and(|error| error.contains("--upstream echo")));
+    }
 
     #[test]
     fn thresholds_are_two_numbers_or_one_for_both() {

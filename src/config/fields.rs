@@ -7,16 +7,8 @@ use crate::engine::numbers::EXACT;
 
 /// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 8] = [
-    "elevated",
-    "aligned",
-    "timezone",
-    "cost_from_response",
-    "domain",
-    "descriptor",
-    "when",
-    "activations_per_month",
-];
+pub(super) const NOT_YET: [&str; 8] =
+    ["elevated", "aligned", "timezone", "cost_from_response", "domain", "descriptor", "when", "activations_per_month"];
 
 /// The fields of one map.
 #[derive(Clone, Copy)]

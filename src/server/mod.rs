@@ -240,8 +240,8 @@ fn open(
 /// The admin door's listener.
 fn one_tcp(sockets: &Sockets) -> Result<std::net::TcpListener, ServerError> {
     let wrong = || ServerError::Inherited("the admin door takes one TCP socket".into());
-    let mut shares = sockets.spread(1).map_err(ServerError::System)?;
-    match shares.pop().as_mut().map(Vec::as_mut_slice) {
+    let shares = sockets.spread(1).map_err(ServerError::System)?;
+    match shares.first().map(Vec::as_slice) {
         Some([Listener::Tcp(listener)]) => listener.try_clone().map_err(ServerError::System),
         _ => Err(wrong()),
     }

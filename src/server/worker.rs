@@ -120,7 +120,7 @@ impl Worker {
 
 /// A worker's listeners, which take turns.
 struct Listeners {
-    listeners: Vec<AsyncListener>,
+    all: Vec<AsyncListener>,
     next: usize,
     in_a_row: u32,
 }
@@ -131,14 +131,14 @@ impl Listeners {
             // The runtime has its descriptors, and so has the socket: what is wrong here is the system's memory.
             listener.into_async().inspect_err(|error| tracing::error!("a listener is deaf: {error}")).ok()
         });
-        Self { listeners: listeners.collect(), next: 0, in_a_row: 0 }
+        Self { all: listeners.collect(), next: 0, in_a_row: 0 }
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, IpAddr)>> {
-        let (first, second) = self.listeners.split_at(self.next);
+        let (first, second) = self.all.split_at(self.next);
         let mut place = self.next;
         for listener in second.iter().chain(first) {
-            place = if place + 1 < self.listeners.len() { place + 1 } else { 0 };
+            place = if place + 1 < self.all.len() { place + 1 } else { 0 };
             if let Poll::Ready(accepted) = listener.poll_accept(cx) {
                 self.next = place;
                 self.in_a_row += 1;

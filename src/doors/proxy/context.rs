@@ -23,6 +23,12 @@ pub(super) struct Context {
     pub(super) attempts: Attempts,
 }
 
+impl Context {
+    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, interim: Interim) -> Self {
+        Self { activity, peer, interim, attempts: Attempts::default() }
+    }
+}
+
 /// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {

@@ -121,7 +121,9 @@ impl Failure {
             Self::Head(HeadError::Target) => Some(DoorLimit::Target),
             Self::Head(HeadError::Bytes) => Some(DoorLimit::HeaderBytes),
             Self::Head(HeadError::Lines) => Some(DoorLimit::HeaderCount),
-            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => Some(DoorLimit::BodyBytes),
+            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
+                Some(DoorLimit::BodyBytes)
+            }
             _ => None,
         }
     }
@@ -158,8 +160,12 @@ impl UpstreamError {
         match self {
             Self::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream has no connection to spare"),
             Self::Unresolved(_) | Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-            Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time"),
-            Self::ResponseTimeout | Self::TryTimeout(_) => (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time"),
+            Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => {
+                (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time")
+            }
+            Self::ResponseTimeout | Self::TryTimeout(_) => {
+                (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time")
+            }
             Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
             Self::Head(_) | Self::SwitchedProtocols => {
                 (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")

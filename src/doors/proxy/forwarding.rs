@@ -35,7 +35,9 @@ fn is_claim(name: &[u8]) -> bool {
     const X_FORWARDED: &[u8] = b"x-forwarded-";
     match name.len() {
         9 => name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded"),
-        15..=17 => name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED) && is_forwarded(&name[X_FORWARDED.len()..]),
+        15..=17 => {
+            name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED) && is_forwarded(&name[X_FORWARDED.len()..])
+        }
         _ => false,
     }
 }
@@ -55,7 +57,8 @@ pub(super) fn strip(fields: &mut Fields) {
 /// What the `Connection` fields name beside what nearly all of them do.
 fn named(fields: &Fields) -> Vec<String> {
     let options = fields.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
-    let is_usual = |option: &&str| ["", "keep-alive", "close", "upgrade"].iter().any(|usual| option.eq_ignore_ascii_case(usual));
+    let is_usual =
+        |option: &&str| ["", "keep-alive", "close", "upgrade"].iter().any(|usual| option.eq_ignore_ascii_case(usual));
     options.filter(|option| !is_usual(option)).map(str::to_owned).collect()
 }
 
@@ -240,7 +243,8 @@ mod tests {
 
     #[test]
     fn trailers_say_nothing_that_was_to_be_known_before() {
-        let given = ["grpc-status", "Content-Length", "RateLimit", "X-RateLimit-Limit", "Host", "TE", "x-real-ip", "x-sum"];
+        let given =
+            ["grpc-status", "Content-Length", "RateLimit", "X-RateLimit-Limit", "Host", "TE", "x-real-ip", "x-sum"];
         let kept = trailers(given.iter().map(|name| (name, "1")).collect());
         assert_eq!(lines(&kept), ["grpc-status: 1", "x-sum: 1"]);
     }

@@ -50,8 +50,8 @@ pub use http1::HeadLimits;
 pub use http2::Http2Limits;
 pub use limits::DoorLimits;
 pub use transport::{
-    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
-    ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
+    ServerTls, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 

@@ -160,7 +160,12 @@ mod tests {
             ("GET", "/a\\b", host, "backslash"),
             ("GET", "/%00", host, "control"),
             ("GET", "/%g0", host, "escape"),
-            ("GET", "/", &[("host", "a"), ("via", "1.1 weir, 1.1 weir, 1.1 weir"), ("via", "2 weir, 1.1 weir")], "before"),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("via", "1.1 weir, 1.1 weir, 1.1 weir"), ("via", "2 weir, 1.1 weir")],
+                "before",
+            ),
         ];
         for (method, target, lines, part) in cases {
             let error = check_request(method, target, Version::HTTP_11, lines).unwrap_err();

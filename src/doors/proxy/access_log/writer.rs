@@ -36,6 +36,10 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a word between the workers and the thread, and all may be said at once"
+)]
 struct State {
     lines: Vec<u8>,
     count: u64,

@@ -242,7 +242,13 @@ mod tests {
         check(Framing::Empty, "GET", "", 0, "GET");
         check(Framing::Length(3), "abcGET", "abc", 0, "GET");
         check(Framing::Chunked, "3\r\nabc\r\n0\r\n\r\nGET", "abc", 0, "GET");
-        check(Framing::Chunked, "A\r\n0123456789\r\n02\r\nab\r\n0\r\nx: y\r\nz: 1\r\n\r\nGET", "0123456789ab", 2, "GET");
+        check(
+            Framing::Chunked,
+            "A\r\n0123456789\r\n02\r\nab\r\n0\r\nx: y\r\nz: 1\r\n\r\nGET",
+            "0123456789ab",
+            2,
+            "GET",
+        );
         check(Framing::Chunked, "3;name=\"v a\"\r\nabc\r\n0;x\r\n\r\n", "abc", 0, "");
         assert_eq!(decode(Framing::UntilClose, b"abc", 2), Ok((b"abc".to_vec(), 0, Vec::new(), false)));
         assert!(!decode(Framing::Chunked, b"3\r\nabc\r\n", 3).unwrap().3, "the last chunk is missing");

@@ -320,7 +320,9 @@ impl From<Error> for HeadError {
         match error {
             Error::TooManyHeaders => Self::Lines,
             Error::Version => Self::Version,
-            Error::HeaderName => Self::Malformed("a field is `name: value`, without a space before the colon or a fold"),
+            Error::HeaderName => {
+                Self::Malformed("a field is `name: value`, without a space before the colon or a fold")
+            }
             Error::HeaderValue => Self::Malformed("a field's value has no control characters"),
             Error::NewLine => Self::Malformed("a line ends in CR LF"),
             Error::Token => Self::Malformed("the start line is malformed"),

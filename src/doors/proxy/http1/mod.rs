@@ -16,8 +16,8 @@ pub(super) use client::{Connection, Download, SendFailed};
 pub(super) use server::{ClientIo, Upload, serve};
 pub(super) use tunnel::Tunnel;
 
-pub use head::HeadLimits;
 pub(super) use head::HeadError;
+pub use head::HeadLimits;
 
 use std::io;
 use std::pin::Pin;

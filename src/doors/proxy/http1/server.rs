@@ -15,8 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::Activity;
-use super::super::context::{self, Attempts, Interim};
-use crate::metrics::DoorLimit;
+use super::super::context::{self, Interim};
 use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
 use super::super::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
@@ -27,6 +26,7 @@ use super::encode::{self, Encoder, Outbox};
 use super::head::{self, HeadError, RequestHead};
 use super::poll_fill;
 use crate::engine::fields::Fields;
+use crate::metrics::DoorLimit;
 
 /// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
 /// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
@@ -223,7 +223,7 @@ impl Upload {
 pub(in super::super) async fn serve(proxy: Rc<Proxy>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
     let activity = Rc::new(Activity::new());
     let io = ClientIo::new(stream, activity.clone(), proxy.limits.body_bytes);
-    let context = context::Context { activity: activity.clone(), peer, interim: Interim::Http1(io.clone()), attempts: Attempts::default() };
+    let context = context::Context::new(activity.clone(), peer, Interim::Http1(io.clone()));
     let overdue = |limit| proxy.counters.limited(limit);
     let connection = Connection { proxy: &proxy, io: &io, context, served: 0 };
     if activity.watch(&proxy.timeouts, connection.serve(drain), overdue).await.is_none() {
@@ -381,7 +381,8 @@ impl Connection<'_> {
             return self.switch(response).await;
         }
         let body = &response.body;
-        let bodiless = asked.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
+        let bodiless =
+            asked.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
         let mut encoder = match body.length() {
             _ if bodiless => Encoder::Empty,
             Some(0) => Encoder::Empty,
@@ -482,7 +483,8 @@ impl Connection<'_> {
     /// Closes the connection so that the client gets to read the answer.
     async fn close(&self) {
         let mut stream = ClientStream(self.io.clone());
-        if stream.shutdown().await.is_err() {
+        let is_read = self.io.decoder.get().is_end() && self.io.input.borrow().is_empty();
+        if stream.shutdown().await.is_err() || is_read {
             return;
         }
         let mut scratch = vec![0; 8 * 1024];

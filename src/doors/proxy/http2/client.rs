@@ -19,6 +19,7 @@ use tokio::time::sleep_until;
 use super::body::{Halt, Incoming, Outgoing};
 use super::convert;
 use super::watch::{Traffic, Watched};
+use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::context::Context as Surroundings;
 use crate::doors::proxy::failure::UpstreamError;
 use crate::doors::proxy::http1::{HeadError, SendFailed};
@@ -147,7 +148,7 @@ impl Connection {
         })
         .await;
         match received {
-            Ok(response) => Ok(respond(response, upload, lease, active)),
+            Ok(response) => Ok(respond(response, upload, context.activity.clone(), lease, active)),
             Err(fault) => {
                 let (error, was_sent) = match fault {
                     Fault::Error(error) => (error, true),
@@ -227,11 +228,17 @@ fn poll_response(
     Pin::new(response).poll(cx).map_err(Fault::Stream)
 }
 
-fn respond(response: http::Response<RecvStream>, upload: Pump, lease: Lease, active: Active) -> Response {
+fn respond(
+    response: http::Response<RecvStream>,
+    upload: Pump,
+    activity: Rc<Activity>,
+    lease: Lease,
+    active: Active,
+) -> Response {
     let (head, body) = response.into_parts();
     let fields = convert::fields(&head.headers);
     let incoming = Incoming::new(body, &head.headers);
-    let body = ResponseBody::Http2(Box::new(Download { incoming, upload, _lease: lease, _active: active }));
+    let body = ResponseBody::Http2(Box::new(Download { incoming, upload, activity, lease, _active: active }));
     Response { status: head.status, fields, body }
 }
 
@@ -292,8 +299,9 @@ impl Pump {
 pub(in super::super) struct Download {
     incoming: Incoming,
     upload: Pump,
+    activity: Rc<Activity>,
     /// The use of the upstream's address, and of the connection, until this is dropped.
-    _lease: Lease,
+    lease: Lease,
     _active: Active,
 }
 
@@ -302,7 +310,11 @@ impl Download {
         if let Err(error) = self.upload.poll(cx) {
             return Poll::Ready(Some(Err(error)));
         }
-        self.incoming.poll_piece(cx)
+        let piece = self.incoming.poll_piece(cx);
+        if let Poll::Ready(Some(Err(error))) = &piece {
+            self.lease.failed("body", error, self.activity.now());
+        }
+        piece
     }
 
     /// Goes on with the request, while nobody has room for the response.

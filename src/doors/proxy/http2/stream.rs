@@ -16,7 +16,7 @@ use http::{Method, StatusCode, request};
 use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
 use crate::doors::proxy::activity::Activity;
-use crate::doors::proxy::context::{Attempts, Context, Interim};
+use crate::doors::proxy::context::{Context, Interim};
 use crate::doors::proxy::failure::Failure;
 use crate::doors::proxy::forwarding::Peer;
 use crate::doors::proxy::message::{RequestBody, Response, ResponseBody};
@@ -91,12 +91,7 @@ pub(super) async fn serve(
     let activity = Rc::new(Activity::new());
     activity.exchange(!body.is_end_stream());
     let responder = Rc::new(Responder::new(respond));
-    let context = Context {
-        activity: activity.clone(),
-        peer,
-        interim: Interim::Http2(responder.clone()),
-        attempts: Attempts::default(),
-    };
+    let context = Context::new(activity.clone(), peer, Interim::Http2(responder.clone()));
     let stream = Stream { proxy: &proxy, context: &context, responder: &responder };
     let overdue = |limit| proxy.counters.limited(limit);
     // Dropped before the end of its response, the stream is reset with CANCEL.
@@ -179,8 +174,9 @@ impl Stream<'_> {
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
                 // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section
-                // 8.1).
+                // 8.1). The library forgets what it has not written when a stream is reset, so that gets a turn first.
                 tracing::debug!("a response broke off: {error}");
+                next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
                 Ended::Answered
             }
@@ -205,4 +201,17 @@ impl Stream<'_> {
         }
         headers
     }
+}
+
+/// Waits until the socket has had a turn.
+async fn next_turn() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -292,7 +292,8 @@ mod tests {
         };
         let (options, drain) = (options(from), CancellationToken::new());
         let admission = admission();
-        let (opened, ()) = tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
+        let (opened, ()) =
+            tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
         let found = match opened {
             Ok(mut opened) => {
                 let mut rest = String::new();
@@ -357,7 +358,9 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await.unwrap_err();
+        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain)
+            .await
+            .unwrap_err();
         assert!(matches!(refused, Refused::Draining), "{refused}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();

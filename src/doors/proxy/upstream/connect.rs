@@ -33,35 +33,41 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// A connection to an endpoint, and whether it was used before.
+    /// A connection to an endpoint, and whether it was used before. `may_share` unless the request is for HTTP/1.1 alone,
+    /// as one that wants to upgrade is; a server of `https://` is then not offered anything else.
     pub(super) async fn connection(
         &self,
         endpoint: &Endpoint,
         now: Instant,
+        may_share: bool,
     ) -> Result<(Connected, bool), UpstreamError> {
-        if let Some(known) = known(endpoint, now) {
+        let may_share = may_share || endpoint.server.scheme == Scheme::H2c;
+        if let Some(known) = known(endpoint, now, may_share) {
             return Ok((known, true));
         }
-        match timeout(self.timeout, self.connect(endpoint, now)).await {
+        match timeout(self.timeout, self.connect(endpoint, now, may_share)).await {
             Ok(connected) => connected.map_err(UpstreamError::Connect),
             Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),
         }
     }
 
-    async fn connect(&self, endpoint: &Endpoint, now: Instant) -> io::Result<(Connected, bool)> {
-        let is_http1 = || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
+    async fn connect(&self, endpoint: &Endpoint, now: Instant, may_share: bool) -> io::Result<(Connected, bool)> {
+        let is_http1 =
+            || !may_share || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
         let mut turn = None;
         if !is_http1() {
             turn = Some(endpoint.connecting.lock().await);
-            if let Some(known) = known(endpoint, now) {
+            if let Some(known) = known(endpoint, now, may_share) {
                 return Ok((known, true));
             }
             if is_http1() {
                 turn = None;
             }
         }
-        let (stream, protocol) = self.open(endpoint).await?;
-        endpoint.speaks.set(Some(protocol));
+        let (stream, protocol) = self.open(endpoint, may_share).await?;
+        if may_share {
+            endpoint.speaks.set(Some(protocol));
+        }
         let connected = match protocol {
             Protocol::Http1 => Connected::Http1(http1::Connection::new(stream)),
             Protocol::Http2 => {
@@ -75,7 +81,7 @@ impl Connector {
     }
 
     /// A new stream to an endpoint, and what is spoken on it. The caller gives it a deadline.
-    pub(super) async fn open(&self, endpoint: &Endpoint) -> io::Result<(Stream, Protocol)> {
+    pub(super) async fn open(&self, endpoint: &Endpoint, offers_http2: bool) -> io::Result<(Stream, Protocol)> {
         let stream = match &endpoint.address {
             Address::Network(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -88,7 +94,7 @@ impl Connector {
             (Scheme::Http, _) => Ok((stream, Protocol::Http1)),
             (Scheme::H2c, _) => Ok((stream, Protocol::Http2)),
             (Scheme::Https, Some(tls)) => {
-                let (stream, is_http2) = tls.connect(endpoint.server.host(), stream, true).await?;
+                let (stream, is_http2) = tls.connect(endpoint.server.host(), stream, offers_http2).await?;
                 Ok((stream, if is_http2 { Protocol::Http2 } else { Protocol::Http1 }))
             }
             (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS was set up")),
@@ -98,8 +104,8 @@ impl Connector {
 
 /// A connection that is there already: the shared one, or an idle one that is still good. The end of one that the server
 /// has closed is usually there to be seen.
-fn known(endpoint: &Endpoint, now: Instant) -> Option<Connected> {
-    if let Some(shared) = endpoint.shared() {
+fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<Connected> {
+    if may_share && let Some(shared) = endpoint.shared() {
         return Some(Connected::Http2(shared));
     }
     loop {

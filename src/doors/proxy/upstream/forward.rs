@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::super::context::Context;
 use super::super::counters::Counters;
 use super::super::failure::UpstreamError;
+use super::super::forwarding;
 use super::super::http1::SendFailed;
 use super::super::log::Throttle;
 use super::super::message::{Request, RequestBody, Response};
@@ -46,8 +47,8 @@ enum Progress {
     Unsent,
     /// Some of it was, on a connection that had been idle and may have been closed at that moment.
     SentOnReused,
-    /// Some of it was, on a new connection.
-    SentOnNew,
+    /// Some of it was, on a connection that was good.
+    SentOnGood,
     /// It took longer than one try may.
     Late,
 }
@@ -61,7 +62,7 @@ impl Progress {
         match self {
             Self::Unsent => has_other,
             Self::SentOnReused | Self::Late => method.is_idempotent(),
-            Self::SentOnNew => method.is_idempotent() && has_other,
+            Self::SentOnGood => method.is_idempotent() && has_other,
         }
     }
 }
@@ -172,9 +173,11 @@ impl Forwarder {
     /// Sends a request over a connection that is there or a new one.
     async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
         let mut was_refused = false;
+        // HTTP/2 has no upgrades (RFC 9113 section 8.6).
+        let may_share = forwarding::upgrade(&request.fields).is_none();
         loop {
             let (connected, was_reused) =
-                match self.connector.connection(lease.endpoint(), context.activity.now()).await {
+                match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
                     Ok(connected) => connected,
                     Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
                 };
@@ -189,8 +192,9 @@ impl Forwarder {
             };
             let progress = match (was_sent, was_reused) {
                 (false, _) => Progress::Unsent,
-                (true, true) => Progress::SentOnReused,
-                (true, false) => Progress::SentOnNew,
+                // The end of a shared connection is announced or seen at once: there is no such moment.
+                (true, true) if !is_http2 => Progress::SentOnReused,
+                (true, _) => Progress::SentOnGood,
             };
             match again {
                 // The server closed a connection of before, or said that it would not work on this request (RFC 9113
@@ -210,21 +214,20 @@ impl Forwarder {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(progress: Progress, method: Method, alone: bool, with_other: bool) {
-        let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
-        assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
-    }
-
     #[test]
     fn what_may_have_been_worked_on_is_repeated_only_if_idempotent() {
-        check(Progress::Unsent, Method::GET, false, true);
-        check(Progress::Unsent, Method::POST, false, true);
-        check(Progress::SentOnReused, Method::GET, true, true);
-        check(Progress::SentOnReused, Method::POST, false, false);
-        check(Progress::SentOnNew, Method::DELETE, false, true);
-        check(Progress::SentOnNew, Method::PATCH, false, false);
-        check(Progress::Late, Method::HEAD, true, true);
-        check(Progress::Late, Method::POST, false, false);
+        for (progress, method, alone, with_other) in [
+            (Progress::Unsent, Method::GET, false, true),
+            (Progress::Unsent, Method::POST, false, true),
+            (Progress::SentOnReused, Method::GET, true, true),
+            (Progress::SentOnReused, Method::POST, false, false),
+            (Progress::SentOnGood, Method::DELETE, false, true),
+            (Progress::SentOnGood, Method::PATCH, false, false),
+            (Progress::Late, Method::HEAD, true, true),
+            (Progress::Late, Method::POST, false, false),
+        ] {
+            let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
+            assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
+        }
     }
 }

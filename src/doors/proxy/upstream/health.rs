@@ -86,7 +86,7 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
 /// The status that an endpoint answers with.
 async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Result<u16> {
     let host = endpoint.server.authority();
-    match connector.open(endpoint).await? {
+    match connector.open(endpoint, true).await? {
         (stream, Protocol::Http1) => ask_http1(path, &host, stream).await,
         (stream, Protocol::Http2) => ask_http2(path, &host, endpoint.server.scheme, stream).await,
     }
@@ -95,7 +95,7 @@ async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Resu
 /// Asks over HTTP/1.1. Nothing but the status line counts, and the connection is not used again, so there is no framing
 /// to be careful about.
 async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<u16> {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {AGENT}\r\nconnection: close\r\n\r\n",);
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {AGENT}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut response = Vec::with_capacity(1024);
@@ -183,9 +183,10 @@ mod tests {
         let serving = serve(theirs);
         runtime.block_on(async {
             let server = spawn_local(serving);
-            let status = match is_http2 {
-                true => ask_http2("/up?x", "a:1", Scheme::H2c, ours).await,
-                false => ask_http1("/up?x", "a:1", ours).await,
+            let status = if is_http2 {
+                ask_http2("/up?x", "a:1", Scheme::H2c, ours).await
+            } else {
+                ask_http1("/up?x", "a:1", ours).await
             };
             server.await.unwrap();
             status

@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn shown(cluster: &Cluster) -> Vec<String> {
-        cluster.endpoints().iter().map(|endpoint| endpoint.to_string()).collect()
+        cluster.endpoints().iter().map(ToString::to_string).collect()
     }
 
     fn run(test: impl Future<Output = ()>) {
@@ -156,7 +156,7 @@ mod tests {
         run(async {
             let (cluster, server) = cluster();
             let steps = [Ok(vec![1, 2]), Err("down"), Ok(vec![]), Ok(vec![2, 3])];
-            let left: Rc<RefCell<VecDeque<Result<Vec<u8>, &str>>>> = Rc::new(RefCell::new(steps.into()));
+            let left = Rc::new(RefCell::new(VecDeque::from(steps)));
             let seen: Rc<RefCell<Vec<Vec<String>>>> = Rc::default();
             let lookup = {
                 let (left, seen, cluster) = (left.clone(), seen.clone(), cluster.clone());
