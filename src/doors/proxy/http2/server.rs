@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::stream::{self, Ended};
-use super::tasks::{Tasks, Wakeups};
+use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, Watched};
 use super::{Http2Limits, LINGER};
 use crate::doors::proxy::Proxy;
@@ -41,38 +41,44 @@ where
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
         Err(_) => return proxy.counters.limited(DoorLimit::FirstByteTimeout),
     };
-    let open = |request: Request<RecvStream>, respond| {
-        let (head, body) = request.into_parts();
-        stream::serve(proxy.clone(), peer.clone(), head, body, respond)
+    let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
+        let (proxy, peer) = (&proxy, &peer);
+        async move {
+            loop {
+                let (request, respond) = streams.receive().await;
+                streams.done(stream::serve(proxy, peer, request, respond).await);
+            }
+        }
     };
     let wakeups = Arc::new(Wakeups::default());
     let session = Session {
         wire: Wire::new(connection),
         socket: wakeups.socket(),
-        tasks: Tasks::new(wakeups.clone()),
+        tasks: Tasks::new(wakeups.clone(), streams),
         wakeups,
         limits,
         resets: Resets::new(traffic.now()),
         idle_since: traffic.now(),
         traffic,
-        open,
         requests: 0,
         phase: Phase::Open,
     };
     session.run(&proxy, &drain).await;
 }
 
-/// A client's connection. `O` makes a stream's future.
-struct Session<S, F, O> {
+/// A stream that a client has opened.
+type Opened = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// A client's connection.
+struct Session<S, F, M> {
     wire: Wire<S>,
     /// What the connection itself is polled with.
     socket: Waker,
-    tasks: Tasks<F>,
+    tasks: Tasks<Opened, Ended, F, M>,
     wakeups: Arc<Wakeups>,
     limits: Http2Limits,
     traffic: Rc<Traffic>,
     resets: Resets,
-    open: O,
     /// That have been accepted.
     requests: u32,
     /// When the last stream ended.
@@ -113,11 +119,11 @@ enum Due {
     Dead,
 }
 
-impl<S, F, O> Session<S, F, O>
+impl<S, F, M> Session<S, F, M>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Ended>,
-    O: Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
+    F: Future<Output = ()>,
+    M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
 {
     async fn run(mut self, proxy: &Proxy, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
@@ -174,7 +180,7 @@ where
                         proxy.counters.limited(DoorLimit::Requests);
                         self.drain();
                     }
-                    self.tasks.start((self.open)(request, respond));
+                    self.tasks.start((request, respond));
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {

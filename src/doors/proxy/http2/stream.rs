@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
-use http::{Method, StatusCode, request};
+use http::{Method, Request, StatusCode, request};
 
 use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
@@ -82,20 +82,20 @@ impl Responder {
 
 /// Answers a stream's request.
 pub(super) async fn serve(
-    proxy: Rc<Proxy>,
-    peer: Rc<Peer>,
-    head: request::Parts,
-    body: RecvStream,
+    proxy: &Proxy,
+    peer: &Rc<Peer>,
+    request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) -> Ended {
+    let (head, body) = request.into_parts();
     let activity = Rc::new(Activity::new());
     activity.exchange(!body.is_end_stream());
     let responder = Rc::new(Responder::new(respond));
-    let context = Context::new(activity.clone(), peer, Interim::Http2(responder.clone()));
-    let stream = Stream { proxy: &proxy, context: &context, responder: &responder };
+    let context = Context::new(activity.clone(), peer.clone(), Interim::Http2(responder.clone()));
+    let stream = Stream { proxy, context: &context, responder: &responder };
     let overdue = |limit| proxy.counters.limited(limit);
     // Dropped before the end of its response, the stream is reset with CANCEL.
-    activity.watch(&proxy.timeouts, stream.serve(head, body), overdue).await.unwrap_or(Ended::Broken)
+    activity.watch(&proxy.timeouts, pin!(stream.serve(head, body)), overdue).await.unwrap_or(Ended::Broken)
 }
 
 /// What a stream's request is answered with.
