@@ -174,8 +174,9 @@ impl Stream<'_> {
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
                 // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section
-                // 8.1).
+                // 8.1). The library forgets what it has not written when a stream is reset, so that gets a turn first.
                 tracing::debug!("a response broke off: {error}");
+                next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
                 Ended::Answered
             }
@@ -200,4 +201,17 @@ impl Stream<'_> {
         }
         headers
     }
+}
+
+/// Waits until the socket has had a turn.
+async fn next_turn() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
