@@ -70,6 +70,20 @@ impl Fields {
         self.lines.push(Line { start, name: length, value: value_start, end: place(&self.text) });
     }
 
+    /// Adds a line whose value is written in its place. No value, no line.
+    pub fn append_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.text.len();
+        self.append(name, b"");
+        write(&mut self.text);
+        if let Some(line) = self.lines.last_mut() {
+            line.end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+            if line.end == line.value {
+                self.lines.pop();
+                self.text.truncate(before);
+            }
+        }
+    }
+
     /// Replaces all lines of this name by one.
     pub fn set(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.remove(name.as_ref());
@@ -199,6 +213,15 @@ mod tests {
         let lines = [(&head[..4], &head[6..7]), (&head[9..13], &head[15..16]), (b"other", b"elsewhere")];
         let fields = Fields::of_head(head, lines.into_iter(), (1, 10));
         check(&fields, &[("Host", "a"), ("X-Id", "7"), ("other", "elsewhere")]);
+    }
+
+    #[test]
+    fn a_value_is_written_in_its_place() {
+        let mut fields = Fields::from_iter([("a", "1")]);
+        fields.append_with("b", |value| value.extend_from_slice(b"2"));
+        fields.append_with("c", |_| {});
+        fields.append("d", "4");
+        check(&fields, &[("a", "1"), ("b", "2"), ("d", "4")]);
     }
 
     #[test]
