@@ -14,11 +14,12 @@ pub struct Fields {
     lines: Vec<Line>,
 }
 
-/// Where a name begins, where it ends and its value begins, and where that ends.
+/// Where a name begins and how long it is, where its value begins, and where that ends.
 #[derive(Clone, Copy)]
 struct Line {
     start: u32,
-    name: u32,
+    name: u16,
+    value: u32,
     end: u32,
 }
 
@@ -33,21 +34,54 @@ impl Fields {
         Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
     }
 
-    /// Forgets the fields and keeps the memory.
-    pub fn clear(&mut self) {
-        self.text.clear();
-        self.lines.clear();
+    /// The lines of a head that was read: names and values are parts of `head`, which is copied as a whole. There is
+    /// room for `more` lines and bytes beside them.
+    pub fn of_head<'a>(
+        head: &'a [u8],
+        lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
+        more: (usize, usize),
+    ) -> Self {
+        let mut fields = Self::with_capacity(lines.len() + more.0, head.len() + more.1);
+        fields.text.extend_from_slice(head);
+        let base = head.as_ptr() as usize;
+        for (name, value) in lines {
+            let start = (name.as_ptr() as usize).wrapping_sub(base);
+            let value_start = (value.as_ptr() as usize).wrapping_sub(base);
+            match (u32::try_from(start), u32::try_from(value_start), u32::try_from(value_start + value.len())) {
+                (Ok(start), Ok(value), Ok(end)) if end as usize <= head.len() => {
+                    let name = u16::try_from(name.len()).unwrap_or(u16::MAX);
+                    fields.lines.push(Line { start, name, value, end });
+                }
+                _ => fields.append(name, value),
+            }
+        }
+        fields
     }
 
     /// Adds a line at the end.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        // A message has at most megabytes of fields, far below what 32 bits count.
+        // A message has at most megabytes of fields, far below what 32 bits count, and names are bounded with them.
         let place = |text: &Vec<u8>| u32::try_from(text.len()).unwrap_or(u32::MAX);
         let start = place(&self.text);
         self.text.extend_from_slice(name.as_ref());
-        let name = place(&self.text);
+        let value_start = place(&self.text);
         self.text.extend_from_slice(value.as_ref());
-        self.lines.push(Line { start, name, end: place(&self.text) });
+        let length = u16::try_from(name.as_ref().len()).unwrap_or(u16::MAX);
+        self.lines.push(Line { start, name: length, value: value_start, end: place(&self.text) });
+    }
+
+    /// Adds a line whose value is written in its place. No value, no line.
+    pub fn append_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.text.len();
+        self.append(name, b"");
+        write(&mut self.text);
+        if let Some(line) = self.lines.last_mut() {
+            line.end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+            if line.end == line.value {
+                self.lines.pop();
+                self.text.truncate(before);
+            }
+        }
     }
 
     /// Replaces all lines of this name by one.
@@ -64,7 +98,7 @@ impl Fields {
         self.lines.len() < before
     }
 
-    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays until [`Self::clear`].
+    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays.
     pub fn retain(&mut self, mut wanted: impl FnMut(&[u8], &[u8]) -> bool) {
         let text = &self.text;
         self.lines.retain(|line| wanted(line.name(text), line.value(text)));
@@ -110,11 +144,11 @@ impl Fields {
 
 impl Line {
     fn name(self, text: &[u8]) -> &[u8] {
-        text.get(self.start as usize..self.name as usize).unwrap_or_default()
+        text.get(self.start as usize..self.start as usize + usize::from(self.name)).unwrap_or_default()
     }
 
     fn value(self, text: &[u8]) -> &[u8] {
-        text.get(self.name as usize..self.end as usize).unwrap_or_default()
+        text.get(self.value as usize..self.end as usize).unwrap_or_default()
     }
 }
 
@@ -171,8 +205,23 @@ mod tests {
         assert!(fields.remove("HOST") && !fields.remove("host"));
         fields.retain(|_, value| !value.is_empty());
         check(&fields, &[("x-id", "3")]);
-        fields.clear();
-        assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn the_lines_of_a_head_share_its_copy() {
+        let head = b"Host: a\r\nX-Id: 7\r\n";
+        let lines = [(&head[..4], &head[6..7]), (&head[9..13], &head[15..16]), (b"other", b"elsewhere")];
+        let fields = Fields::of_head(head, lines.into_iter(), (1, 10));
+        check(&fields, &[("Host", "a"), ("X-Id", "7"), ("other", "elsewhere")]);
+    }
+
+    #[test]
+    fn a_value_is_written_in_its_place() {
+        let mut fields = Fields::from_iter([("a", "1")]);
+        fields.append_with("b", |value| value.extend_from_slice(b"2"));
+        fields.append_with("c", |_| {});
+        fields.append("d", "4");
+        check(&fields, &[("a", "1"), ("b", "2"), ("d", "4")]);
     }
 
     #[test]
