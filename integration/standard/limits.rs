@@ -67,7 +67,7 @@ fn bodies_are_bounded() {
             line: "5.4",
             sent: "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhell\r\n2\r\no!\r\n0\r\n\r\n",
             back: &["413", "connection: close", "close"],
-            seen: &["POST / HTTP/1.1", "cut"],
+            seen: &["cut"],
             setup: few,
             ..ROW
         },
@@ -108,7 +108,7 @@ fn what_does_not_move_ends() {
             line: "5.4",
             sent: "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhel",
             back: &["408", "connection: close", "close"],
-            seen: &["POST / HTTP/1.1", "cut"],
+            seen: &["cut"],
             setup: |setup| setup.timeouts.body = SHORT,
             ..ROW
         },
@@ -116,7 +116,7 @@ fn what_does_not_move_ends() {
             line: "5.4",
             sent: "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n",
             back: &["100", "then", "408", "connection: close", "close"],
-            seen: &["POST / HTTP/1.1", "cut"],
+            seen: &["cut"],
             setup: |setup| setup.timeouts.body = SHORT,
             ..ROW
         },

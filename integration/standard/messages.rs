@@ -406,7 +406,7 @@ fn chunks_are_what_they_should_be() {
             sent,
             back: &["400", "connection: close", "~cannot be read", "close"],
             // It has begun; that its end is missing tells the upstream that it is none.
-            seen: &["POST / HTTP/1.1", "cut"],
+            seen: &["cut"],
             ..ROW
         });
     }
@@ -414,7 +414,7 @@ fn chunks_are_what_they_should_be() {
         "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3;{}\r\nabc\r\n0\r\n\r\n",
         "x".repeat(300)
     );
-    check(&Row { line: "5.1.7", sent: long.leak(), back: &["400", "close"], seen: &["POST / HTTP/1.1", "cut"], ..ROW });
+    check(&Row { line: "5.1.7", sent: long.leak(), back: &["400", "close"], seen: &["cut"], ..ROW });
 }
 
 #[test]
@@ -460,13 +460,13 @@ fn an_expectation_is_answered_when_it_is_decided() {
         Row {
             line: "5.1.10",
             sent: "POST / HTTP/1.1\r\nhost: a\r\nexpect: tea\r\ncontent-length: 2\r\n\r\nhi",
-            back: &["417"],
+            back: &["417", "connection: close", "close"],
             ..ROW
         },
         Row {
             line: "5.1.10",
             sent: "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\nexpect: tea\r\ncontent-length: 2\r\n\r\nhi",
-            back: &["417"],
+            back: &["417", "connection: close", "close"],
             ..ROW
         },
         Row {
