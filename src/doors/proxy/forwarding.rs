@@ -48,10 +48,19 @@ fn is_forwarded(name: &[u8]) -> bool {
 
 /// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
 pub(super) fn strip(fields: &mut Fields) {
+    strip_named(fields);
+    fields.retain(|name, _| !is_hop_by_hop(name));
+}
+
+/// Takes away the fields that `Connection` names, but not itself. This comes before the rules: the upstream will not see
+/// these fields, so a limit that counts by one of them would count by something that means nothing.
+pub(super) fn strip_named(fields: &mut Fields) {
     let named = named(fields);
-    fields.retain(|name, _| {
-        !is_hop_by_hop(name) && !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
-    });
+    if !named.is_empty() {
+        fields.retain(|name, _| {
+            is_hop_by_hop(name) || !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
+        });
+    }
 }
 
 /// What the `Connection` fields name beside what nearly all of them do.

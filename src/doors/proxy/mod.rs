@@ -236,6 +236,7 @@ impl Proxy {
         if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
             return Err(Failure::TooLong(self.limits.body_bytes));
         }
+        forwarding::strip_named(&mut request.fields);
         let (path, query) = target::split(&request.target);
         let path = path::normalise(path);
         let way = self.upstreams.pick(&host, &path);
