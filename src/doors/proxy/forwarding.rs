@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use http::Version;
+use http::{Method, Version};
 
+use super::message::Request;
 use super::transport::TlsInfo;
 use crate::engine::fields::{Fields, text};
 
@@ -73,8 +74,17 @@ fn named(fields: &Fields) -> Vec<String> {
 
 /// The protocol that a client wants to upgrade to and may.
 ///
-/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here.
-pub(super) fn upgrade(fields: &Fields) -> Option<&str> {
+/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
+/// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
+pub(super) fn upgrade(request: &Request) -> Option<&str> {
+    let protocol = wanted_protocol(&request.fields)?;
+    let is_possible = request.version == Version::HTTP_11
+        && request.body.is_end()
+        && (request.method == Method::GET || !protocol.eq_ignore_ascii_case("websocket"));
+    is_possible.then_some(protocol)
+}
+
+fn wanted_protocol(fields: &Fields) -> Option<&str> {
     let protocol = fields.text("upgrade").filter(|protocol| !protocol.contains(','))?.trim();
     let name = protocol.split('/').next().unwrap_or_default();
     let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
@@ -240,7 +250,7 @@ mod tests {
     fn only_upgrades_that_cannot_carry_requests_pass() {
         let check = |connection, protocol, expected| {
             let fields = Fields::from_iter([("Connection", connection), ("Upgrade", protocol)]);
-            assert_eq!(upgrade(&fields), expected, "{connection}, {protocol}");
+            assert_eq!(wanted_protocol(&fields), expected, "{connection}, {protocol}");
         };
         check("keep-alive, Upgrade", "websocket", Some("websocket"));
         check("upgrade", "IRC/6.9", Some("IRC/6.9"));

@@ -280,7 +280,7 @@ impl Proxy {
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
-        let upgrade = forwarding::upgrade(&request.fields).filter(|_| request.body.is_end()).map(str::to_owned);
+        let upgrade = forwarding::upgrade(&request).map(str::to_owned);
         forwarding::strip(&mut request.fields);
         context.peer.forward(request.version, &mut request.fields);
         if let Some(protocol) = upgrade {

@@ -146,7 +146,7 @@ impl Connection {
         .await;
         match received {
             Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                if self.upload.is_some() || forwarding::upgrade(&request.fields).is_none() {
+                if self.upload.is_some() || !request.fields.contains("upgrade") {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
