@@ -296,6 +296,10 @@ impl Proxy {
             _ => None,
         };
         forwarding::strip(&mut response.fields);
+        if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
+            // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
+            response.fields.remove("content-length");
+        }
         if let Some(protocol) = protocol {
             response.fields.append("upgrade", protocol);
         }
