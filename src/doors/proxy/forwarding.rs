@@ -31,20 +31,20 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a peer says in a field who the client is.
+/// Whether a peer says in a field who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
+/// frameworks build links from `-Prefix` and believe `-Ssl`.
 fn is_claim(name: &[u8]) -> bool {
-    const X_FORWARDED: &[u8] = b"x-forwarded-";
-    match name.len() {
-        9 => name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded"),
-        15..=17 => {
-            name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED) && is_forwarded(&name[X_FORWARDED.len()..])
-        }
-        _ => false,
-    }
+    begins_with(name, b"x-forwarded-")
+        || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
-fn is_forwarded(name: &[u8]) -> bool {
-    [&b"for"[..], b"host", b"proto", b"port"].iter().any(|known| name.eq_ignore_ascii_case(known))
+/// Whether a field says where a client stands. That is said in a response, before its body, and by no client.
+fn is_of_limits(name: &[u8]) -> bool {
+    begins_with(name, b"ratelimit") || begins_with(name, b"x-ratelimit-")
+}
+
+fn begins_with(name: &[u8], start: &[u8]) -> bool {
+    name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
 }
 
 /// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
@@ -116,9 +116,7 @@ pub(super) fn trailers(mut trailers: Fields) -> Fields {
         "www-authenticate",
     ];
     trailers.retain(|name, _| {
-        let is_limits = name.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"ratelimit"))
-            || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-ratelimit-"));
-        !is_limits
+        !is_of_limits(name)
             && !is_hop_by_hop(name)
             && !is_claim(name)
             && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
@@ -161,7 +159,8 @@ impl Peer {
         let host = fields.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
             let chain = self.chain(fields);
-            fields.set(FOR, chain);
+            fields.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            fields.append(FOR, chain);
             if !fields.contains(PROTO) {
                 fields.append(PROTO, proto);
             }
@@ -169,7 +168,7 @@ impl Peer {
                 fields.append(HOST, host);
             }
         } else {
-            fields.retain(|name, _| !is_claim(name));
+            fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
             fields.append(FOR, &self.text);
             fields.append(PROTO, proto);
             if let Some(host) = host {
@@ -292,6 +291,9 @@ mod tests {
                 ("x-forwarded-for", "5.6.7.8"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-host", "evil.example"),
+                ("X-Forwarded-Prefix", "/admin"),
+                ("x-ratelimit-remaining", "9"),
+                ("RateLimit", "9"),
                 ("forwarded", "for=1.2.3.4"),
                 ("x-real-ip", "1.2.3.4"),
                 ("via", "1.0 front"),
