@@ -237,6 +237,7 @@ impl Proxy {
         if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
             return Err(Failure::TooLong(self.limits.body_bytes));
         }
+        forwarding::strip_named(&mut request.fields);
         let (path, query) = target::split(&request.target);
         let path = path::normalise(path);
         let way = self.upstreams.pick(&host, &path);
@@ -280,7 +281,7 @@ impl Proxy {
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
-        let upgrade = forwarding::upgrade(&request.fields).filter(|_| request.body.is_end()).map(str::to_owned);
+        let upgrade = forwarding::upgrade(&request).map(str::to_owned);
         forwarding::strip(&mut request.fields);
         context.peer.forward(request.version, &mut request.fields);
         if let Some(protocol) = upgrade {
@@ -296,6 +297,10 @@ impl Proxy {
             _ => None,
         };
         forwarding::strip(&mut response.fields);
+        if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
+            // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
+            response.fields.remove("content-length");
+        }
         if let Some(protocol) = protocol {
             response.fields.append("upgrade", protocol);
         }

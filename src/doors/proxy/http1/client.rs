@@ -147,7 +147,7 @@ impl Connection {
         .await;
         match received {
             Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                if self.upload.is_some() || forwarding::upgrade(&request.fields).is_none() {
+                if self.upload.is_some() || !request.fields.contains("upgrade") {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
@@ -229,9 +229,9 @@ impl Connection {
 
     /// Reads the head of a response.
     fn poll_head(&mut self, method: &Method, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, UpstreamError>> {
-        let mut is_new = !self.input.is_empty();
+        let mut is_worth_a_look = !self.input.is_empty();
         loop {
-            if is_new {
+            if is_worth_a_look {
                 match head::response(&self.input, method, &LIMITS) {
                     Ok(Some((head, length))) => {
                         self.input.advance(length);
@@ -241,11 +241,17 @@ impl Connection {
                     Err(error) => return Poll::Ready(Err(UpstreamError::Head(error))),
                 }
             }
+            let before = self.input.len();
             match ready!(poll_fill(&mut self.stream, &mut self.input, 0, cx)) {
                 Ok(0) => return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()))),
-                Ok(_) => (is_new, self.has_received) = (true, true),
+                Ok(_) => self.has_received = true,
                 Err(error) => return Poll::Ready(Err(UpstreamError::Closed(error))),
             }
+            // As for a client's: a long line that comes in small pieces is looked at once. The first piece is looked at
+            // whatever it is, to tell early what is no HTTP at all.
+            is_worth_a_look = before == 0
+                || memchr::memchr(b'\n', &self.input[before..]).is_some()
+                || self.input.len() >= LIMITS.bytes;
         }
     }
 
