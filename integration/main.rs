@@ -9,4 +9,5 @@ mod layers;
 mod proxy;
 mod redis;
 mod serve;
+mod standard;
 mod support;

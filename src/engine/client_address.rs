@@ -42,7 +42,7 @@ impl TrustedProxies {
         let name = if forwarded { "forwarded" } else { X_FORWARDED_FOR };
         for line in headers.all(name).rev() {
             let Some(line) = fields::text(line) else { return client };
-            for element in line.rsplit(',').map(str::trim).filter(|element| !element.is_empty()) {
+            for element in split_back(line, ',').map(str::trim).filter(|element| !element.is_empty()) {
                 let node = if forwarded { forwarded_for(element) } else { Some(element) };
                 let Some(hop) = node.and_then(node_address) else { return client };
                 client = hop;
@@ -55,9 +55,33 @@ impl TrustedProxies {
     }
 }
 
+/// Splits where the separator stands outside quotes, from right to left.
+///
+/// What stands right was written by the proxies next to us. Read from there, their quotes are the ones that count; read
+/// from the left, a quote that the client left open would hide what they say. A proxy that quotes the client's `Host` in
+/// `host=` may have quoted a comma and more.
+fn split_back(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let given = rest?;
+        let mut is_quoted = false;
+        let place = given.char_indices().rev().find_map(|(place, letter)| {
+            is_quoted ^= letter == '"' && !(is_quoted && is_escaped(&given[..place]));
+            (letter == separator && !is_quoted).then_some(place)
+        });
+        rest = place.map(|place| &given[..place]);
+        Some(place.map_or(given, |place| &given[place + 1..]))
+    })
+}
+
+/// Whether what follows is escaped by a backslash that is not escaped itself.
+fn is_escaped(before: &str) -> bool {
+    before.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
+}
+
 /// The `for` parameter of one element of `Forwarded` (RFC 7239 section 4).
 fn forwarded_for(element: &str) -> Option<&str> {
-    element.split(';').find_map(|pair| {
+    split_back(element, ';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         name.trim().eq_ignore_ascii_case("for").then(|| value.trim().trim_matches('"'))
     })
@@ -66,12 +90,19 @@ fn forwarded_for(element: &str) -> Option<&str> {
 /// The address of a node, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
 fn node_address(node: &str) -> Option<IpAddr> {
     if let Some(bracketed) = node.strip_prefix('[') {
-        return address::parse(bracketed.split_once(']')?.0).ok();
+        let (host, after) = bracketed.split_once(']')?;
+        return address::parse(host).ok().filter(|_| after.is_empty() || after.strip_prefix(':').is_some_and(is_port));
     }
     match node.split_once(':') {
-        Some((host, port)) if !port.contains(':') => address::parse(host).ok(),
+        Some((host, port)) if !port.contains(':') => address::parse(host).ok().filter(|_| is_port(port)),
         _ => address::parse(node).ok(),
     }
+}
+
+/// A number, or the name of one that is kept secret (RFC 7239 section 6.2).
+fn is_port(port: &str) -> bool {
+    let name = port.strip_prefix('_').unwrap_or(port);
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
 #[cfg(test)]
@@ -106,12 +137,19 @@ mod tests {
         let field = "for=9.9.9.9;proto=http, For=\"[2001:db8::7]:4711\";by=10.0.0.1, for=\"[2001:db8:ff::1]\"";
         check("10.0.0.1", &[("forwarded", field)], "2001:db8::7");
         check("10.0.0.1", &[("forwarded", "for=_hidden, for=10.0.0.8")], "10.0.0.8");
+        check("10.0.0.1", &[("forwarded", r#"for=9.9.9.9;host="a,for=1.2.3.4""#)], "9.9.9.9");
+        check("10.0.0.1", &[("forwarded", r#"host="a;for=1.2.3.4";for=9.9.9.9"#)], "9.9.9.9");
+        check("10.0.0.1", &[("forwarded", r#"for=9.9.9.9;host="a\",for=1.2.3.4""#)], "9.9.9.9");
+        check("10.0.0.1", &[("forwarded", r#"for="1.2.3.4, for=9.9.9.9"#)], "9.9.9.9");
     }
 
     #[test]
     fn the_walk_stops_before_what_is_no_address() {
         check("10.0.0.1", &[("x-forwarded-for", "1.2.3.4, unknown, 10.0.0.2")], "10.0.0.2");
         check("10.0.0.1", &[("x-forwarded-for", "1.2.3.4, garbage")], "10.0.0.1");
+        check("10.0.0.1", &[("x-forwarded-for", "[2001:db8::7]x")], "10.0.0.1");
+        check("10.0.0.1", &[("x-forwarded-for", "1.2.3.4:x y")], "10.0.0.1");
+        check("10.0.0.1", &[("x-forwarded-for", "1.2.3.4:")], "10.0.0.1");
     }
 
     #[test]

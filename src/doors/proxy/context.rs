@@ -75,6 +75,8 @@ impl Interim {
     /// Passes an interim response on to the client.
     pub(super) fn send(&self, status: StatusCode, mut fields: Fields) {
         forwarding::strip(&mut fields);
+        // It has no body to have a length (RFC 9110 section 8.6).
+        fields.remove("content-length");
         match self {
             Self::Http1(io) => io.interim(status, &fields),
             Self::Http2(responder) => responder.interim(status, &fields),

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use http::Version;
+use http::{Method, Version};
 
+use super::message::Request;
 use super::transport::TlsInfo;
 use crate::engine::fields::{Fields, text};
 
@@ -30,28 +31,37 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a peer says in a field who the client is.
+/// Whether a peer says in a field who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
+/// frameworks build links from `-Prefix` and believe `-Ssl`.
 fn is_claim(name: &[u8]) -> bool {
-    const X_FORWARDED: &[u8] = b"x-forwarded-";
-    match name.len() {
-        9 => name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded"),
-        15..=17 => {
-            name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED) && is_forwarded(&name[X_FORWARDED.len()..])
-        }
-        _ => false,
-    }
+    begins_with(name, b"x-forwarded-")
+        || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
-fn is_forwarded(name: &[u8]) -> bool {
-    [&b"for"[..], b"host", b"proto", b"port"].iter().any(|known| name.eq_ignore_ascii_case(known))
+/// Whether a field says where a client stands. That is said in a response, before its body, and by no client.
+fn is_of_limits(name: &[u8]) -> bool {
+    begins_with(name, b"ratelimit") || begins_with(name, b"x-ratelimit-")
+}
+
+fn begins_with(name: &[u8], start: &[u8]) -> bool {
+    name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
 }
 
 /// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
 pub(super) fn strip(fields: &mut Fields) {
+    strip_named(fields);
+    fields.retain(|name, _| !is_hop_by_hop(name));
+}
+
+/// Takes away the fields that `Connection` names, but not itself. This comes before the rules: the upstream will not see
+/// these fields, so a limit that counts by one of them would count by something that means nothing.
+pub(super) fn strip_named(fields: &mut Fields) {
     let named = named(fields);
-    fields.retain(|name, _| {
-        !is_hop_by_hop(name) && !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
-    });
+    if !named.is_empty() {
+        fields.retain(|name, _| {
+            is_hop_by_hop(name) || !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
+        });
+    }
 }
 
 /// What nearly every `Connection` field says, and what is no field.
@@ -69,8 +79,17 @@ fn named(fields: &Fields) -> Vec<String> {
 
 /// The protocol that a client wants to upgrade to and may.
 ///
-/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here.
-pub(super) fn upgrade(fields: &Fields) -> Option<&str> {
+/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
+/// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
+pub(super) fn upgrade(request: &Request) -> Option<&str> {
+    let protocol = wanted_protocol(&request.fields)?;
+    let is_possible = request.version == Version::HTTP_11
+        && request.body.is_end()
+        && (request.method == Method::GET || !protocol.eq_ignore_ascii_case("websocket"));
+    is_possible.then_some(protocol)
+}
+
+fn wanted_protocol(fields: &Fields) -> Option<&str> {
     let protocol = fields.text("upgrade").filter(|protocol| !protocol.contains(','))?.trim();
     let name = protocol.split('/').next().unwrap_or_default();
     let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
@@ -102,9 +121,7 @@ pub(super) fn trailers(mut trailers: Fields) -> Fields {
         "www-authenticate",
     ];
     trailers.retain(|name, _| {
-        let is_limits = name.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"ratelimit"))
-            || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-ratelimit-"));
-        !is_limits
+        !is_of_limits(name)
             && !is_hop_by_hop(name)
             && !is_claim(name)
             && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
@@ -147,7 +164,8 @@ impl Peer {
         let host = fields.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
             let chain = self.chain(fields);
-            fields.set(FOR, chain);
+            fields.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            fields.append(FOR, chain);
             if !fields.contains(PROTO) {
                 fields.append(PROTO, proto);
             }
@@ -155,7 +173,7 @@ impl Peer {
                 fields.append(HOST, host);
             }
         } else {
-            fields.retain(|name, _| !is_claim(name));
+            fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
             fields.append(FOR, &self.text);
             fields.append(PROTO, proto);
             if let Some(host) = host {
@@ -236,7 +254,7 @@ mod tests {
     fn only_upgrades_that_cannot_carry_requests_pass() {
         let check = |connection, protocol, expected| {
             let fields = Fields::from_iter([("Connection", connection), ("Upgrade", protocol)]);
-            assert_eq!(upgrade(&fields), expected, "{connection}, {protocol}");
+            assert_eq!(wanted_protocol(&fields), expected, "{connection}, {protocol}");
         };
         check("keep-alive, Upgrade", "websocket", Some("websocket"));
         check("upgrade", "IRC/6.9", Some("IRC/6.9"));
@@ -278,6 +296,9 @@ mod tests {
                 ("x-forwarded-for", "5.6.7.8"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-host", "evil.example"),
+                ("X-Forwarded-Prefix", "/admin"),
+                ("x-ratelimit-remaining", "9"),
+                ("RateLimit", "9"),
                 ("forwarded", "for=1.2.3.4"),
                 ("x-real-ip", "1.2.3.4"),
                 ("via", "1.0 front"),

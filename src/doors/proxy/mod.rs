@@ -16,7 +16,7 @@ use self::access_log::{Entry, Record, WorkerLog};
 use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
-use self::message::{Request, Response, ResponseBody};
+use self::message::{Request, RequestBody, Response, ResponseBody};
 use self::transport::Acceptor;
 use self::upstream::{Upstreams, Way};
 use crate::engine::client_address::TrustedProxies;
@@ -151,6 +151,8 @@ struct Passage {
     _in_flight: Open,
     /// In a box, as it is large and there is none as a rule.
     entry: Option<Box<Entry>>,
+    /// The body of a request that was answered by us, without a look at it.
+    unread: RequestBody,
 }
 
 impl Passage {
@@ -197,9 +199,12 @@ impl Proxy {
     /// Answers a request of any protocol. The passage ends with the answer's last byte.
     async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
         let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &request))));
-        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
+        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty };
         let response = match self.decide(context, &mut request, passage.entry.as_deref_mut()).await {
-            Ok(Ruled::Refused(reply)) => self.own(reply),
+            Ok(Ruled::Refused(reply)) => {
+                passage.unread = request.body;
+                self.own(reply)
+            }
             Ok(Ruled::Passed(way, judged)) => {
                 context.attempts.forget();
                 let response = self.pass(context, request, way, &judged).await;
@@ -208,7 +213,10 @@ impl Proxy {
                 }
                 response
             }
-            Err(failure) => self.failed(&failure),
+            Err(failure) => {
+                passage.unread = request.body;
+                self.failed(&failure)
+            }
         };
         if let Some(entry) = &mut passage.entry {
             entry.record.status = response.status.as_u16();
@@ -237,6 +245,7 @@ impl Proxy {
         if request.body.length().is_some_and(|length| length > self.limits.body_bytes) {
             return Err(Failure::TooLong(self.limits.body_bytes));
         }
+        forwarding::strip_named(&mut request.fields);
         let (path, query) = target::split(&request.target);
         let path = path::normalise(path);
         let way = self.upstreams.pick(&host, &path);
@@ -280,7 +289,7 @@ impl Proxy {
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
-        let upgrade = forwarding::upgrade(&request.fields).filter(|_| request.body.is_end()).map(str::to_owned);
+        let upgrade = forwarding::upgrade(&request).map(str::to_owned);
         forwarding::strip(&mut request.fields);
         context.peer.forward(request.version, &mut request.fields);
         if let Some(protocol) = upgrade {
@@ -296,6 +305,10 @@ impl Proxy {
             _ => None,
         };
         forwarding::strip(&mut response.fields);
+        if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
+            // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
+            response.fields.remove("content-length");
+        }
         if let Some(protocol) = protocol {
             response.fields.append("upgrade", protocol);
         }

@@ -21,9 +21,10 @@ pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<St
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
         _ => {}
     }
-    if let Some(expected) = request.fields.get("expect")
-        && !expected.eq_ignore_ascii_case(b"100-continue")
-    {
+    if is_misspelt(&request.method) {
+        return Err(Failure::Malformed("a method is spelt in upper case"));
+    }
+    if request.fields.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
         return Err(Failure::Expectation);
     }
     if request.fields.contains("via") && forwarding::hops(&request.fields) >= MOST_HOPS {
@@ -32,6 +33,15 @@ pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<St
     let host = host(request)?;
     target(request, slashes)?;
     Ok(host)
+}
+
+/// Whether this is a method that everybody knows, in another spelling. It is another method (RFC 9110 section 9.1) and no
+/// limit for the known one covers it, but frameworks that write what they get in upper case, as Werkzeug does, would
+/// serve it all the same.
+fn is_misspelt(method: &Method) -> bool {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let name = method.as_str();
+    name.bytes().any(|byte| byte.is_ascii_lowercase()) && KNOWN.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 fn host(request: &mut Request) -> Result<String, Failure> {
@@ -43,10 +53,12 @@ fn host(request: &mut Request) -> Result<String, Failure> {
         (Some(_), Some(_)) => return Err(Failure::Malformed("a request has one `Host` field")),
     };
     drop(hosts);
+    let given =
+        given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))?;
     if !request.target.starts_with('/') && request.target != "*" {
         return absolute(request);
     }
-    given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))
+    Ok(given)
 }
 
 /// A target in absolute form: its authority counts and `Host` is ignored and replaced.
@@ -141,7 +153,7 @@ mod tests {
     #[test]
     fn what_cannot_be_forwarded_is_refused() {
         let host: Lines = &[("host", "a")];
-        let cases: [(&str, &str, Lines, &str); 19] = [
+        let cases: [(&str, &str, Lines, &str); 23] = [
             ("GET", "/", &[], "has a `Host`"),
             ("GET", "http://a/", &[], "has a `Host`"),
             ("GET", "/", &[("host", "a"), ("Host", "a")], "one `Host`"),
@@ -150,6 +162,10 @@ mod tests {
             ("CONNECT", "a.example:443", &[("host", "a.example:443")], "tunnels"),
             ("TRACE", "/", host, "echoed"),
             ("POST", "/", &[("host", "a"), ("expect", "200-ok")], "100-continue"),
+            ("POST", "/", &[("host", "a"), ("expect", "100-continue"), ("expect", "tea")], "100-continue"),
+            ("get", "/", host, "upper case"),
+            ("Options", "*", host, "upper case"),
+            ("GET", "http://a/", &[("host", "a/b")], "no host"),
             ("GET", "*", host, "OPTIONS"),
             ("GET", "a.example:443", host, "a target is a path"),
             ("GET", "ftp://a/", host, "a target is a path"),

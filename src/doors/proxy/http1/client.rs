@@ -147,7 +147,7 @@ impl Connection {
         .await;
         match received {
             Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                if self.upload.is_some() || forwarding::upgrade(&request.fields).is_none() {
+                if self.upload.is_some() || !request.fields.contains("upgrade") {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
@@ -229,9 +229,9 @@ impl Connection {
 
     /// Reads the head of a response.
     fn poll_head(&mut self, method: &Method, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, UpstreamError>> {
-        let mut is_new = !self.input.is_empty();
+        let mut is_worth_a_look = !self.input.is_empty();
         loop {
-            if is_new {
+            if is_worth_a_look {
                 match head::response(&self.input, method, &LIMITS) {
                     Ok(Some((head, length))) => {
                         self.input.advance(length);
@@ -241,11 +241,17 @@ impl Connection {
                     Err(error) => return Poll::Ready(Err(UpstreamError::Head(error))),
                 }
             }
+            let before = self.input.len();
             match ready!(poll_fill(&mut self.stream, &mut self.input, 0, cx)) {
                 Ok(0) => return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()))),
-                Ok(_) => (is_new, self.has_received) = (true, true),
+                Ok(_) => self.has_received = true,
                 Err(error) => return Poll::Ready(Err(UpstreamError::Closed(error))),
             }
+            // As for a client's: a long line that comes in small pieces is looked at once. The first piece is looked at
+            // whatever it is, to tell early what is no HTTP at all.
+            is_worth_a_look = before == 0
+                || memchr::memchr(b'\n', &self.input[before..]).is_some()
+                || self.input.len() >= LIMITS.bytes;
         }
     }
 
@@ -253,7 +259,8 @@ impl Connection {
         let ResponseHead { status, version, fields, framing, options } = head;
         self.decoder = Decoder::new(framing);
         self.is_persistent &= !options.close && (version == Version::HTTP_11 || options.keep_alive);
-        let mut body = Download { exchange: Some((self, lease)), activity: activity.clone() };
+        let mut body =
+            Download { exchange: Some((self, lease)), unread: RequestBody::Empty, activity: activity.clone() };
         if framing == Framing::Empty {
             body.finish();
         }
@@ -277,16 +284,19 @@ const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there
 pub(in super::super) struct Download {
     /// `None` once the body has ended or failed.
     exchange: Option<(Box<Connection>, Lease)>,
+    /// What was not taken of the request when the body ended.
+    unread: RequestBody,
     activity: Rc<Activity>,
 }
 
 impl Download {
     /// The body has ended: the connection goes back to the pool if it is clean.
     fn finish(&mut self) {
-        if let Some((connection, lease)) = self.exchange.take()
-            && connection.is_reusable()
-        {
+        let Some((mut connection, lease)) = self.exchange.take() else { return };
+        if connection.is_reusable() {
             lease.keep(connection, self.activity.now());
+        } else {
+            self.unread = connection.upload.take().unwrap_or_default();
         }
     }
 
@@ -338,6 +348,11 @@ impl Download {
         if let Some((connection, _)) = &mut self.exchange {
             let _ = connection.poll_upload(cx);
         }
+    }
+
+    /// What was not taken of the request.
+    pub(in super::super) fn take_unread(&mut self) -> RequestBody {
+        std::mem::take(&mut self.unread)
     }
 
     pub(in super::super) fn is_end(&self) -> bool {

@@ -9,7 +9,7 @@ use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
 use super::decode::Framing;
-use crate::engine::fields::Fields;
+use crate::engine::fields::{self, Fields};
 
 /// Lines of fields that a message may have at the very most, whatever is configured: they are split on the stack.
 pub(crate) const MOST_LINES: usize = 256;
@@ -239,11 +239,20 @@ const ROOM: (usize, usize) = (8, 256);
 /// Fields that a `Connection` field must not name: to take them away would change where the message goes, how long it
 /// is, or what we say of the client ("hop-by-hop abuse").
 fn is_protected(name: &str) -> bool {
-    ["host", "content-length", "content-type", "authorization", "cookie", "via", "forwarded", "x-real-ip"]
-        .iter()
-        .any(|protected| name.eq_ignore_ascii_case(protected))
-        || name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case("x-forwarded-"))
-        || name.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("ratelimit"))
+    const NAMES: [&str; 9] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "content-type",
+        "authorization",
+        "cookie",
+        "via",
+        "forwarded",
+        "x-real-ip",
+    ];
+    let begins = |with: &str| name.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    NAMES.iter().any(|protected| name.eq_ignore_ascii_case(protected))
+        || ["x-forwarded-", "ratelimit", "x-ratelimit-"].into_iter().any(begins)
 }
 
 impl Read {
@@ -258,7 +267,8 @@ impl Read {
             self.options.close = true;
             return Ok(());
         }
-        let value = std::str::from_utf8(value).map_err(|_| MALFORMED)?;
+        // What takes the fields away reads no other text either: the two must see the same names.
+        let value = fields::text(value).ok_or(MALFORMED)?;
         for option in value.split(',').map(str::trim) {
             if option.eq_ignore_ascii_case("keep-alive") {
                 self.options.keep_alive = true;
@@ -274,10 +284,11 @@ impl Read {
     }
 
     /// RFC 9110 section 8.6: digits and nothing else, once. A second one may be repaired if it is the same, but no
-    /// honest sender needs that.
+    /// honest sender needs that, nor a zero before the others, which is octal to some and too long for others.
     fn content_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
         const MALFORMED: HeadError = HeadError::Malformed("`Content-Length` is one number");
-        if self.length.is_some() || value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        let is_padded = value.len() > 1 && value.starts_with(b"0");
+        if self.length.is_some() || value.is_empty() || is_padded || !value.iter().all(u8::is_ascii_digit) {
             return Err(MALFORMED);
         }
         let text = std::str::from_utf8(value).map_err(|_| MALFORMED)?;
@@ -425,6 +436,9 @@ mod tests {
             ("GET / HTTP/1.1\r\nConnection: close, Host\r\n\r\n", "Malformed"),
             ("GET / HTTP/1.1\r\nConnection: X-Forwarded-For\r\n\r\n", "Malformed"),
             ("GET / HTTP/1.1\r\nConnection: :authority\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: x-ratelimit-limit\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: x-hop, \u{e9}\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 03\r\n\r\n", "Malformed"),
         ] {
             check(text, expected);
         }

@@ -391,7 +391,10 @@ impl Connection<'_> {
             None if asked.version == Version::HTTP_11 => Encoder::Chunked,
             None => Encoder::UntilClose,
         };
-        let stays = asked.stays && !wants_close && encoder != Encoder::UntilClose;
+        // A client that waits for a `100 Continue` gets none any more, since it would stand in the middle of this. Whether
+        // it sends its body now is left to it (RFC 9110 section 10.1.1), so nobody could tell where its next request begins.
+        let is_uncertain = self.io.awaits_continue.take() && !self.io.decoder.get().is_end();
+        let stays = asked.stays && !wants_close && !is_uncertain && encoder != Encoder::UntilClose;
         {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = outbox.text();

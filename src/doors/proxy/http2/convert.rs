@@ -4,7 +4,7 @@
 //! fields of a connection, pseudo-fields that are unknown, repeated, missing or late, and bodies that are not as long as
 //! their `content-length` says.
 
-use http::header::{COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
 use http::{Method, Uri, Version, request};
 
@@ -34,6 +34,13 @@ pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Reque
     let mut fields = Fields::with_capacity(headers.len() + SPARE_LINES, length + SPARE_BYTES);
     if let Some(host) = host(&uri, &headers).map_err(HeadError::Malformed)? {
         fields.append(HOST, host);
+    }
+    // The library compares the length with the body. What it lets pass and an HTTP/1 server may read otherwise is refused,
+    // as it is from a client of HTTP/1.
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let is_padded = |length: &HeaderValue| length.len() > 1 && length.as_bytes().starts_with(b"0");
+    if lengths.next().is_some_and(is_padded) || lengths.next().is_some() {
+        return Err(HeadError::Malformed("`Content-Length` is one number"));
     }
     let is_split = headers.get_all(COOKIE).iter().nth(1).is_some();
     for (name, value) in &headers {

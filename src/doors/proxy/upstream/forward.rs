@@ -174,7 +174,7 @@ impl Forwarder {
     async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
         let mut was_refused = false;
         // HTTP/2 has no upgrades (RFC 9113 section 8.6).
-        let may_share = forwarding::upgrade(&request.fields).is_none();
+        let may_share = forwarding::upgrade(&request).is_none();
         loop {
             let (connected, was_reused) =
                 match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
