@@ -3,6 +3,7 @@
 //! Bodies are pulled: whoever sends a body on asks for the next piece when there is room for it, so a slow receiver
 //! slows the sender down and nothing piles up in between.
 
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -89,6 +90,11 @@ impl RequestBody {
             Self::Http1(body) => body.poll_piece(cx),
             Self::Http2(body) => body.poll_piece(cx),
         }
+    }
+
+    /// As [`Self::poll_piece`], to wait for.
+    pub(super) async fn piece(&mut self) -> Option<Result<Piece, BodyError>> {
+        poll_fn(|cx| self.poll_piece(cx)).await
     }
 
     /// Whether it has ended, as far as that is known without asking for more.
