@@ -4,7 +4,7 @@ use super::{ROW, Row, check, check_all};
 use crate::support::server::Setup;
 use crate::support::upstream::Upstream;
 
-/// Trusts the test's own address and 10.0.0.0/8, and refuses the address 192.0.2.1 and the network 2001:db8:0:1::/64.
+/// Trusts the test's own address and 10.0.0.0/8, and refuses the address 192.0.2.1 and the network `2001:db8:0:1::/64`.
 fn trusting(setup: &mut Setup) {
     setup.trusted = vec!["127.0.0.0/8", "10.0.0.0/8"];
     banning(setup);
@@ -19,7 +19,7 @@ fn banning(setup: &mut Setup) {
 /// Whether a request with these fields is the banned client's.
 #[track_caller]
 fn check_client(setup: fn(&mut Setup), fields: &[&str], is_banned: bool) {
-    let sent = format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", fields.iter().map(|line| format!("{line}\r\n")).collect::<String>());
+    let sent = format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", [fields, &[""]].concat().join("\r\n"));
     let row = Row { line: "5.5", sent: sent.leak(), setup, ..ROW };
     check(&if is_banned { Row { back: &["429"], ..row } } else { Row { seen: &["GET / HTTP/1.1"], ..row } });
 }
@@ -90,9 +90,19 @@ fn what_the_upstream_is_told_of_the_client() {
             line: "5.5",
             sent: CLAIMS,
             seen: &[
-                "GET / HTTP/1.1", "x-forwarded-for: 127.0.0.1", "x-forwarded-proto: http", "x-forwarded-host: a.example",
-                "-x-forwarded-port", "-x-real-ip", "-forwarded", "-x-forwarded-prefix", "-x-forwarded-ssl",
-                "-x-forwarded-server", "-x-ratelimit-limit", "-ratelimit", "-ratelimit-policy",
+                "GET / HTTP/1.1",
+                "x-forwarded-for: 127.0.0.1",
+                "x-forwarded-proto: http",
+                "x-forwarded-host: a.example",
+                "-x-forwarded-port",
+                "-x-real-ip",
+                "-forwarded",
+                "-x-forwarded-prefix",
+                "-x-forwarded-ssl",
+                "-x-forwarded-server",
+                "-x-ratelimit-limit",
+                "-ratelimit",
+                "-ratelimit-policy",
             ],
             ..ROW
         },
@@ -100,9 +110,17 @@ fn what_the_upstream_is_told_of_the_client() {
             line: "5.5",
             sent: CLAIMS,
             seen: &[
-                "GET / HTTP/1.1", "x-forwarded-for: 1.2.3.4, 5.6.7.8, 127.0.0.1", "x-forwarded-proto: https",
-                "x-forwarded-host: b", "x-forwarded-port: 443", "x-real-ip: 1.2.3.4", "forwarded: for=1.2.3.4",
-                "x-forwarded-prefix: /admin", "-x-ratelimit-limit", "-ratelimit", "-ratelimit-policy",
+                "GET / HTTP/1.1",
+                "x-forwarded-for: 1.2.3.4, 5.6.7.8, 127.0.0.1",
+                "x-forwarded-proto: https",
+                "x-forwarded-host: b",
+                "x-forwarded-port: 443",
+                "x-real-ip: 1.2.3.4",
+                "forwarded: for=1.2.3.4",
+                "x-forwarded-prefix: /admin",
+                "-x-ratelimit-limit",
+                "-ratelimit",
+                "-ratelimit-policy",
             ],
             setup: |setup| setup.trusted = vec!["127.0.0.0/8"],
             ..ROW

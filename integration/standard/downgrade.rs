@@ -143,8 +143,16 @@ fn requests_become_requests() {
         Row {
             fields: get!(("x-a", "1"), ("cookie", "a=1"), ("te", "trailers"), ("cookie", "b=2")),
             seen: &[
-                "GET / HTTP/1.1", "host: a.example", "x-a: 1", "cookie: a=1; b=2", "-te", "via: 2 weir",
-                "x-forwarded-for: 127.0.0.1", "x-forwarded-host: a.example", "-content-length", "-transfer-encoding",
+                "GET / HTTP/1.1",
+                "host: a.example",
+                "x-a: 1",
+                "cookie: a=1; b=2",
+                "-te",
+                "via: 2 weir",
+                "x-forwarded-for: 127.0.0.1",
+                "x-forwarded-host: a.example",
+                "-content-length",
+                "-transfer-encoding",
             ],
             ..ROW
         },

@@ -29,10 +29,25 @@ fn heads_are_bounded() {
         Row { line: "5.1.5", sent: sized(TARGET, limits.target), back: &["414", "connection: close", "close"], ..ROW },
         Row { line: "5.1.5", sent: sized(TARGET, limits.bytes), back: &["414", "connection: close", "close"], ..ROW },
         // Its end never comes.
-        Row { line: "5.1.5", sent: sized(["GET /", ""], limits.bytes), back: &["414", "connection: close", "close"], ..ROW },
+        Row {
+            line: "5.1.5",
+            sent: sized(["GET /", ""], limits.bytes),
+            back: &["414", "connection: close", "close"],
+            ..ROW
+        },
         Row { line: "5.1.5", sent: sized(FIELD, limits.bytes - fixed), seen: &["GET / HTTP/1.1"], ..ROW },
-        Row { line: "5.1.5", sent: sized(FIELD, limits.bytes - fixed + 1), back: &["431", "connection: close", "close"], ..ROW },
-        Row { line: "5.1.5", sent: sized([FIELD[0], ""], limits.bytes), back: &["431", "connection: close", "close"], ..ROW },
+        Row {
+            line: "5.1.5",
+            sent: sized(FIELD, limits.bytes - fixed + 1),
+            back: &["431", "connection: close", "close"],
+            ..ROW
+        },
+        Row {
+            line: "5.1.5",
+            sent: sized([FIELD[0], ""], limits.bytes),
+            back: &["431", "connection: close", "close"],
+            ..ROW
+        },
         Row { line: "5.4", sent: lines(limits.lines), seen: &["GET / HTTP/1.1"], ..ROW },
         Row { line: "5.4", sent: lines(limits.lines + 1), back: &["431", "connection: close", "close"], ..ROW },
     ]);

@@ -13,8 +13,18 @@ fn fields_of_the_hop_go() {
                    x-third: 3\r\nx-fourth: 4\r\nkeep-alive: timeout=5\r\nproxy-connection: keep-alive\r\nte: trailers\r\n\
                    proxy-authorization: Basic eDp5\r\nproxy-authenticate: Basic\r\n\r\n",
             seen: &[
-                "GET / HTTP/1.1", "-x-hop", "-x-other", "-x-third", "x-fourth: 4", "-connection", "-keep-alive",
-                "-proxy-connection", "-te", "-proxy-authorization", "-proxy-authenticate", "reused",
+                "GET / HTTP/1.1",
+                "-x-hop",
+                "-x-other",
+                "-x-third",
+                "x-fourth: 4",
+                "-connection",
+                "-keep-alive",
+                "-proxy-connection",
+                "-te",
+                "-proxy-authorization",
+                "-proxy-authenticate",
+                "reused",
             ],
             ..ROW
         },
@@ -37,9 +47,27 @@ fn fields_of_the_hop_go() {
 #[test]
 fn what_connection_must_not_name() {
     for field in [
-        "host", "Content-Length", "transfer-encoding", "content-type", "authorization", "cookie", "via", "forwarded",
-        "x-real-ip", "x-forwarded-for", "X-Forwarded-Host", "x-forwarded-proto", "ratelimit", "RateLimit-Policy",
-        "x-ratelimit-limit", ":authority", ":path", ":", "close, host", "x-hop, \u{e9}", "x-hop\u{7f}",
+        "host",
+        "Content-Length",
+        "transfer-encoding",
+        "content-type",
+        "authorization",
+        "cookie",
+        "via",
+        "forwarded",
+        "x-real-ip",
+        "x-forwarded-for",
+        "X-Forwarded-Host",
+        "x-forwarded-proto",
+        "ratelimit",
+        "RateLimit-Policy",
+        "x-ratelimit-limit",
+        ":authority",
+        ":path",
+        ":",
+        "close, host",
+        "x-hop, \u{e9}",
+        "x-hop\u{7f}",
     ] {
         let sent = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: {field}\r\nx-hop: 1\r\n\r\n");
         check_refused("5.1.1", "400", &[sent.leak()]);
@@ -53,7 +81,8 @@ fn rules_see_what_the_upstream_sees() {
     let rules = "limits: { PerKey: { by: { header: x-key }, missing: shared, burst: 2, count: 2, period: 1h } }";
     let weir = Setup::new(rules).start(&format!("http://{}", upstream.address));
     let mut client = weir.connect();
-    let status = [1, 2, 3].map(|key| client.get_with("/", &[("connection", "x-key"), ("x-key", &key.to_string())]).status());
+    let status =
+        [1, 2, 3].map(|key| client.get_with("/", &[("connection", "x-key"), ("x-key", &key.to_string())]).status());
     assert_eq!(status, [200, 200, 429], "5.1.1: every request comes to the upstream without a key");
 }
 
@@ -95,7 +124,12 @@ fn max_forwards_is_counted() {
         Row {
             line: "5.1.3",
             sent: "OPTIONS /x HTTP/1.1\r\nhost: a\r\nmax-forwards: 0\r\n\r\n",
-            back: &["204", "allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS", "-content-length", "-transfer-encoding"],
+            back: &[
+                "204",
+                "allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+                "-content-length",
+                "-transfer-encoding",
+            ],
             ..ROW
         },
         Row {
@@ -364,8 +398,16 @@ fn a_body_has_one_length() {
                    GET /4 HTTP/1.1\r\nhost: a\r\n\r\n",
             back: &["200", "then", "200", "then", "200", "then", "200"],
             seen: &[
-                "GET /1 HTTP/1.1", "then", "POST /2 HTTP/1.1", "=hi", "then", "POST /3 HTTP/1.1", "=hi", "then",
-                "GET /4 HTTP/1.1", "reused",
+                "GET /1 HTTP/1.1",
+                "then",
+                "POST /2 HTTP/1.1",
+                "=hi",
+                "then",
+                "POST /3 HTTP/1.1",
+                "=hi",
+                "then",
+                "GET /4 HTTP/1.1",
+                "reused",
             ],
             ..ROW
         },
@@ -426,9 +468,27 @@ fn trailers_stay_behind_the_body() {
                x-ratelimit-limit: 1\r\nx-forwarded-for: 1.2.3.4\r\nforwarded: for=1.2.3.4\r\nconnection: close\r\nte: x\r\n\
                expect: x\r\nvia: x\r\nmax-forwards: 1\r\ntrailer: x\r\n\r\n",
         seen: &[
-            "POST / HTTP/1.1", "=hi", "host: a", "trailer: x-sum", "-x-sum", "+x-sum: 1", "-+content-length",
-            "-+transfer-encoding", "-+host", "-+authorization", "-+cookie", "-+ratelimit", "-+x-ratelimit-limit",
-            "-+x-forwarded-for", "-+forwarded", "-+connection", "-+te", "-+expect", "-+via", "-+max-forwards", "-+trailer",
+            "POST / HTTP/1.1",
+            "=hi",
+            "host: a",
+            "trailer: x-sum",
+            "-x-sum",
+            "+x-sum: 1",
+            "-+content-length",
+            "-+transfer-encoding",
+            "-+host",
+            "-+authorization",
+            "-+cookie",
+            "-+ratelimit",
+            "-+x-ratelimit-limit",
+            "-+x-forwarded-for",
+            "-+forwarded",
+            "-+connection",
+            "-+te",
+            "-+expect",
+            "-+via",
+            "-+max-forwards",
+            "-+trailer",
             "reused",
         ],
         ..ROW
@@ -524,7 +584,9 @@ fn upgrades_are_passed_on_if_they_may_be() {
         ..ROW
     };
     check_all(&[
-        plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n"),
+        plain(
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n",
+        ),
         plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: H2C\r\n\r\n"),
         plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket, h2c\r\n\r\n"),
         plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: TLS/1.2\r\n\r\n"),

@@ -7,7 +7,12 @@ use crate::support::upstream::{Upstream, ok};
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
 /// A row for a response that is passed on.
-const fn passed(line: &'static str, answer: &'static str, back: &'static [&'static str], seen: &'static [&'static str]) -> Row {
+const fn passed(
+    line: &'static str,
+    answer: &'static str,
+    back: &'static [&'static str],
+    seen: &'static [&'static str],
+) -> Row {
     Row { line, sent: GET, answer, back, seen, ..ROW }
 }
 
@@ -18,7 +23,17 @@ fn fields_of_the_hop_go() {
             "5.1.1",
             "HTTP/1.1 200 OK\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nproxy-authenticate: Basic\r\n\
              te: x\r\nupgrade: h2c\r\nx-kept: 1\r\ncontent-length: 5\r\n\r\nhello",
-            &["200", "-x-hop", "-keep-alive", "-proxy-authenticate", "-te", "-upgrade", "-connection", "x-kept: 1", "=hello"],
+            &[
+                "200",
+                "-x-hop",
+                "-keep-alive",
+                "-proxy-authenticate",
+                "-te",
+                "-upgrade",
+                "-connection",
+                "x-kept: 1",
+                "=hello",
+            ],
             &["GET / HTTP/1.1", "reused"],
         ),
         passed(
@@ -148,7 +163,12 @@ fn responses_that_have_no_body() {
             &["204", "-content-length", "-transfer-encoding"],
             &["GET / HTTP/1.1", "reused"],
         ),
-        passed("5.1.7", "HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n", &["304", "etag: x"], &["GET / HTTP/1.1", "reused"]),
+        passed(
+            "5.1.7",
+            "HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n",
+            &["304", "etag: x"],
+            &["GET / HTTP/1.1", "reused"],
+        ),
         passed(
             "5.1.7",
             "HTTP/1.1 205 Reset Content\r\ncontent-length: 0\r\n\r\n",
@@ -168,8 +188,18 @@ fn trailers_stay_behind_the_body() {
              content-length: 1\r\nset-cookie: a\r\nratelimit: x\r\nratelimit-policy: x\r\nx-ratelimit-reset: 1\r\n\
              retry-after: 1\r\nconnection: close\r\n\r\n",
             &[
-                "200", "=hello", "-x-sum", "trailer: x-sum", "+x-sum: 1", "-+content-length", "-+set-cookie", "-+ratelimit",
-                "-+ratelimit-policy", "-+x-ratelimit-reset", "-+retry-after", "-+connection",
+                "200",
+                "=hello",
+                "-x-sum",
+                "trailer: x-sum",
+                "+x-sum: 1",
+                "-+content-length",
+                "-+set-cookie",
+                "-+ratelimit",
+                "-+ratelimit-policy",
+                "-+x-ratelimit-reset",
+                "-+retry-after",
+                "-+connection",
             ],
             &["GET / HTTP/1.1", "reused"],
         ),
@@ -194,7 +224,16 @@ fn interim_responses_are_passed_on() {
             "5.1.10",
             HINTS,
             &[
-                "103", "link: </a>", "-x-hop", "-content-length", "-ratelimit", "then", "103", "link: </b>", "then", "200",
+                "103",
+                "link: </a>",
+                "-x-hop",
+                "-content-length",
+                "-ratelimit",
+                "then",
+                "103",
+                "link: </b>",
+                "then",
+                "200",
                 "=hello",
             ],
             &["GET / HTTP/1.1", "reused"],
@@ -247,7 +286,8 @@ fn a_response_that_ends_with_its_connection() {
 fn a_response_may_come_in_pieces() {
     let upstream = Upstream::start(|wire, _| {
         while wire.request().is_some() {
-            for byte in b"HTTP/1.1 103 Early Hints\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\nx: y\r\ntransfer-encoding: chunked\r\n\r\n\
+            for byte in
+                b"HTTP/1.1 103 Early Hints\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\nx: y\r\ntransfer-encoding: chunked\r\n\r\n\
                           5;x=y\r\nhello\r\n0\r\nz: 1\r\n\r\n"
             {
                 wire.send([*byte]);
