@@ -99,8 +99,9 @@ impl Gate {
 
     /// Decides a request. Nothing waits longer than the store's own timeout; a store that fails costs the request at
     /// hand what its limits' `on_store_error` says. The error is the client's: it names its own cost and it is none.
-    pub async fn judge(&self, request: &Request<'_>) -> Result<Judged, BadCost> {
-        let start = Instant::now();
+    ///
+    /// The time that it takes is counted from `start`, when the request had come.
+    pub async fn judge(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
         let snapshot = self.shared.snapshot();
         let plan = snapshot.rules.charges(request)?;
         for limit in &plan.unlimited {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     async fn ask(gate: &Gate, method: &str) -> Verdict {
-        gate.judge(&request(method, &Fields::new())).await.unwrap().verdict
+        gate.judge(&request(method, &Fields::new()), Instant::now()).await.unwrap().verdict
     }
 
     /// Asks `times` times and counts: allowed, denied, unavailable.

@@ -251,6 +251,7 @@ pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", 
 
 impl Metrics {
     /// Makes and registers them all. An error means that two have the same name, which a test rules out.
+    #[expect(clippy::too_many_lines, reason = "it is one list")]
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let metrics = Self {

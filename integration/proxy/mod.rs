@@ -7,6 +7,7 @@ mod admission;
 mod draining;
 mod failing;
 mod forwarding;
+mod http2;
 mod large;
 mod limiting;
 mod retrying;

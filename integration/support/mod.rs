@@ -1,6 +1,7 @@
 //! What several tests need.
 
 pub(crate) mod certificates;
+pub(crate) mod frames;
 pub(crate) mod programs;
 pub(crate) mod redis;
 pub(crate) mod server;

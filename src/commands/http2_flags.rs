@@ -8,6 +8,7 @@ use crate::doors::proxy::Http2Limits;
 
 /// What one HTTP/2 connection of a client may take.
 #[derive(clap::Args, Debug)]
+#[expect(clippy::struct_field_names, reason = "a field is named like its flag, and a flag by what it is about")]
 pub(super) struct Http2Args {
     /// Requests at once on an HTTP/2 connection
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_STREAMS", default_value = "128")]

@@ -152,7 +152,7 @@ mod tests {
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
-        same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, _)| word));
+        same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, ())| word));
         same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
         same(&schema, "/$defs/match/properties", &matching::KEYS);
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);

@@ -2,7 +2,8 @@
 //!
 //! A proxy passes most fields on as they came, so they are kept as they came: in their order, in their spelling, each
 //! line by itself (RFC 9110 section 5.3 makes the order of lines with one name matter). To look for a name in a list of
-//! a dozen costs less than to hash a dozen names that nobody asks for.
+//! a dozen costs less than to hash a dozen names that nobody asks for, and most names that a proxy looks for are not
+//! there, which a word of marks tells without a look.
 
 use std::fmt::{self, Debug};
 
@@ -10,44 +11,91 @@ use std::fmt::{self, Debug};
 /// and no white space around them. Whoever appends them has checked that, see [`is_name`] and [`is_value`].
 #[derive(Clone, Default)]
 pub struct Fields {
+    /// Each line as it is sent: `name: value` and CR LF. Between lines that were parts of a head there may be more.
     text: Vec<u8>,
     lines: Vec<Line>,
+    /// The [`mark`]s of all names that were ever added.
+    marks: u64,
 }
 
-/// Where a name begins, where it ends and its value begins, and where that ends.
+/// Where a name begins and how long it is, where its value begins, and where that ends.
 #[derive(Clone, Copy)]
 struct Line {
     start: u32,
-    name: u32,
+    name: u16,
+    value: u32,
     end: u32,
 }
 
 impl Fields {
     /// No fields.
     pub const fn new() -> Self {
-        Self { text: Vec::new(), lines: Vec::new() }
+        Self { text: Vec::new(), lines: Vec::new(), marks: 0 }
     }
 
     /// No fields, and room for some: `lines` of them with `bytes` of text in all.
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
+        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: 0 }
     }
 
-    /// Forgets the fields and keeps the memory.
-    pub fn clear(&mut self) {
-        self.text.clear();
-        self.lines.clear();
+    /// The lines of a head that was read: names and values are parts of `head`, which is copied as a whole. There is
+    /// room for `more` lines and bytes beside them.
+    pub fn of_head<'a>(
+        head: &'a [u8],
+        lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
+        more: (usize, usize),
+    ) -> Self {
+        let mut fields = Self::with_capacity(lines.len() + more.0, head.len() + more.1);
+        fields.text.extend_from_slice(head);
+        let base = head.as_ptr() as usize;
+        for (name, value) in lines {
+            let start = (name.as_ptr() as usize).wrapping_sub(base);
+            let value_start = (value.as_ptr() as usize).wrapping_sub(base);
+            match (u32::try_from(start), u32::try_from(value_start), u32::try_from(value_start + value.len())) {
+                (Ok(start), Ok(value), Ok(end)) if end as usize <= head.len() => {
+                    fields.marks |= mark(name);
+                    let name = u16::try_from(name.len()).unwrap_or(u16::MAX);
+                    fields.lines.push(Line { start, name, value, end });
+                }
+                _ => fields.append(name, value),
+            }
+        }
+        fields
     }
 
     /// Adds a line at the end.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        // A message has at most megabytes of fields, far below what 32 bits count.
+        // A message has at most megabytes of fields, far below what 32 bits count, and names are bounded with them.
         let place = |text: &Vec<u8>| u32::try_from(text.len()).unwrap_or(u32::MAX);
+        let (name, value) = (name.as_ref(), value.as_ref());
+        self.marks |= mark(name);
+        self.text.reserve(name.len() + value.len() + COLON.len() + CRLF.len());
         let start = place(&self.text);
-        self.text.extend_from_slice(name.as_ref());
-        let name = place(&self.text);
-        self.text.extend_from_slice(value.as_ref());
-        self.lines.push(Line { start, name, end: place(&self.text) });
+        self.text.extend_from_slice(name);
+        self.text.extend_from_slice(COLON);
+        let value_start = place(&self.text);
+        self.text.extend_from_slice(value);
+        let end = place(&self.text);
+        self.text.extend_from_slice(CRLF);
+        let name = u16::try_from(name.len()).unwrap_or(u16::MAX);
+        self.lines.push(Line { start, name, value: value_start, end });
+    }
+
+    /// Adds a line whose value is written in its place. No value, no line.
+    pub fn append_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.text.len();
+        self.append(name, b"");
+        self.text.truncate(self.text.len() - CRLF.len());
+        write(&mut self.text);
+        if let Some(line) = self.lines.last_mut() {
+            line.end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+            if line.end == line.value {
+                self.lines.pop();
+                self.text.truncate(before);
+                return;
+            }
+        }
+        self.text.extend_from_slice(CRLF);
     }
 
     /// Replaces all lines of this name by one.
@@ -60,11 +108,14 @@ impl Fields {
     pub fn remove(&mut self, name: impl AsRef<[u8]>) -> bool {
         let before = self.lines.len();
         let name = name.as_ref();
+        if self.marks & mark(name) == 0 {
+            return false;
+        }
         self.retain(|given, _| !given.eq_ignore_ascii_case(name));
         self.lines.len() < before
     }
 
-    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays until [`Self::clear`].
+    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays.
     pub fn retain(&mut self, mut wanted: impl FnMut(&[u8], &[u8]) -> bool) {
         let text = &self.text;
         self.lines.retain(|line| wanted(line.name(text), line.value(text)));
@@ -78,13 +129,20 @@ impl Fields {
     /// The values of all lines of this name, in their order.
     pub fn all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone {
         let name = name.as_bytes();
-        self.iter().filter_map(move |(given, value)| given.eq_ignore_ascii_case(name).then_some(value))
+        let lines = self.suspects(name).iter().filter(move |line| line.name(&self.text).eq_ignore_ascii_case(name));
+        lines.map(|line| line.value(&self.text))
+    }
+
+    /// The lines among which one of this name may be.
+    fn suspects(&self, name: &[u8]) -> &[Line] {
+        if self.marks & mark(name) == 0 { &[] } else { &self.lines }
     }
 
     /// The value of the first line of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let name = name.as_bytes();
-        self.iter().find_map(|(given, value)| given.eq_ignore_ascii_case(name).then_some(value))
+        let line = self.suspects(name).iter().find(|line| line.name(&self.text).eq_ignore_ascii_case(name))?;
+        Some(line.value(&self.text))
     }
 
     /// As [`Self::get`], if it is printable ASCII.
@@ -95,6 +153,26 @@ impl Fields {
     /// Whether there is a line of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
+    }
+
+    /// Writes all lines as they are sent, each with its CR LF. Lines that stand one behind the other are copied as one.
+    pub fn write(&self, to: &mut Vec<u8>) {
+        let mut lines = self.lines.iter().peekable();
+        while let Some(first) = lines.next() {
+            let is_plain = |line: &Line| line.value == line.start + u32::from(line.name) + COLON_LENGTH;
+            if !is_plain(first) {
+                for part in [first.name(&self.text), COLON, first.value(&self.text), CRLF] {
+                    to.extend_from_slice(part);
+                }
+                continue;
+            }
+            let mut end = first.end;
+            while let Some(next) = lines.next_if(|next| next.start == end + CRLF_LENGTH && is_plain(next)) {
+                end = next.end;
+            }
+            to.extend_from_slice(self.text.get(first.start as usize..end as usize).unwrap_or_default());
+            to.extend_from_slice(CRLF);
+        }
     }
 
     /// How many lines there are.
@@ -108,13 +186,26 @@ impl Fields {
     }
 }
 
+const COLON: &[u8] = b": ";
+const CRLF: &[u8] = b"\r\n";
+const COLON_LENGTH: u32 = 2;
+const CRLF_LENGTH: u32 = 2;
+
+/// One of 64 bits for a name, whatever its case. That the bit of a name is not among the marks of a list says that the
+/// name is not in it; a dozen names leave most bits free.
+const fn mark(name: &[u8]) -> u64 {
+    let (Some(first), Some(last)) = (name.first(), name.last()) else { return 1 };
+    let folded = (*first | 0x20) as usize * 3 + (*last | 0x20) as usize;
+    1 << ((name.len() * 5 + folded) % 64)
+}
+
 impl Line {
     fn name(self, text: &[u8]) -> &[u8] {
-        text.get(self.start as usize..self.name as usize).unwrap_or_default()
+        text.get(self.start as usize..self.start as usize + usize::from(self.name)).unwrap_or_default()
     }
 
     fn value(self, text: &[u8]) -> &[u8] {
-        text.get(self.name as usize..self.end as usize).unwrap_or_default()
+        text.get(self.value as usize..self.end as usize).unwrap_or_default()
     }
 }
 
@@ -171,8 +262,45 @@ mod tests {
         assert!(fields.remove("HOST") && !fields.remove("host"));
         fields.retain(|_, value| !value.is_empty());
         check(&fields, &[("x-id", "3")]);
-        fields.clear();
-        assert!(fields.is_empty());
+    }
+
+    #[test]
+    fn the_lines_of_a_head_share_its_copy() {
+        let head = b"Host: a\r\nX-Id: 7\r\n";
+        let lines = [(&head[..4], &head[6..7]), (&head[9..13], &head[15..16]), (b"other", b"elsewhere")];
+        let fields = Fields::of_head(head, lines.into_iter(), (1, 10));
+        check(&fields, &[("Host", "a"), ("X-Id", "7"), ("other", "elsewhere")]);
+    }
+
+    #[test]
+    fn a_value_is_written_in_its_place() {
+        let mut fields = Fields::from_iter([("a", "1")]);
+        fields.append_with("b", |value| value.extend_from_slice(b"2"));
+        fields.append_with("c", |_| {});
+        fields.append("d", "4");
+        check(&fields, &[("a", "1"), ("b", "2"), ("d", "4")]);
+    }
+
+    #[test]
+    fn lines_are_written_as_they_are_sent() {
+        let head = b"GET / HTTP/1.1\r\nHost:a\r\nX: 1\r\nY: 2  \r\nZ: 3\r\n\r\n";
+        let at = |start: usize, end: usize| &head[start..end];
+        let lines =
+            [(at(16, 20), at(21, 22)), (at(24, 25), at(27, 28)), (at(30, 31), at(33, 34)), (at(38, 39), at(41, 42))];
+        let mut fields = Fields::of_head(head, lines.into_iter(), (1, 10));
+        let written = |fields: &Fields| {
+            let mut text = b"begin ".to_vec();
+            fields.write(&mut text);
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(written(&fields), "begin Host: a\r\nX: 1\r\nY: 2\r\nZ: 3\r\n");
+        fields.append("a", "");
+        fields.append("b", "5");
+        fields.remove("x");
+        assert_eq!(written(&fields), "begin Host: a\r\nY: 2\r\nZ: 3\r\na: \r\nb: 5\r\n");
+        fields.remove("A");
+        fields.set("z", "4");
+        assert_eq!(written(&fields), "begin Host: a\r\nY: 2\r\nb: 5\r\nz: 4\r\n");
     }
 
     #[test]

@@ -8,10 +8,14 @@ use std::net::IpAddr;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
+use smallvec::SmallVec;
 
 use super::matching::{HeaderTest, HostPattern, Match};
 use super::path::{Pattern, Segment, segments};
 use super::request::Request;
+
+/// Limits that may cover a request: few as a rule.
+pub type Candidates = SmallVec<[u32; 16]>;
 
 /// Where limits are filed. Limits are named by their index in the rules.
 #[derive(Debug, Default)]
@@ -74,7 +78,7 @@ impl Index {
 
     /// The limits that may cover `request`, in the order of the rules and each once, added to `found`. Their other
     /// conditions are still to be checked.
-    pub fn candidates(&self, request: &Request<'_>, found: &mut Vec<u32>) {
+    pub fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         found.extend_from_slice(&self.everywhere);
         if self.has_paths {
             let path: Vec<&str> = segments(request.path).collect();
@@ -123,7 +127,7 @@ impl Node {
     }
 
     /// Visits each node of the tree at most once, however deep the path.
-    fn collect(&self, path: &[&str], found: &mut Vec<u32>) {
+    fn collect(&self, path: &[&str], found: &mut Candidates) {
         found.extend_from_slice(&self.below);
         let Some((first, rest)) = path.split_first() else {
             found.extend_from_slice(&self.here);
@@ -184,9 +188,9 @@ mod tests {
         let client = "10.1.2.3".parse().unwrap();
         let (query, tls_subject, now) = (None, None, Micros(0));
         let request = Request { method, host, path, query, headers: &headers, client, tls_subject, now };
-        let mut found = Vec::new();
+        let mut found = Candidates::new();
         index.candidates(&request, &mut found);
-        assert_eq!(found, expected);
+        assert_eq!(found.as_slice(), expected);
         // Whatever meets its conditions must be among the candidates: the index may only ever leave out mismatches.
         for (limit, conditions) in conditions.iter().enumerate() {
             let limit = u32::try_from(limit).unwrap();

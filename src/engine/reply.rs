@@ -8,7 +8,7 @@ use super::charge::Decision;
 use super::fields::{self, Fields};
 use super::numbers::Micros;
 use super::rules::Rules;
-use super::verdict::{Standing, Verdict};
+use super::verdict::{Answer, Standing, Verdict};
 
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
@@ -91,12 +91,9 @@ impl Generations {
 pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut Fields) {
     let Some(binding) = verdict.binding() else { return };
     if generations.ietf_11 {
-        let (policies, states) = lists(rules, verdict, headers);
-        for (name, value) in [(RATELIMIT_POLICY, policies), (RATELIMIT, states)] {
-            if !value.is_empty() {
-                headers.append(name, value);
-            }
-        }
+        let taken = taken(rules, verdict, headers);
+        headers.append_with(RATELIMIT_POLICY, |list| policies(rules, verdict, &taken, list));
+        headers.append_with(RATELIMIT, |list| states(rules, verdict, &taken, list));
     }
     if binding.numbers.is_none() {
         return;
@@ -109,37 +106,53 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
     }
 }
 
-/// The values of `RateLimit-Policy` and `RateLimit`. Limits in shadow are not the client's business.
-fn lists(rules: &Rules, verdict: &Verdict, upstream: &Fields) -> (String, String) {
-    let clashes = upstream.contains(RATELIMIT_POLICY) || upstream.contains(RATELIMIT);
-    let (mut policies, mut states) = (String::with_capacity(64), String::with_capacity(64));
+/// Limits whose names the upstream's lists have already, by their index in the rules.
+fn taken(rules: &Rules, verdict: &Verdict, upstream: &Fields) -> Vec<u32> {
+    if !upstream.contains(RATELIMIT_POLICY) && !upstream.contains(RATELIMIT) {
+        return Vec::new();
+    }
+    let limits = verdict.answers.iter().map(|answer| answer.limit);
+    limits.filter(|limit| rules.limit(*limit).is_some_and(|limit| is_taken(upstream, &limit.name))).collect()
+}
+
+/// The value of `RateLimit-Policy`. Limits in shadow are not the client's business.
+fn policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
+    let start = list.len();
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
-        let (Some(numbers), Some(limit)) = (answer.numbers, rules.limit(answer.limit)) else { continue };
-        let taken = clashes && is_taken(upstream, &limit.name);
-        let member = |list: &mut String| {
-            list.push_str(if list.is_empty() { "\"" } else { ", \"" });
-            list.push_str(if taken { "weir." } else { "" });
-            list.push_str(&limit.name);
-            if answer.window > 0 {
-                let _ = write!(list, "#{}", answer.window + 1);
-            }
-            list.push('"');
-        };
-        member(&mut policies);
-        parameter(&mut policies, 'q', numbers.burst());
+        let Some(numbers) = answer.numbers else { continue };
+        member(rules, answer, taken, start, list);
+        parameter(list, b'q', numbers.burst());
         if let Some(seconds) = numbers.window_seconds() {
-            parameter(&mut policies, 'w', seconds);
+            parameter(list, b'w', seconds);
         }
-        // `Retry-After` should not end before `t` does, so a refusal lists the limits that refuse and no others.
+    }
+}
+
+/// The value of `RateLimit`. `Retry-After` should not end before `t` does, so a refusal lists the limits that refuse and
+/// no others.
+fn states(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
+    let start = list.len();
+    for answer in verdict.answers.iter().filter(|answer| answer.enforced && answer.numbers.is_some()) {
         if verdict.is_allowed() || answer.decision.is_denied() {
-            member(&mut states);
-            parameter(&mut states, 'r', answer.decision.remaining);
+            member(rules, answer, taken, start, list);
+            parameter(list, b'r', answer.decision.remaining);
             if let Some(span) = effective_window(&answer.decision) {
-                parameter(&mut states, 't', span.ceil_seconds());
+                parameter(list, b't', span.ceil_seconds());
             }
         }
     }
-    (policies, states)
+}
+
+/// Begins a member of a list that begins at `start`.
+fn member(rules: &Rules, answer: &Answer, taken: &[u32], start: usize, list: &mut Vec<u8>) {
+    list.extend_from_slice(if list.len() == start { b"\"" } else { b", \"" });
+    list.extend_from_slice(if taken.contains(&answer.limit) { b"weir." } else { b"" });
+    list.extend_from_slice(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()).as_bytes());
+    if answer.window > 0 {
+        list.push(b'#');
+        list.extend_from_slice(itoa::Buffer::new().format(answer.window + 1).as_bytes());
+    }
+    list.push(b'"');
 }
 
 /// The `t` of `RateLimit`: until the bucket is full while something is left, until it fits again when nothing is.
@@ -147,11 +160,9 @@ fn effective_window(decision: &Decision) -> Option<Micros> {
     if decision.is_denied() || decision.remaining == 0 { decision.retry_after } else { decision.reset_after }
 }
 
-fn parameter(list: &mut String, name: char, value: u64) {
-    list.push(';');
-    list.push(name);
-    list.push('=');
-    list.push_str(itoa::Buffer::new().format(value.min(LARGEST_INTEGER)));
+fn parameter(list: &mut Vec<u8>, name: u8, value: u64) {
+    list.extend_from_slice(&[b';', name, b'=']);
+    list.extend_from_slice(itoa::Buffer::new().format(value.min(LARGEST_INTEGER)).as_bytes());
 }
 
 /// Whether a member of the upstream's lists has this name.

@@ -55,6 +55,14 @@ impl<'a> Request<'a> {
 /// brackets of an IPv6 address, as [`Request::host`] wants it.
 /// `None` if it is no host.
 pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
+    // What nearly every request has: a name in lower case, and a port or none.
+    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let plain = authority.bytes().position(|byte| !is_plain(&byte)).unwrap_or(authority.len());
+    let (host, port) = authority.split_at(plain);
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    if port.is_empty() || port.as_bytes().split_first().is_some_and(|(first, port)| *first == b':' && is_port(port)) {
+        return Some(Cow::Borrowed(host.strip_suffix('.').unwrap_or(host)));
+    }
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let end = rest.find(']')?;

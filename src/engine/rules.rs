@@ -3,10 +3,12 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::charge::{Bucket, Charge, Mode};
 use super::fingerprint::{Fingerprinter, stable};
 use super::identity::{Identified, Lacking, describe, identify};
-use super::index::Index;
+use super::index::{Candidates, Index};
 use super::limit::{Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
 use super::matching::Mismatch;
 use super::numbers::{Allowance, Micros, Numbers};
@@ -29,7 +31,7 @@ pub struct Plan {
     /// The charges, to be decided together.
     pub charges: Vec<Charge>,
     /// Whose they are: `origins[n]` made `charges[n]`.
-    pub origins: Vec<Planned>,
+    pub origins: SmallVec<[Planned; 4]>,
     /// Limits that refuse without asking the store, in the order of the rules.
     pub refused: Vec<Refused>,
     /// Limits by which the request passes without asking the store.
@@ -143,7 +145,7 @@ impl Rules {
     /// What `request` asks of the store.
     pub fn charges(&self, request: &Request<'_>) -> Result<Plan, BadCost> {
         let mut plan = Plan::default();
-        let mut candidates = Vec::new();
+        let mut candidates = Candidates::new();
         self.index.candidates(request, &mut candidates);
         for place in candidates {
             let Some(limit) = self.limit(place) else { continue };

@@ -64,12 +64,17 @@ pub(super) fn strip_named(fields: &mut Fields) {
     }
 }
 
-/// What the `Connection` fields name beside what nearly all of them do.
+/// What nearly every `Connection` field says, and what is no field.
+const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
+
+/// What the `Connection` fields name beside that.
 fn named(fields: &Fields) -> Vec<String> {
+    let is_usual = |option: &[u8]| USUAL.iter().any(|usual| option.eq_ignore_ascii_case(usual.as_bytes()));
+    if fields.all("connection").all(is_usual) {
+        return Vec::new();
+    }
     let options = fields.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
-    let is_usual =
-        |option: &&str| ["", "keep-alive", "close", "upgrade"].iter().any(|usual| option.eq_ignore_ascii_case(usual));
-    options.filter(|option| !is_usual(option)).map(str::to_owned).collect()
+    options.filter(|option| !is_usual(option.as_bytes())).map(str::to_owned).collect()
 }
 
 /// The protocol that a client wants to upgrade to and may.

@@ -151,7 +151,8 @@ struct Date {
 #[derive(Debug)]
 struct Passage {
     _in_flight: Open,
-    entry: Option<Entry>,
+    /// In a box, as it is large and there is none as a rule.
+    entry: Option<Box<Entry>>,
 }
 
 impl Passage {
@@ -197,9 +198,9 @@ impl Proxy {
 
     /// Answers a request of any protocol. The passage ends with the answer's last byte.
     async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
-        let entry = self.access_log.as_ref().map(|log| log.begin(self.record(context, &request)));
+        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &request))));
         let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
-        let response = match self.decide(context, &mut request, passage.entry.as_mut()).await {
+        let response = match self.decide(context, &mut request, passage.entry.as_deref_mut()).await {
             Ok(Ruled::Refused(reply)) => self.own(reply),
             Ok(Ruled::Passed(way, judged)) => {
                 context.attempts.forget();
@@ -252,7 +253,7 @@ impl Proxy {
             tls_subject: context.peer.tls.as_ref().and_then(|tls| tls.subject.as_deref()),
             now: self.clock.now(),
         };
-        let judged = self.gate.judge(&view).await.map_err(Failure::BadCost)?;
+        let judged = self.gate.judge(&view, context.activity.now()).await.map_err(Failure::BadCost)?;
         if let Some(entry) = entry {
             entry.judged(&judged);
         }

@@ -53,7 +53,8 @@ fn host(request: &mut Request) -> Result<String, Failure> {
         (Some(_), Some(_)) => return Err(Failure::Malformed("a request has one `Host` field")),
     };
     drop(hosts);
-    let given = given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))?;
+    let given =
+        given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))?;
     if !request.target.starts_with('/') && request.target != "*" {
         return absolute(request);
     }

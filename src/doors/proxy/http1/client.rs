@@ -94,7 +94,8 @@ impl Connection {
     /// Whether nothing has come while it was idle: neither the end nor a response that nobody asked for.
     pub(in super::super) fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        poll_fill(&mut self.stream, &mut self.input, 0, &mut cx).is_pending()
+        // A socket that has nothing to say is known from what the system has told, without asking it.
+        self.stream.is_silent(&mut cx) || poll_fill(&mut self.stream, &mut self.input, 0, &mut cx).is_pending()
     }
 
     /// Sends a request and waits for the response's fields.

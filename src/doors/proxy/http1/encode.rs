@@ -117,7 +117,7 @@ pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, fi
     text.push(b' ');
     text.extend_from_slice(target.as_bytes());
     text.extend_from_slice(b" HTTP/1.1\r\n");
-    lines(text, fields);
+    fields.write(text);
     match encoder {
         // A server takes a request without either line as one without a body.
         Encoder::Empty => {}
@@ -135,7 +135,7 @@ pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, fields: &Fi
     text.push(b' ');
     text.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     text.extend_from_slice(CRLF);
-    lines(text, fields);
+    fields.write(text);
 }
 
 /// Writes one field.
@@ -144,12 +144,6 @@ pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(b": ");
     text.extend_from_slice(value);
     text.extend_from_slice(CRLF);
-}
-
-fn lines(text: &mut Vec<u8>, fields: &Fields) {
-    for (name, value) in fields.iter() {
-        line(text, name, value);
-    }
 }
 
 /// Writes the field that says how the body ends.
@@ -213,7 +207,7 @@ impl Encoder {
             Self::Chunked => {
                 let text = outbox.text();
                 text.extend_from_slice(b"0\r\n");
-                lines(text, trailers);
+                trailers.write(text);
                 text.extend_from_slice(CRLF);
                 Ok(())
             }

@@ -3,6 +3,8 @@
 //! httparse splits the bytes; what the pieces mean is decided here, and strictly: whoever reads a message otherwise than
 //! the server behind us can be made to see another request than it does.
 
+use std::mem::MaybeUninit;
+
 use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
@@ -11,6 +13,9 @@ use crate::engine::fields::{self, Fields};
 
 /// Lines of fields that a message may have at the very most, whatever is configured: they are split on the stack.
 pub(crate) const MOST_LINES: usize = 256;
+
+/// Room for the lines of a head. Not written before it is used: to clear these 8 KiB takes 0.1 us.
+const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
 
 /// How large a head may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +104,9 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     if matches!(bytes.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::Malformed("a request begins with a method"));
     }
-    let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
-    let mut parsed = httparse::Request::new(&mut lines[..limits.lines.min(MOST_LINES)]);
-    let length = match parsed.parse(bytes) {
+    let mut lines = NO_LINES;
+    let mut parsed = httparse::Request::new(&mut []);
+    let length = match parsed.parse_with_uninit_headers(bytes, &mut lines[..limits.lines.min(MOST_LINES)]) {
         Ok(Status::Complete(length)) if length <= limits.bytes => length,
         Ok(Status::Complete(_)) => return Err(HeadError::Bytes),
         Ok(Status::Partial) if bytes.len() < limits.bytes => {
@@ -123,7 +128,7 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is no token"))?;
     let version = http_version(version);
-    let read = read_fields(parsed.headers, length)?;
+    let read = read_fields(parsed.headers, &bytes[..length])?;
     let framing = read.request_framing(version)?;
     let head =
         RequestHead { method, target: target.to_owned(), version, fields: read.fields, framing, options: read.options };
@@ -153,9 +158,10 @@ pub(super) fn response(
     method: &Method,
     limits: &HeadLimits,
 ) -> Result<Option<(ResponseHead, usize)>, HeadError> {
-    let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
-    let mut parsed = httparse::Response::new(&mut lines);
-    let length = match parsed.parse(buffer) {
+    let mut lines = NO_LINES;
+    let mut parsed = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let length = match parser.parse_response_with_uninit_headers(&mut parsed, buffer, &mut lines) {
         Ok(Status::Complete(length)) if length <= limits.bytes => length,
         Ok(Status::Partial) if buffer.len() < limits.bytes => return Ok(None),
         Ok(_) => return Err(HeadError::Bytes),
@@ -166,7 +172,7 @@ pub(super) fn response(
     };
     let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("the status is no number"))?;
     let version = http_version(version);
-    let read = read_fields(parsed.headers, length)?;
+    let read = read_fields(parsed.headers, &buffer[..length])?;
     let framing = read.response_framing(method, status)?;
     Ok(Some((ResponseHead { status, version, fields: read.fields, framing, options: read.options }, length)))
 }
@@ -211,8 +217,9 @@ struct Read {
     has_coding: bool,
 }
 
-fn read_fields(lines: &[Header<'_>], bytes: usize) -> Result<Read, HeadError> {
-    let mut read = Read { fields: Fields::with_capacity(lines.len() + ROOM.0, bytes + ROOM.1), ..Read::default() };
+fn read_fields(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
+    let parts = lines.iter().map(|line| (line.name.as_bytes(), line.value));
+    let mut read = Read { fields: Fields::of_head(head, parts, ROOM), ..Read::default() };
     for line in lines {
         let (name, value) = (line.name, line.value);
         // Almost every name is told from these by its length alone.
@@ -222,7 +229,6 @@ fn read_fields(lines: &[Header<'_>], bytes: usize) -> Result<Read, HeadError> {
             17 if name.eq_ignore_ascii_case("transfer-encoding") => read.transfer_encoding(value),
             _ => {}
         }
-        read.fields.append(name, value);
     }
     Ok(read)
 }
@@ -252,6 +258,15 @@ fn is_protected(name: &str) -> bool {
 impl Read {
     fn connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
         const MALFORMED: HeadError = HeadError::Malformed("the `Connection` field names a field that it must not");
+        // Nearly every line says one of these and nothing else.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.options.keep_alive = true;
+            return Ok(());
+        }
+        if value.eq_ignore_ascii_case(b"close") {
+            self.options.close = true;
+            return Ok(());
+        }
         // What takes the fields away reads no other text either: the two must see the same names.
         let value = fields::text(value).ok_or(MALFORMED)?;
         for option in value.split(',').map(str::trim) {

@@ -376,7 +376,8 @@ impl Connection<'_> {
 
     /// Sends a response; returns whether another request may follow.
     async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
-        let wants_close = response.fields.remove("connection");
+        // Only an answer of ours has one: an upstream's is about its own connection and was taken away.
+        let wants_close = !response.body.is_upstreams() && response.fields.remove("connection");
         if let ResponseBody::Tunnel(_) = response.body {
             return self.switch(response).await;
         }

@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// some 10 KiB if it has one small request at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Streams at once; one more is refused with REFUSED_STREAM. RFC 9113 section 6.5.2 wants at least 100, and nginx
+    /// Streams at once; one more is refused with `REFUSED_STREAM`. RFC 9113 section 6.5.2 wants at least 100, and nginx
     /// has 128.
     pub max_streams: u32,
     /// Bytes of one request's body that may be on their way or wait for the upstream: at 20 ms to the client this is
@@ -46,10 +46,10 @@ pub struct Http2Limits {
     /// (CVE-2023-44487, rapid reset). More end the connection. Each is charged all the same.
     pub max_resets: u32,
     /// Streams of a connection that may end because the client breaks the rules on them: each is a request that was
-    /// begun for nothing (CVE-2025-8671, MadeYouReset).
+    /// begun for nothing (CVE-2025-8671, `MadeYouReset`).
     pub max_errors: u32,
     /// Frames that are neither requests nor bodies and that neither these nor the time explain: SETTINGS, PING, PRIORITY,
-    /// WINDOW_UPDATE, RST_STREAM and unknown ones (CVE-2019-9512, CVE-2019-9513, CVE-2019-9514, CVE-2019-9515). Empty
+    /// `WINDOW_UPDATE`, `RST_STREAM` and unknown ones (CVE-2019-9512, CVE-2019-9513, CVE-2019-9514, CVE-2019-9515). Empty
     /// and tiny DATA frames (CVE-2019-9518) are bounded by the library: 100, and half of `connection_window`.
     pub max_control_frames: u32,
     /// How long nothing may be heard of a client that waits for a response, until it is asked by a PING.

@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::stream::{self, Ended};
-use super::tasks::{Tasks, Wakeups};
+use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, Watched};
 use super::{Http2Limits, LINGER};
 use crate::doors::proxy::Proxy;
@@ -41,38 +41,44 @@ where
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
         Err(_) => return proxy.counters.limited(DoorLimit::FirstByteTimeout),
     };
-    let open = |request: Request<RecvStream>, respond| {
-        let (head, body) = request.into_parts();
-        stream::serve(proxy.clone(), peer.clone(), head, body, respond)
+    let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
+        let (proxy, peer) = (&proxy, &peer);
+        async move {
+            loop {
+                let (request, respond) = streams.receive().await;
+                streams.done(stream::serve(proxy, peer, request, respond).await);
+            }
+        }
     };
     let wakeups = Arc::new(Wakeups::default());
     let session = Session {
-        pings: Pings::new(connection),
+        wire: Wire::new(connection),
         socket: wakeups.socket(),
-        tasks: Tasks::new(wakeups.clone()),
+        tasks: Tasks::new(wakeups.clone(), streams),
         wakeups,
         limits,
         resets: Resets::new(traffic.now()),
         idle_since: traffic.now(),
         traffic,
-        open,
         requests: 0,
         phase: Phase::Open,
     };
     session.run(&proxy, &drain).await;
 }
 
-/// A client's connection. `O` makes a stream's future.
-struct Session<S, F, O> {
-    pings: Pings<S>,
+/// A stream that a client has opened.
+type Opened = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// A client's connection.
+struct Session<S, F, M> {
+    wire: Wire<S>,
     /// What the connection itself is polled with.
     socket: Waker,
-    tasks: Tasks<F>,
+    tasks: Tasks<Opened, Ended, F, M>,
     wakeups: Arc<Wakeups>,
     limits: Http2Limits,
     traffic: Rc<Traffic>,
     resets: Resets,
-    open: O,
     /// That have been accepted.
     requests: u32,
     /// When the last stream ended.
@@ -90,7 +96,7 @@ enum Phase {
 }
 
 /// The connection, and whether it is alive.
-struct Pings<S> {
+struct Wire<S> {
     connection: Connection<Watched<S>, Bytes>,
     pings: Option<PingPong>,
     sent: Option<Instant>,
@@ -113,11 +119,11 @@ enum Due {
     Dead,
 }
 
-impl<S, F, O> Session<S, F, O>
+impl<S, F, M> Session<S, F, M>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    F: Future<Output = Ended>,
-    O: Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
+    F: Future<Output = ()>,
+    M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
 {
     async fn run(mut self, proxy: &Proxy, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
@@ -145,9 +151,9 @@ where
             Poll::Pending
         })
         .await;
-        let Self { pings, mut tasks, wakeups, .. } = self;
+        let Self { wire, mut tasks, wakeups, .. } = self;
         // Its streams are told by this. Those that the limits have not judged yet go on until they are.
-        drop(pings);
+        drop(wire);
         let rest = poll_fn(|cx| {
             wakeups.run(cx.waker());
             tasks.turn(|_| {});
@@ -167,14 +173,14 @@ where
         let socket = self.socket.clone();
         let mut cx = Context::from_waker(&socket);
         loop {
-            match self.pings.connection.poll_accept(&mut cx) {
+            match self.wire.connection.poll_accept(&mut cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.requests += 1;
                     if self.requests == proxy.limits.requests && self.phase == Phase::Open {
                         proxy.counters.limited(DoorLimit::Requests);
                         self.drain();
                     }
-                    self.tasks.start((self.open)(request, respond));
+                    self.tasks.start((request, respond));
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
@@ -215,7 +221,7 @@ where
     /// The client is told to open no more streams (RFC 9113 section 6.8).
     fn drain(&mut self) {
         self.phase = Phase::Draining(self.traffic.now());
-        self.pings.connection.graceful_shutdown();
+        self.wire.connection.graceful_shutdown();
         self.wakeups.wake_socket();
     }
 
@@ -229,7 +235,7 @@ where
 
     fn close(&mut self, reason: Reason) {
         self.phase = Phase::Closing(self.traffic.now());
-        self.pings.connection.abrupt_shutdown(reason);
+        self.wire.connection.abrupt_shutdown(reason);
         self.wakeups.wake_socket();
     }
 
@@ -242,19 +248,15 @@ where
         if let Phase::Closing(since) = self.phase {
             return (after(since, LINGER), Due::Drop);
         }
-        let mut next = match self.phase {
-            _ if !self.tasks.is_empty() => self.pings.deadline(&self.limits, &self.traffic),
+        let incomplete = self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), Due::Incomplete));
+        let next = match self.phase {
+            _ if !self.tasks.is_empty() => self.wire.deadline(&self.limits, &self.traffic),
             // The library waits for an answer to the `PING` that it sends with the GOAWAY.
             Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), Due::Close),
-            _ => (after(self.idle_since, timeouts.idle), Due::Idle),
+            // What has begun to come is no idle time.
+            _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), Due::Idle)),
         };
-        if let Some(since) = self.traffic.incomplete_since() {
-            let end = after(since, timeouts.header);
-            if end < next.0 {
-                next = (end, Due::Incomplete);
-            }
-        }
-        next
+        incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
     }
 
     /// Does what is due. Ready at the end of the connection.
@@ -278,7 +280,7 @@ where
                         self.drain();
                     }
                     Due::Close => self.close(Reason::NO_ERROR),
-                    Due::Ping => self.pings.send(&self.traffic),
+                    Due::Ping => self.wire.send(&self.traffic),
                 }
                 (deadline, due) = self.deadline(proxy);
             }
@@ -288,7 +290,7 @@ where
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Pings<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     fn new(mut connection: Connection<Watched<S>, Bytes>) -> Self {
         let pings = connection.ping_pong();
         Self { connection, pings, sent: None }

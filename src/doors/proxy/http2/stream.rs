@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
-use http::{Method, StatusCode, request};
+use http::{Method, Request, StatusCode, request};
 
 use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
@@ -82,20 +82,20 @@ impl Responder {
 
 /// Answers a stream's request.
 pub(super) async fn serve(
-    proxy: Rc<Proxy>,
-    peer: Rc<Peer>,
-    head: request::Parts,
-    body: RecvStream,
+    proxy: &Proxy,
+    peer: &Rc<Peer>,
+    request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) -> Ended {
+    let (head, body) = request.into_parts();
     let activity = Rc::new(Activity::new());
     activity.exchange(!body.is_end_stream());
     let responder = Rc::new(Responder::new(respond));
-    let context = Context::new(activity.clone(), peer, Interim::Http2(responder.clone()));
-    let stream = Stream { proxy: &proxy, context: &context, responder: &responder };
+    let context = Context::new(activity.clone(), peer.clone(), Interim::Http2(responder.clone()));
+    let stream = Stream { proxy, context: &context, responder: &responder };
     let overdue = |limit| proxy.counters.limited(limit);
     // Dropped before the end of its response, the stream is reset with CANCEL.
-    activity.watch(&proxy.timeouts, stream.serve(head, body), overdue).await.unwrap_or(Ended::Broken)
+    activity.watch(&proxy.timeouts, pin!(stream.serve(head, body)), overdue).await.unwrap_or(Ended::Broken)
 }
 
 /// What a stream's request is answered with.
@@ -174,8 +174,9 @@ impl Stream<'_> {
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
                 // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section
-                // 8.1).
+                // 8.1). The library forgets what it has not written when a stream is reset, so that gets a turn first.
                 tracing::debug!("a response broke off: {error}");
+                next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
                 Ended::Answered
             }
@@ -200,4 +201,17 @@ impl Stream<'_> {
         }
         headers
     }
+}
+
+/// Waits until the socket has had a turn.
+async fn next_turn() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -258,6 +258,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // The library has copied what is small into one piece, and `writev` costs the system more than `send`.
+        if let [piece] = bytes {
+            return self.poll_write(cx, piece);
+        }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         if let Poll::Ready(Ok(written)) = polled {
             self.traffic.count(written);

@@ -39,6 +39,17 @@ macro_rules! delegate {
     };
 }
 
+impl Stream {
+    /// Whether nothing has come, as far as that is known without reading. What TLS holds back is not.
+    pub(crate) fn is_silent(&self, cx: &mut Context<'_>) -> bool {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx).is_pending(),
+            Self::Unix(stream) => stream.poll_read_ready(cx).is_pending(),
+            Self::Tls(_) => false,
+        }
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         delegate!(self, stream => stream.poll_read(cx, buffer))
