@@ -184,7 +184,7 @@ mod tests {
         prop::collection::vec(part, 0..12).prop_map(|parts| parts.concat().into_bytes())
     }
 
-    const FIELDS: [&str; 12] = [
+    const FIELDS: [&str; 16] = [
         "Host: a\r\n",
         "Content-Length: 5\r\n",
         "Content-Length: 0\r\n",
@@ -194,6 +194,10 @@ mod tests {
         "X-Hop: 1\r\n",
         "x: \u{e9}\r\n",
         "y:\r\n",
+        "y: \r\n",
+        "z: 1 \n",
+        "z:\t1\t\r\n",
+        "z:1\n",
         "Te: trailers\r\n",
         "\r\n",
         "Upgrade: h2c\r\n",
