@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 
-use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::weir::{Weir, kill};
 use crate::support::wire::Wire;
+use crate::support::{becomes, eventually};
 
 /// The binary under the name `weir` in the directory of the rules, so that a test can put another in its place.
 fn linked(flags: &[&str]) -> Weir {
@@ -123,7 +123,7 @@ fn no_request_is_lost_when_processes_take_over_with_other_numbers_of_workers() {
             let successor = weir.hand_over();
             until_more(answered, 100);
             assert_eq!(weir.admin("/readyz").status(), 200, "the admin door is the new process'");
-            assert!(weir.log().contains(&format!("\"workers\":{workers}}}")), "{}", weir.log());
+            weir.until_logged(&format!("\"workers\":{workers}}}"));
             assert!(kill("0", successor));
         }
         assert_eq!(weir.wait().code(), Some(0), "the first process has drained and ended");
@@ -141,10 +141,7 @@ fn what_runs_is_finished_by_the_process_that_began_it() {
     let mut weir = linked(&["--workers", "1"]);
     let mut busy = weir.connect();
     busy.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nx");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     weir.hand_over();
     assert_eq!(weir.metric("weir_http_requests_in_flight"), 0, "these are the new process' metrics");
     busy.send("y");
@@ -169,10 +166,8 @@ fn an_admin_connection_that_is_kept_does_not_say_that_the_old_process_drains() {
 #[track_caller]
 fn check_failure(weir: &Weir, reason: &str) {
     weir.signal("USR2");
-    eventually("the failure is logged", || match weir.log() {
-        log if log.contains("this process goes on") && log.contains(reason) => Ok(()),
-        log => Err(log),
-    });
+    weir.until_logged(reason);
+    weir.until_logged("this process goes on");
     under_load(weir.proxy, |answered| until_more(answered, 20));
     assert_eq!(weir.admin("/readyz").status(), 200);
 }
@@ -211,10 +206,7 @@ fn a_second_wish_starts_no_second_process_and_the_end_waits_for_none() {
     let successor: u32 =
         eventually("the new process is there", || std::fs::read_to_string(&started).unwrap_or_default().trim().parse());
     weir.signal("USR2");
-    eventually("the second wish is heard", || match weir.log() {
-        log if log.contains("a new process is starting already") => Ok(()),
-        log => Err(log),
-    });
+    weir.until_logged("a new process is starting already");
     assert_eq!(weir.get("/", &[]).status(), 200);
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0));

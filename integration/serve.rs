@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::eventually;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 /// One bucket for all, which never refills.
 const THOUSAND: &str = "limits: { L: { by: global, burst: 1000 } }";
@@ -54,10 +54,7 @@ fn exactly_the_burst_passes_through_two_processes_that_share_a_redis() {
 }
 
 fn is_connected(weir: &Weir, workers: u64) {
-    eventually("all workers are connected", || match weir.metric("weir_store_connections") {
-        connected if connected == workers => Ok(()),
-        connected => Err(connected),
-    });
+    becomes("all workers are connected", workers, || weir.metric("weir_store_connections"));
 }
 
 /// One request, a pause, then ten times the burst at once: at most the burst passes.
@@ -220,10 +217,7 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
     // The two that were used stay used.
     std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 10 } }").unwrap();
     weir.signal("HUP");
-    eventually("the new rules are in force", || match weir.metric("weir_config_last_reload_successful") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the new rules are in force", 1, || weir.metric("weir_config_last_reload_successful"));
     assert_eq!(ask(), (200, "\"L\";r=7".into()));
 
     // Without a signal, and by the swap of a symbolic link as Kubernetes does it.
@@ -339,10 +333,7 @@ fn connections_beyond_the_total_are_closed_at_once_and_counted() {
     assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"total\"}"), 2);
     assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"address\"}"), 0);
     places.pop();
-    eventually("there is room again", || match weir.metric("weir_http_connections") {
-        2 => Ok(()),
-        other => Err(other),
-    });
+    becomes("there is room again", 2, || weir.metric("weir_http_connections"));
     assert_eq!(weir.get("/", &[]).status(), 200);
 }
 
@@ -354,20 +345,14 @@ fn a_process_without_descriptors_waits_and_recovers() {
         command.args(Weir::arguments(&["--workers", "1", "--max-connections", "1000"]));
         command
     });
-    assert!(weir.log().contains("raise the limit (`ulimit -n`, `LimitNOFILE=`)"), "{}", weir.log());
+    weir.until_logged("raise the limit (`ulimit -n`, `LimitNOFILE=`)");
     let mut before = weir.connect();
     assert_eq!(before.get("/").status(), 200);
     let many: Vec<_> = (0..100).map(|_| weir.connect()).collect();
-    eventually("the descriptors are used up", || match weir.log() {
-        log if log.contains("cannot accept a connection: Too many open files") => Ok(()),
-        log => Err(log),
-    });
+    weir.until_logged("cannot accept a connection: Too many open files");
     assert_eq!(before.get("/").status(), 200, "those who are in are served");
     drop(many);
-    eventually("connections are accepted again", || match weir.metric("weir_http_connections") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("connections are accepted again", 1, || weir.metric("weir_http_connections"));
     assert_eq!(weir.get("/", &[]).status(), 200);
     assert!(weir.metric("weir_http_accept_errors_total") >= 1);
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands: format, lints, documentation, tests. Installs what is missing first.
+# Everything that must hold before a change lands: format, lints, documentation, tests, and half a minute of load while
+# everything changes. Installs what is missing first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,3 +17,7 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --locked --all-targets --no-fail-fast
 fi
+
+# No request may fail while rules and certificates are replaced and new processes take over. The tests have built the
+# binary; how fast it is does not matter here, so it need not be a release.
+python3 integration/bench/soak.py --seconds 30 --http2 --weir "${CARGO_TARGET_DIR:-target}/debug/weir"

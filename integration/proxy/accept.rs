@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use weir::doors::proxy::{AcceptOptions, Timeouts};
 
-use crate::support::eventually;
+use super::failed;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Message;
+use crate::support::{becomes, eventually};
 
 /// A Weir that reads PROXY headers from these networks.
 fn weir(from: &[&str]) -> Weir {
@@ -18,16 +19,6 @@ fn weir(from: &[&str]) -> Weir {
     let proxy_protocol_from = from.iter().map(|network| network.parse().unwrap()).collect();
     setup.accept = AcceptOptions { proxy_protocol_from, ..AcceptOptions::default() };
     setup.start("echo")
-}
-
-/// Waits until this many connections have failed for this reason.
-#[track_caller]
-fn failed(weir: &Weir, reason: &str, count: u64) {
-    let series = format!("weir_http_connections_failed_total{{reason=\"{reason}\"}}");
-    eventually("the failures are counted", || match weir.metric(&series) {
-        found if found == count => Ok(()),
-        found => Err(found),
-    });
 }
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a.example\r\n\r\n";
@@ -76,13 +67,13 @@ fn one_that_must_send_a_header_is_not_served_without() {
         wire.send(sent);
         wire.expect_end();
     }
-    failed(&weir, "proxy_header", 4);
+    becomes("the failures are counted", 4, || weir.metric(&failed("proxy_header")));
     // A check of a load balancer that only connects is no failure.
     weir.connect().stream.shutdown(Shutdown::Write).unwrap();
     let mut wire = weir.connect();
     wire.send([LOCAL, REQUEST.as_bytes()].concat());
     assert_eq!(wire.response().status(), 200);
-    failed(&weir, "proxy_header", 4);
+    becomes("the failures are counted", 4, || weir.metric(&failed("proxy_header")));
 }
 
 #[test]
@@ -108,7 +99,7 @@ fn first_bytes_have_a_deadline() {
         wire.send(sent);
         wire.expect_end();
     }
-    failed(&weir, "first_byte_timeout", 2);
+    becomes("the failures are counted", 2, || weir.metric(&failed("first_byte_timeout")));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::eventually;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 const LIMITS: &str = "
 limits:
@@ -77,10 +77,7 @@ fn a_client_that_goes_away_is_logged_too() {
     let weir = Weir::serve(LIMITS, &flags);
     let mut client = weir.connect();
     client.send("GET /free HTTP/1.1\r\nhost: a\r\n\r\n");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     drop(client);
     let line = &lines(&log_of(&weir), 1)[0];
     assert!(line.contains("\"status\":499,\"bytes\":0"), "{line}");
@@ -121,9 +118,6 @@ fn what_was_logged_last_is_written_at_the_end() {
 fn a_disk_that_takes_nothing_costs_lines_and_no_request() {
     let weir = Weir::serve(LIMITS, &["--access-log", "/dev/full"]);
     (0..10).for_each(|_| assert_eq!(weir.get("/free", &[]).status(), 200));
-    eventually("the lines are counted", || match weir.metric("weir_access_log_dropped_total") {
-        10 => Ok(()),
-        other => Err(other),
-    });
-    assert!(weir.log().contains("cannot write the access log"), "{}", weir.log());
+    becomes("the lines are counted", 10, || weir.metric("weir_access_log_dropped_total"));
+    weir.until_logged("cannot write the access log");
 }

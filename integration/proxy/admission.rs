@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use weir::doors::proxy::ConnectionLimits;
 use weir::engine::client_address::TrustedProxies;
 
-use crate::support::eventually;
+use crate::support::becomes;
 use crate::support::server::{Setup, WIDE};
 
 fn limited(trusted: &[&str]) -> Setup {
@@ -24,10 +24,7 @@ fn an_address_that_has_its_share_gets_no_more_until_it_gives_some_back() {
     assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"address\"}"), 1);
     assert_eq!(first.get("/").status(), 200, "those who are in stay");
     drop(second);
-    eventually("the share is given back", || match weir.metric("weir_http_connections") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the share is given back", 1, || weir.metric("weir_http_connections"));
     assert_eq!(weir.connect().get("/").status(), 200);
 }
 

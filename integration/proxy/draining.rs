@@ -11,10 +11,10 @@ use weir::doors::proxy::{
 };
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
-use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir as Process;
+use crate::support::{becomes, eventually};
 
 /// An upstream that answers when it is told to.
 fn held() -> (Upstream, mpsc::Sender<()>) {
@@ -54,10 +54,7 @@ fn what_runs_is_answered_and_nothing_after_it() {
     go.send(()).unwrap();
     assert_eq!(idle.response().text(), "at last");
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     weir.stop();
     idle.expect_end();
     fresh.expect_end();
@@ -103,10 +100,7 @@ fn the_delay_ends_by_itself() {
     let weir = setup.start(&format!("http://{}", upstream.address));
     let mut busy = weir.connect();
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     weir.stop();
     wait_until_refused(&weir);
     go.send(()).unwrap();
@@ -121,10 +115,7 @@ fn what_outlasts_the_grace_is_cut_off() {
     let weir = weir(&upstream, grace);
     let mut client = weir.connect();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     let start = Instant::now();
     weir.stop();
     weir.join();
@@ -202,10 +193,7 @@ fn a_second_signal_does_not_wait_for_what_runs() {
     let mut weir = Process::serve(WIDE, &["--upstream", &format!("http://{}", upstream.address), "--grace", "60s"]);
     let (mut busy, mut idle) = (weir.connect(), weir.connect());
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    eventually("the request is under way", || match weir.metric("weir_http_requests_in_flight") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));
     weir.signal("TERM");
     idle.expect_end();
     weir.signal("INT");

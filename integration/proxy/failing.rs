@@ -3,10 +3,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Message;
+use crate::support::{becomes, eventually};
 
 fn weir(upstream: &Upstream) -> Weir {
     Setup::new(WIDE).start(&format!("http://{}", upstream.address))
@@ -144,10 +144,7 @@ fn a_client_that_goes_away_costs_the_upstreams_connection() {
     eventually("the request arrives", || if upstream.accepted() == 1 { Ok(()) } else { Err(()) });
     drop(client);
     ended.recv_timeout(Duration::from_secs(5)).unwrap();
-    eventually("nothing is in flight", || match weir.metric("weir_http_requests_in_flight") {
-        0 => Ok(()),
-        other => Err(other),
-    });
+    becomes("nothing is in flight", 0, || weir.metric("weir_http_requests_in_flight"));
 }
 
 #[test]

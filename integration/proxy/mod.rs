@@ -16,3 +16,8 @@ mod upstream_http2;
 mod upstream_tls;
 mod upstreams;
 mod waiting;
+
+/// The metric of connections that came to no HTTP for this reason.
+fn failed(reason: &str) -> String {
+    format!("weir_http_connections_failed_total{{reason=\"{reason}\"}}")
+}

@@ -13,10 +13,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 
+use super::failed;
 use crate::support::certificates::Authority;
-use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 /// A client that trusts the authority and shows the certificate of this name, if any.
 fn client(authority: &Authority, certificate: Option<&str>) -> Arc<ClientConfig> {
@@ -76,16 +77,6 @@ fn serve(authority: &Authority, names: &[&str], limits: &str, more: &[&str]) -> 
     Weir::serve(limits, &flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Waits until this many connections have failed for this reason.
-#[track_caller]
-fn failed(weir: &Weir, reason: &str, count: u64) {
-    let series = format!("weir_http_connections_failed_total{{reason=\"{reason}\"}}");
-    eventually("the failures are counted", || match weir.metric(&series) {
-        found if found == count => Ok(()),
-        found => Err(found),
-    });
-}
-
 #[test]
 fn each_host_has_its_certificate_and_requests_for_others_are_misdirected() {
     let authority = Authority::new();
@@ -126,11 +117,8 @@ fn new_files_are_taken_and_connections_stay() {
 
     fs::write(authority.path("own.pem"), "broken").unwrap();
     weir.signal("HUP");
-    eventually("the failure is counted", || match weir.metric("weir_tls_reloads_total{result=\"failure\"}") {
-        1 => Ok(()),
-        other => Err(other),
-    });
-    assert!(weir.log().contains("no certificate in the file"), "{}", weir.log());
+    becomes("the failure is counted", 1, || weir.metric("weir_tls_reloads_total{result=\"failure\"}"));
+    weir.until_logged("no certificate in the file");
     fresh("new.example").unwrap();
     assert_eq!(open.get("old.example").unwrap().0, 200);
 }
@@ -260,7 +248,7 @@ fn a_client_without_a_certificate_is_refused_where_one_is_required() {
     }
     let error = Tls::connect(&weir, &client(&authority, Some("stranger")), "a.example").get("a.example").unwrap_err();
     assert!(error.to_string().contains("UnknownCA"), "{error}");
-    failed(&weir, "tls_handshake", 2);
+    becomes("the failures are counted", 2, || weir.metric(&failed("tls_handshake")));
 }
 
 #[test]
@@ -272,7 +260,7 @@ fn a_handshake_has_a_deadline() {
     // The beginning of a record that never goes on.
     wire.send([22, 3, 1, 1, 0, 1]);
     wire.expect_end();
-    failed(&weir, "tls_handshake_timeout", 1);
+    becomes("the failures are counted", 1, || weir.metric(&failed("tls_handshake_timeout")));
 }
 
 #[test]
@@ -286,8 +274,8 @@ fn plain_http_is_told_that_the_port_speaks_tls() {
     wire.expect_end();
     let mut wire = weir.connect();
     wire.send([0x80, 0x2e, 1, 0, 2]);
-    failed(&weir, "tls_handshake", 1);
-    failed(&weir, "plain_http", 1);
+    becomes("the failures are counted", 1, || weir.metric(&failed("tls_handshake")));
+    becomes("the failures are counted", 1, || weir.metric(&failed("plain_http")));
 }
 
 /// What `openssl s_client` prints of a connection.

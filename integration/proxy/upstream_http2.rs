@@ -18,9 +18,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::upstream_tls::{self, server_config};
 use crate::support::certificates::Authority;
-use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
+use crate::support::{becomes, eventually};
 
 /// A server of HTTP/2 without TLS. It ends when this is dropped.
 struct Http2Upstream {
@@ -198,10 +198,7 @@ fn a_response_that_breaks_off_is_counted() {
     assert_eq!((client.line(), client.line()), ("3".into(), "abc".into()));
     gate.add_permits(1);
     client.expect_end();
-    eventually("it is counted", || match weir.metric("weir_upstream_errors_total{reason=\"body\"}") {
-        1 => Ok(()),
-        other => Err(other),
-    });
+    becomes("it is counted", 1, || weir.metric("weir_upstream_errors_total{reason=\"body\"}"));
 }
 
 #[test]

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use weir::doors::proxy::{HealthCheck, Routes, UpstreamOptions};
 
-use crate::support::eventually;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::{Message, Wire};
+use crate::support::{becomes, eventually};
 
 const SHORT: Duration = Duration::from_millis(150);
 
@@ -46,14 +46,6 @@ fn answers(client: &mut Wire, count: usize) -> String {
 fn post(client: &mut Wire) -> u16 {
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi");
     client.response().status()
-}
-
-#[track_caller]
-fn eventually_metric(weir: &Weir, series: &str, expected: u64) {
-    eventually(series, || match weir.metric(series) {
-        value if value == expected => Ok(()),
-        other => Err(other),
-    });
 }
 
 #[test]
@@ -144,8 +136,8 @@ fn a_server_that_fails_is_left_alone_for_a_while() {
     assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 5, "{statuses:?}");
     assert_eq!(statuses[10..], [200; 10]);
     assert_eq!(weir.metric("weir_upstream_ejections_total"), 1);
-    eventually_metric(&weir, "weir_upstream_endpoints{state=\"ejected\"}", 1);
-    eventually_metric(&weir, "weir_upstream_endpoints{state=\"healthy\"}", 1);
+    becomes("the state is counted", 1, || weir.metric("weir_upstream_endpoints{state=\"ejected\"}"));
+    becomes("the state is counted", 1, || weir.metric("weir_upstream_endpoints{state=\"healthy\"}"));
 }
 
 #[test]
@@ -201,7 +193,7 @@ fn health_checks_take_servers_out_and_in() {
         "b b b b" => Ok(()),
         other => Err(other.to_owned()),
     });
-    eventually_metric(&weir, "weir_upstream_endpoints{state=\"unhealthy\"}", 1);
+    becomes("the state is counted", 1, || weir.metric("weir_upstream_endpoints{state=\"unhealthy\"}"));
     let is_check = |request: &Message| request.start.starts_with("GET /healthz");
     let check = a.requests().into_iter().find(is_check).unwrap();
     assert_eq!(check.field("host"), Some(a.address.to_string().as_str()));
@@ -227,7 +219,7 @@ fn requests_beyond_the_connections_wait_in_line() {
     let mut clients = [weir.connect(), weir.connect(), weir.connect()];
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(format!("GET /{number} HTTP/1.1\r\nhost: a\r\n\r\n"));
-        eventually_metric(&weir, "weir_http_requests_in_flight", 1 + number as u64);
+        becomes("the request is under way", 1 + number as u64, || weir.metric("weir_http_requests_in_flight"));
     }
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(upstream.requests().len(), number);

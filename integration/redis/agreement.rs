@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use tokio::runtime::Runtime;
 use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{EXACT, Micros, Numbers};
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
@@ -159,15 +160,20 @@ async fn together(redis: &Arc<RedisStore>, batches: &[Batch<'_>]) -> Vec<Result<
     answers
 }
 
+/// A Redis, a store on it that runs on the runtime, and the time that this store decides by.
+fn clocked() -> (RedisServer, Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
+    let server = RedisServer::plain();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let time = Arc::new(AtomicU64::new(START));
+    let redis = RedisOptions { clock: Clock::Set(time.clone()), ..options(&server.url()) };
+    let redis = runtime.block_on(connected(&redis));
+    (server, runtime, redis, time)
+}
+
 /// Requests that share a call find the buckets as those before them left them, as they would have one after the other.
 #[test]
 fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory() {
-    let server = RedisServer::plain();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::set(Micros(START));
-    let Clock::Set(time) = &clock else { unreachable!() };
-    let redis = RedisOptions { clock: clock.clone(), ..options(&server.url()) };
-    let redis = runtime.block_on(connected(&redis));
+    let (server, runtime, redis, time) = clocked();
     let (traces, turns) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     // The clock and the rules stand still within a turn: one step's, and what all steps of the turn ask.
@@ -200,12 +206,7 @@ fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory(
 
 #[test]
 fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
-    let server = RedisServer::plain();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let clock = Clock::set(Micros(START));
-    let Clock::Set(time) = &clock else { unreachable!() };
-    let redis = RedisOptions { clock: clock.clone(), ..options(&server.url()) };
-    let redis = runtime.block_on(connected(&redis));
+    let (server, runtime, redis, time) = clocked();
     let traces = Cell::new(0);
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let trace = (vec(numbers(), NUMBERS), vec(step(), 1..24));

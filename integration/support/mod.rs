@@ -28,6 +28,15 @@ pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Resul
     }
 }
 
+/// Looks until a number, a metric as a rule, is the expected one.
+#[track_caller]
+pub(crate) fn becomes(what: &str, expected: u64, mut look: impl FnMut() -> u64) {
+    eventually(what, || match look() {
+        value if value == expected => Ok(()),
+        other => Err(other),
+    });
+}
+
 /// As [`eventually`], and lets the runtime work in between.
 pub(crate) async fn eventually_async<T, E: Debug>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, E>) -> T {
     let start = Instant::now();

@@ -102,6 +102,15 @@ impl Weir {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until a text is in the log, which comes through a pipe and may be behind what the process has done.
+    #[track_caller]
+    pub(crate) fn until_logged(&self, text: &str) {
+        eventually(text, || match self.log() {
+            log if log.contains(text) => Ok(()),
+            log => Err(log),
+        });
+    }
+
     /// Memory in use, in KiB.
     pub(crate) fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -13,7 +13,7 @@ use crate::engine::fields::{self, Fields};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::identity::{Component, Source};
 use crate::engine::limit::{Limit, Missing};
-use crate::engine::matching::{HeaderTest, HostPattern, Match, Mismatch};
+use crate::engine::matching::{HeaderTest, Match, Mismatch};
 use crate::engine::numbers::Allowance;
 use crate::engine::path::normalise;
 use crate::engine::request::{Request, host_of};
@@ -159,7 +159,7 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             format!("the method is {}, the limit covers {}", request.method, conditions.methods.join(", "))
         }
         Mismatch::Host => {
-            let hosts: Vec<String> = conditions.hosts.iter().map(host).collect();
+            let hosts: Vec<String> = conditions.hosts.iter().map(ToString::to_string).collect();
             format!("the host is `{}`, the limit covers {}", request.host, hosts.join(", "))
         }
         Mismatch::Path => {
@@ -182,13 +182,6 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             let networks: Vec<String> = conditions.networks.iter().map(ToString::to_string).collect();
             format!("the client is {}, the limit covers {}", request.client, networks.join(", "))
         }
-    }
-}
-
-fn host(pattern: &HostPattern) -> String {
-    match pattern {
-        HostPattern::Exact(name) => name.clone(),
-        HostPattern::Below(suffix) => format!("*{suffix}"),
     }
 }
 

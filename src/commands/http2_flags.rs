@@ -8,6 +8,7 @@ use crate::doors::proxy::Http2Limits;
 
 /// What one HTTP/2 connection of a client may take.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "HTTP/2 connections of clients")]
 #[expect(clippy::struct_field_names, reason = "a field is named like its flag, and a flag by what it is about")]
 pub(super) struct Http2Args {
     /// Requests at once on an HTTP/2 connection
@@ -18,7 +19,7 @@ pub(super) struct Http2Args {
     #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_STREAM_WINDOW", default_value_t = 256 * 1024, value_parser = window())]
     http2_stream_window: u32,
 
-    /// The same for all requests of an HTTP/2 connection together
+    /// Bytes of all requests' bodies of an HTTP/2 connection that may wait for upstreams, or be on their way
     #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_CONNECTION_WINDOW", default_value_t = 1024 * 1024, value_parser = window())]
     http2_connection_window: u32,
 
@@ -26,23 +27,23 @@ pub(super) struct Http2Args {
     #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_SEND_BUFFER", default_value_t = 64 * 1024, value_parser = window())]
     http2_send_buffer: u32,
 
-    /// Requests that an HTTP/2 client may cancel as soon as they are sent, in 10 s
+    /// Requests that an HTTP/2 client may take back within a second of sending them, in 10 s; more end the connection
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_RESETS", default_value = "100")]
     http2_resets: NonZeroU32,
 
-    /// Requests of an HTTP/2 connection that may end because the client breaks the rules
+    /// Requests of an HTTP/2 connection that may end because the client breaks the protocol; more end the connection
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_ERRORS", default_value = "1024")]
     http2_errors: NonZeroU32,
 
-    /// PING, SETTINGS and other HTTP/2 frames for which neither a request, a body nor the time gives a reason
+    /// PING, SETTINGS and other HTTP/2 frames that neither requests, bodies nor the time explain; more end the connection
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_CONTROL_FRAMES", default_value = "1000")]
     http2_control_frames: NonZeroU32,
 
-    /// How long an HTTP/2 client with an open request may be silent until it is asked whether it is there
+    /// How long an HTTP/2 client with an open request may be silent until it is sent a PING
     #[arg(long, value_name = "DURATION", env = "WEIR_HTTP2_PING_INTERVAL", default_value = "30s", value_parser = parse_duration)]
     http2_ping_interval: Duration,
 
-    /// How long it has for the answer
+    /// How long an HTTP/2 client may take to answer a PING
     #[arg(long, value_name = "DURATION", env = "WEIR_HTTP2_PING_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     http2_ping_timeout: Duration,
 }

@@ -4,12 +4,13 @@ use tracing_subscriber::EnvFilter;
 
 /// How the log looks.
 #[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// What is logged: a level (error, warn, info, debug, trace), or directives such as `info,weir::store=debug`
     #[arg(long, value_name = "FILTER", env = "WEIR_LOG", default_value = "info")]
     log: String,
 
-    /// How it is written
+    /// How a line of the log looks
     #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
 }

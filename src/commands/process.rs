@@ -16,8 +16,9 @@ use crate::server::descriptors;
 
 /// Flags of the process around the proxy.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "The process")]
 pub(super) struct ProcessArgs {
-    /// Worker threads; one a core unless given
+    /// Worker threads; one for each core unless given
     #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
     workers: Option<NonZeroUsize>,
 
@@ -41,7 +42,7 @@ pub(super) struct ProcessArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_ACCESS_LOG")]
     access_log: Option<PathBuf>,
 
-    /// How requests are logged
+    /// How a line of the access log looks
     #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json")]
     access_log_format: AccessLogFormat,
 }

@@ -10,12 +10,13 @@ use crate::engine::rules::Rules;
 
 /// Where the rules are.
 #[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {
     /// The rules file
     #[arg(long, value_name = "FILE", env = "WEIR_LIMITS", default_value = "limits.yaml")]
     pub(super) limits: PathBuf,
 
-    /// A file of overrides; repeatable
+    /// A file of overrides, beside those in the rules file; repeatable
     #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES", value_delimiter = ',')]
     pub(super) overrides: Vec<PathBuf>,
 }

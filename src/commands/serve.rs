@@ -32,9 +32,6 @@ use crate::store::memory::MemoryStore;
 /// beats a variable, and a variable beats the file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    #[command(flatten)]
-    upstream: UpstreamArgs,
-
     /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
     proxy: ListenAddress,
@@ -50,6 +47,13 @@ pub struct Args {
     /// Generations of rate limit fields: ietf-11, ietf-03, x-ratelimit, none
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
+
+    /// A YAML file of these flags, each by its name: `store: redis://...`
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<std::path::PathBuf>,
+
+    #[command(flatten)]
+    upstream: UpstreamArgs,
 
     #[command(flatten)]
     door: DoorArgs,
@@ -68,10 +72,6 @@ pub struct Args {
 
     #[command(flatten)]
     log: logging::LogArgs,
-
-    /// A YAML file of these flags: `store: redis://...`
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<std::path::PathBuf>,
 }
 
 /// Serves until a signal ends it.

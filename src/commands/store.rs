@@ -11,6 +11,7 @@ use crate::store::{Clock, Store};
 
 /// Where buckets live.
 #[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Store")]
 pub(super) struct StoreArgs {
     /// `memory`, `redis://[user[:password]@]host[:port][/db]` or `rediss://...` for TLS
     #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
@@ -20,15 +21,15 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_STORE_TIMEOUT", default_value = "20ms", value_parser = parse_duration)]
     store_timeout: Duration,
 
-    /// Certificates (PEM) that may have signed the server's; the public ones unless given
+    /// The authorities (PEM) of Redis' certificate; the public ones unless given
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
     store_ca_file: Option<PathBuf>,
 
-    /// The client's certificates (PEM) for Redis
+    /// The certificate (PEM) that Redis is shown if it asks for one
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CERT_FILE")]
     store_cert_file: Option<PathBuf>,
 
-    /// The client's private key (PEM) for Redis
+    /// The key (PEM) of `--store-cert-file`
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_KEY_FILE")]
     store_key_file: Option<PathBuf>,
 

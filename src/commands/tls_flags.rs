@@ -13,9 +13,10 @@ use crate::metrics::Metrics;
 
 /// How connections are taken from clients.
 #[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "TLS and the PROXY protocol towards clients")]
 pub(super) struct TlsArgs {
-    /// A certificate for clients (PEM, those that lead to the authority behind it), which makes the proxy speak TLS;
-    /// repeatable. Each client is shown the one for the host that it names, or the first
+    /// A certificate to show clients (PEM, with those between it and its authority behind it), which makes the proxy speak
+    /// TLS; repeatable. Each client is shown the one for the host that it names, or the first
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT", value_delimiter = ',')]
     tls_cert: Vec<PathBuf>,
 

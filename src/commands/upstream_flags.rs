@@ -11,6 +11,7 @@ use crate::doors::proxy::{
 
 /// Where requests go and how.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Upstreams")]
 pub(super) struct UpstreamArgs {
     /// Where allowed requests go. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
     /// (`*.example.com` for every name below) and below this path. `URL,URL`: to the least busy of several servers. A URL
@@ -28,11 +29,12 @@ pub(super) struct UpstreamArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     pub(super) response_timeout: Duration,
 
-    /// How long one try may take to begin a response; a request that may be sent twice has a second one
+    /// How long one try may take to begin a response, so that a request that may be sent twice has time for a
+    /// second; `--response-timeout` alone bounds it unless given
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_TRY_TIMEOUT", value_parser = parse_duration)]
     upstream_try_timeout: Option<Duration>,
 
-    /// How long an idle connection to the upstream is kept; less than the upstream keeps it
+    /// How long an idle connection to the upstream is kept; it should be less than the upstream keeps it
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
     pub(super) upstream_idle_timeout: Duration,
 
@@ -52,7 +54,7 @@ pub(super) struct UpstreamArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CERT", requires = "upstream_key")]
     upstream_cert: Option<PathBuf>,
 
-    /// Its key, in PEM
+    /// The key of `--upstream-cert`, in PEM
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_KEY", requires = "upstream_cert")]
     upstream_key: Option<PathBuf>,
 
@@ -60,7 +62,7 @@ pub(super) struct UpstreamArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_RESOLVE_INTERVAL", default_value = "10s", value_parser = parse_duration)]
     upstream_resolve_interval: Duration,
 
-    /// Ask every address for this path now and then, and leave those out that do not answer with 2xx or 3xx
+    /// Ask every address for this path every `--health-interval`, and leave those out that do not answer with 2xx or 3xx
     #[arg(long, value_name = "PATH", env = "WEIR_HEALTH_CHECK", value_parser = parse_path)]
     health_check: Option<String>,
 

@@ -96,33 +96,8 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 
 fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
     let given = text(node, findings)?;
-    let host = given.to_ascii_lowercase();
-    let mut wrong =
-        |help: String| Err(findings.error(node.place, format!("{} is no host to match", quoted(given)), help));
-    if let Some((_, rest)) = host.split_once("://") {
-        return wrong(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
-    }
-    if host.parse::<std::net::Ipv6Addr>().is_ok() {
-        return wrong(format!("write an IPv6 address in brackets, [{host}]"));
-    }
-    if let Some((name, port)) = host.rsplit_once(':')
-        && !host.ends_with(']')
-        && port.bytes().all(|byte| byte.is_ascii_digit())
-    {
-        return wrong(format!("hosts are matched without the port; write {name}"));
-    }
-    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    if bracketed.is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok()) {
-        return Ok(HostPattern::Exact(host));
-    }
-    let name = host.strip_prefix("*.").unwrap_or(&host);
-    let fits = |label: &str| {
-        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-    };
-    if name.len() > 253 || !name.split('.').all(fits) {
-        return wrong("write api.example.com, or *.example.com for every name below it".into());
-    }
-    Ok(if name.len() == host.len() { HostPattern::Exact(host) } else { HostPattern::Below(format!(".{name}")) })
+    HostPattern::parse(given)
+        .map_err(|help| findings.error(node.place, format!("{} is no host to match", quoted(given)), help))
 }
 
 fn path(node: &Node, findings: &mut Findings) -> Result<Pattern, Reported> {

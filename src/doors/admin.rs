@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::server::conn::http1;
@@ -18,8 +18,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::doors::convert;
-use crate::engine::reply;
+use crate::engine::reply::{self, Reply};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::redis::Breaker;
@@ -95,13 +94,13 @@ impl Admin {
             "/readyz" => Self::ready_page,
             _ => {
                 let problem = reply::problem(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz");
-                return convert::response(problem).map(|text| Full::new(text.into()));
+                return refusal(problem);
             }
         };
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "the admin door is read only");
             problem.fields.append("allow", "GET, HEAD");
-            return convert::response(problem).map(|text| Full::new(text.into()));
+            return refusal(problem);
         }
         let (status, kind, text) = page(self);
         // hyper leaves the body out for HEAD and keeps its length.
@@ -160,6 +159,18 @@ impl Admin {
             }
         }
     }
+}
+
+/// A reply of ours. A line whose name or value the library does not take is left out; the engine makes none such.
+fn refusal(Reply { status, fields, body }: Reply) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    for (name, value) in fields.iter() {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
 }
 
 /// How the stores of all workers stand.

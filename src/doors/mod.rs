@@ -1,6 +1,6 @@
-//! The protocols through which requests come. Every door fills a [`Request`](crate::engine::request::Request), asks the
-//! [`Gate`](crate::gate::Gate) and turns the verdict into its protocol's answer; no door knows a limit.
+//! The protocols through which requests come. A door that limits them fills a
+//! [`Request`](crate::engine::request::Request), asks the [`Gate`](crate::gate::Gate) and turns the verdict into its
+//! protocol's answer; it knows no limit. The admin door is for the operator and limits nothing.
 
 pub mod admin;
-mod convert;
 pub mod proxy;

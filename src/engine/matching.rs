@@ -1,5 +1,8 @@
 //! Which requests a limit covers: `match`.
 
+use std::fmt;
+use std::net::Ipv6Addr;
+
 use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
@@ -32,11 +35,54 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
+    /// Reads `api.example.com`, `*.example.com` or `[2001:db8::1]`, in any case and without a port. The error is what to
+    /// write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let host = text.to_ascii_lowercase();
+        if let Some((_, rest)) = host.split_once("://") {
+            return Err(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
+        }
+        if host.parse::<Ipv6Addr>().is_ok() {
+            return Err(format!("write an IPv6 address in brackets, [{host}]"));
+        }
+        if let Some((name, port)) = host.rsplit_once(':')
+            && !host.ends_with(']')
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return Err(format!("hosts are matched without the port; write {name}"));
+        }
+        if host == "*" {
+            return Err("leave it out for any host".to_owned());
+        }
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if bracketed.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+            return Ok(Self::Exact(host));
+        }
+        let name = host.strip_prefix("*.").unwrap_or(&host);
+        let fits = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        };
+        if name.len() > 253 || !name.split('.').all(fits) {
+            return Err("write api.example.com, or *.example.com for every name below it".to_owned());
+        }
+        Ok(if name.len() == host.len() { Self::Exact(host) } else { Self::Below(format!(".{name}")) })
+    }
+
     /// Whether it matches a host in lower case.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == host,
             Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+        }
+    }
+}
+
+/// As it is written.
+impl fmt::Display for HostPattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => formatter.write_str(name),
+            Self::Below(suffix) => write!(formatter, "*{suffix}"),
         }
     }
 }
@@ -111,5 +157,40 @@ impl Match {
             return Err(Mismatch::Network);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_wildcards_and_bracketed_addresses() {
+        for (text, expected) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example", "api.example"),
+            ("*.Example.com", "*.example.com"),
+            ("_dmarc.a", "_dmarc.a"),
+            ("192.0.2.1", "192.0.2.1"),
+            ("[2001:DB8::1]", "[2001:db8::1]"),
+        ] {
+            assert_eq!(HostPattern::parse(text).map(|host| host.to_string()), Ok(expected.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistaken_hosts_say_what_to_write() {
+        for (text, part) in [
+            ("https://a.example:1/x", "the host alone, a.example"),
+            ("a.example:443", "write a.example"),
+            ("[::1]:80", "write [::1]"),
+            ("::1", "write an IPv6 address in brackets, [::1]"),
+            ("*", "leave it out"),
+            ("a.*.com", "*.example.com for every name below"),
+            ("", "write api.example.com"),
+            ("a..b", "write api.example.com"),
+        ] {
+            assert!(HostPattern::parse(text).is_err_and(|help| help.contains(part)), "{text}");
+        }
     }
 }

@@ -162,22 +162,31 @@ impl Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A refusal shows them, and under attack refusals are what is sent: no detour through format strings.
+impl Numbers {
+    /// Adds what they are for people to read: `burst 20, 20 per 1s`. A refusal shows them, and under attack refusals are
+    /// what is sent: no detour through format strings.
+    pub fn describe(&self, text: &mut String) {
         let mut digits = itoa::Buffer::new();
-        f.write_str("burst ")?;
-        f.write_str(digits.format(self.burst))?;
+        text.push_str("burst ");
+        text.push_str(digits.format(self.burst));
         if self.count == 0 {
-            return f.write_str(", never refills");
+            return text.push_str(", never refills");
         }
         // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
         let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
-        f.write_str(", ")?;
-        f.write_str(digits.format(self.count))?;
-        f.write_str(" per ")?;
-        f.write_str(digits.format(self.period / unit))?;
-        f.write_str(name)
+        text.push_str(", ");
+        text.push_str(digits.format(self.count));
+        text.push_str(" per ");
+        text.push_str(digits.format(self.period / unit));
+        text.push_str(name);
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.describe(&mut text);
+        f.write_str(&text)
     }
 }
 

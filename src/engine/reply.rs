@@ -298,7 +298,8 @@ fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
     let Some(answer) = binding else { return text.push_str("The limit cannot be counted at the moment") };
     text.push_str(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()));
     let Some(numbers) = &answer.numbers else { return text.push_str(" refuses this request") };
-    let _ = write!(text, " allows {numbers}");
+    text.push_str(" allows ");
+    numbers.describe(text);
     if answer.cost > numbers.burst() {
         let _ = write!(text, "; a cost of {} can never pass", answer.cost);
     } else if let Some(wait) = answer.decision.retry_after {

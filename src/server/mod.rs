@@ -34,14 +34,14 @@ mod worker;
 
 pub use listener::ListenAddress;
 
-/// How often the files of the rules are looked at.
+/// How often the files of rules and certificates are looked at.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Makes a worker's store, inside the worker's runtime.
 pub type MakeStore = Arc<dyn Fn() -> Result<Store, String> + Send + Sync>;
 
-/// Looks at the files of the rules and puts new ones in force; `true` if asked to by a signal. It runs on a thread of
-/// its own, so it may take its time.
+/// Looks at the files of rules and certificates and puts new ones in force; `true` if asked to by a signal. It runs on
+/// a thread of its own, so it may take its time.
 pub type Reload = Box<dyn FnMut(bool) + Send>;
 
 /// How the process serves.

@@ -137,6 +137,15 @@ impl ResponseBody {
         }
     }
 
+    /// What the upstream did not take of the request before its response ended.
+    pub(super) fn take_unread(&mut self) -> RequestBody {
+        match self {
+            Self::Http1(body) => body.take_unread(),
+            Self::Http2(body) => body.take_unread(),
+            Self::Text(_) | Self::Tunnel(_) => RequestBody::Empty,
+        }
+    }
+
     /// Whether it comes from an upstream, which may still be reading the request.
     pub(super) const fn is_upstreams(&self) -> bool {
         !matches!(self, Self::Text(_))

@@ -16,7 +16,7 @@ use self::access_log::{Entry, Record, WorkerLog};
 use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
-use self::message::{Request, Response, ResponseBody};
+use self::message::{Request, RequestBody, Response, ResponseBody};
 use self::transport::Acceptor;
 use self::upstream::{Upstreams, Way};
 use crate::engine::client_address::TrustedProxies;
@@ -153,6 +153,8 @@ struct Passage {
     _in_flight: Open,
     /// In a box, as it is large and there is none as a rule.
     entry: Option<Box<Entry>>,
+    /// The body of a request that was answered by us, without a look at it.
+    unread: RequestBody,
 }
 
 impl Passage {
@@ -199,9 +201,12 @@ impl Proxy {
     /// Answers a request of any protocol. The passage ends with the answer's last byte.
     async fn answer(&self, context: &Context, mut request: Request) -> (Response, Passage) {
         let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &request))));
-        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry };
+        let mut passage = Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty };
         let response = match self.decide(context, &mut request, passage.entry.as_deref_mut()).await {
-            Ok(Ruled::Refused(reply)) => self.own(reply),
+            Ok(Ruled::Refused(reply)) => {
+                passage.unread = request.body;
+                self.own(reply)
+            }
             Ok(Ruled::Passed(way, judged)) => {
                 context.attempts.forget();
                 let response = self.pass(context, request, way, &judged).await;
@@ -210,7 +215,10 @@ impl Proxy {
                 }
                 response
             }
-            Err(failure) => self.failed(&failure),
+            Err(failure) => {
+                passage.unread = request.body;
+                self.failed(&failure)
+            }
         };
         if let Some(entry) = &mut passage.entry {
             entry.record.status = response.status.as_u16();

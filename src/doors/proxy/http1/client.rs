@@ -259,7 +259,8 @@ impl Connection {
         let ResponseHead { status, version, fields, framing, options } = head;
         self.decoder = Decoder::new(framing);
         self.is_persistent &= !options.close && (version == Version::HTTP_11 || options.keep_alive);
-        let mut body = Download { exchange: Some((self, lease)), activity: activity.clone() };
+        let mut body =
+            Download { exchange: Some((self, lease)), unread: RequestBody::Empty, activity: activity.clone() };
         if framing == Framing::Empty {
             body.finish();
         }
@@ -283,16 +284,19 @@ const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there
 pub(in super::super) struct Download {
     /// `None` once the body has ended or failed.
     exchange: Option<(Box<Connection>, Lease)>,
+    /// What was not taken of the request when the body ended.
+    unread: RequestBody,
     activity: Rc<Activity>,
 }
 
 impl Download {
     /// The body has ended: the connection goes back to the pool if it is clean.
     fn finish(&mut self) {
-        if let Some((connection, lease)) = self.exchange.take()
-            && connection.is_reusable()
-        {
+        let Some((mut connection, lease)) = self.exchange.take() else { return };
+        if connection.is_reusable() {
             lease.keep(connection, self.activity.now());
+        } else {
+            self.unread = connection.upload.take().unwrap_or_default();
         }
     }
 
@@ -344,6 +348,11 @@ impl Download {
         if let Some((connection, _)) = &mut self.exchange {
             let _ = connection.poll_upload(cx);
         }
+    }
+
+    /// What was not taken of the request.
+    pub(in super::super) fn take_unread(&mut self) -> RequestBody {
+        std::mem::take(&mut self.unread)
     }
 
     pub(in super::super) fn is_end(&self) -> bool {

@@ -325,6 +325,11 @@ impl Download {
         }
     }
 
+    /// What was not taken of the request.
+    pub(in super::super) fn take_unread(&mut self) -> RequestBody {
+        if self.upload.is_done { RequestBody::Empty } else { std::mem::take(&mut self.upload.body) }
+    }
+
     pub(in super::super) fn is_end(&self) -> bool {
         self.incoming.is_end()
     }

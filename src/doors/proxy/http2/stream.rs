@@ -12,6 +12,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode, request};
+use tokio::time::timeout;
 
 use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
 use super::convert;
@@ -19,13 +20,16 @@ use crate::doors::proxy::activity::Activity;
 use crate::doors::proxy::context::{Context, Interim};
 use crate::doors::proxy::failure::Failure;
 use crate::doors::proxy::forwarding::Peer;
-use crate::doors::proxy::message::{RequestBody, Response, ResponseBody};
-use crate::doors::proxy::{Passage, Proxy};
+use crate::doors::proxy::message::{Piece, RequestBody, Response, ResponseBody};
+use crate::doors::proxy::{MAX_DISCARDED, Passage, Proxy};
 use crate::engine::fields::Fields;
 
 /// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
 /// up later has waited for something.
 const RAPID: Duration = Duration::from_secs(1);
+
+/// How long a stream whose answer is sent waits for the rest of its request.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +132,16 @@ impl Stream<'_> {
             return if is_rapid { Ended::RapidReset } else { Ended::Broken };
         };
         activity.answer();
-        self.respond(response, is_head, passage.as_ref()).await
+        let Response { status, fields, mut body } = response;
+        let ended = self.respond(status, &fields, &mut body, is_head, passage.as_ref()).await;
+        if ended == Ended::Answered {
+            let unread = match passage {
+                Some(passage) if !body.is_upstreams() => passage.unread,
+                _ => body.take_unread(),
+            };
+            let _ = timeout(LINGER, discard(unread)).await;
+        }
+        ended
     }
 
     async fn answer(&self, head: request::Parts, body: RecvStream) -> (Response, Option<Passage>) {
@@ -149,13 +162,19 @@ impl Stream<'_> {
         }
     }
 
-    async fn respond(&self, response: Response, is_head: bool, passage: Option<&Passage>) -> Ended {
-        let Response { status, fields, mut body } = response;
+    async fn respond(
+        &self,
+        status: StatusCode,
+        fields: &Fields,
+        body: &mut ResponseBody,
+        is_head: bool,
+        passage: Option<&Passage>,
+    ) -> Ended {
         // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
         let mut head = http::Response::new(());
         *head.status_mut() = status;
-        *head.headers_mut() = self.headers(status, &fields, &body);
+        *head.headers_mut() = self.headers(status, fields, body);
         let sent = self.responder.respond.borrow_mut().send_response(head, is_end);
         let stream = match sent {
             Ok(stream) => stream,
@@ -169,7 +188,7 @@ impl Stream<'_> {
         }
         let mut outgoing = Outgoing::new(stream);
         let client = Receiver { activity: &self.context.activity, passage };
-        match poll_fn(|cx| outgoing.poll_send(&mut body, Some(client), cx)).await {
+        match poll_fn(|cx| outgoing.poll_send(body, Some(client), cx)).await {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
@@ -200,6 +219,19 @@ impl Stream<'_> {
             headers.insert(CONTENT_LENGTH, text.len().into());
         }
         headers
+    }
+}
+
+/// Throws away what still comes of a request that has been answered, as long as it is short: to reset a stream of which a
+/// small body is just under way is allowed (RFC 9113 section 8.1), and to clients like curl an error all the same.
+async fn discard(mut unread: RequestBody) {
+    let mut left = MAX_DISCARDED;
+    while !unread.is_end() && unread.length().is_none_or(|length| length <= left as u64) {
+        match unread.piece().await {
+            Some(Ok(Piece::Data(data))) if data.len() <= left => left -= data.len(),
+            Some(Ok(Piece::Trailers(_))) => {}
+            _ => return,
+        }
     }
 }
 

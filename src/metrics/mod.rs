@@ -7,8 +7,16 @@
 use std::time::Duration;
 
 use prometheus::core::Collector;
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use self::labels::{STORE_ERRORS, TLS_HANDSHAKES};
+use self::register::{counter, counters, gauge, histogram, register};
+
+mod labels;
+mod register;
+
+pub use labels::{
+    CONNECTION_FAILURES, ConnectionRefusal, DecisionResult, DoorLimit, ENDPOINT_STATES, REQUEST_CODES, UPSTREAM_ERRORS,
 };
 
 /// 50 us to 1.6 s in powers of two: from a decision in memory to a store that is worse than none.
@@ -20,49 +28,6 @@ const DECISION_BUCKETS: [f64; 16] = [
 /// 1 ms to 33 s in powers of two: an upstream's first byte.
 const UPSTREAM_BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768];
-
-/// How a limit's decision came out: the label `result` of `weir_decisions_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecisionResult {
-    /// The cost was taken.
-    Allowed,
-    /// The limit refused the request.
-    Denied,
-    /// A limit in shadow would have refused it.
-    ShadowDenied,
-    /// Another limit refused the request, so nothing was taken.
-    Uncharged,
-    /// The id is unlimited.
-    Unlimited,
-    /// The store gave no answer and the request passed.
-    ErrorAllowed,
-    /// The store gave no answer and the request was refused.
-    ErrorDenied,
-}
-
-impl DecisionResult {
-    const ALL: [Self; 7] = [
-        Self::Allowed,
-        Self::Denied,
-        Self::ShadowDenied,
-        Self::Uncharged,
-        Self::Unlimited,
-        Self::ErrorAllowed,
-        Self::ErrorDenied,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::ShadowDenied => "shadow_denied",
-            Self::Uncharged => "uncharged",
-            Self::Unlimited => "unlimited",
-            Self::ErrorAllowed => "error_allowed",
-            Self::ErrorDenied => "error_denied",
-        }
-    }
-}
 
 /// The handles of one limit.
 #[derive(Clone, Debug)]
@@ -136,118 +101,6 @@ pub struct Metrics {
     /// Tasks that panicked; each cost one connection.
     pub panics: IntCounter,
 }
-
-/// What a client came up against at the door: the label `limit` of `weir_http_door_limits_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorLimit {
-    /// The target of a request is too long.
-    Target,
-    /// The fields of a request are too large.
-    HeaderBytes,
-    /// A request has too many fields.
-    HeaderCount,
-    /// A request's body is too long.
-    BodyBytes,
-    /// A connection had all the requests that it may have.
-    Requests,
-    /// The first byte did not come in time.
-    FirstByteTimeout,
-    /// The end of the fields did not come in time.
-    HeaderTimeout,
-    /// No other request came in time.
-    IdleTimeout,
-    /// Nothing of a body moved in time.
-    BodyTimeout,
-    /// A client sends its body too slowly.
-    UploadRate,
-    /// A client reads its response too slowly.
-    DownloadRate,
-    /// Nothing moved in time after an upgrade.
-    TunnelTimeout,
-    /// A client took too many requests back at once.
-    Http2Resets,
-    /// A client sent too many frames that are neither requests nor bodies.
-    Http2ControlFrames,
-    /// A client broke the rules of HTTP/2 too often, or in a way that costs too much.
-    Http2Errors,
-    /// A client did not answer a PING.
-    Http2PingTimeout,
-}
-
-impl DoorLimit {
-    const ALL: [Self; 16] = [
-        Self::Target,
-        Self::HeaderBytes,
-        Self::HeaderCount,
-        Self::BodyBytes,
-        Self::Requests,
-        Self::FirstByteTimeout,
-        Self::HeaderTimeout,
-        Self::IdleTimeout,
-        Self::BodyTimeout,
-        Self::UploadRate,
-        Self::DownloadRate,
-        Self::TunnelTimeout,
-        Self::Http2Resets,
-        Self::Http2ControlFrames,
-        Self::Http2Errors,
-        Self::Http2PingTimeout,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Target => "target",
-            Self::HeaderBytes => "header_bytes",
-            Self::HeaderCount => "header_count",
-            Self::BodyBytes => "body_bytes",
-            Self::Requests => "requests",
-            Self::FirstByteTimeout => "first_byte_timeout",
-            Self::HeaderTimeout => "header_timeout",
-            Self::IdleTimeout => "idle_timeout",
-            Self::BodyTimeout => "body_timeout",
-            Self::UploadRate => "upload_rate",
-            Self::DownloadRate => "download_rate",
-            Self::TunnelTimeout => "tunnel_timeout",
-            Self::Http2Resets => "http2_resets",
-            Self::Http2ControlFrames => "http2_control_frames",
-            Self::Http2Errors => "http2_errors",
-            Self::Http2PingTimeout => "http2_ping_timeout",
-        }
-    }
-}
-
-/// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 8] =
-    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "malformed", "body"];
-
-/// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
-pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
-
-/// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionRefusal {
-    /// There were too many in all.
-    Total,
-    /// There were too many from one address.
-    Address,
-}
-
-impl ConnectionRefusal {
-    const LABELS: [&str; 2] = ["total", "address"];
-}
-
-/// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
-const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
-
-/// Why a connection came to no HTTP: the label `reason` of `weir_http_connections_failed_total`.
-pub const CONNECTION_FAILURES: [&str; 5] =
-    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http"];
-
-/// The label `kind` of `weir_tls_handshakes_total`.
-const TLS_HANDSHAKES: [&str; 2] = ["full", "resumed"];
-
-/// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
-pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
 impl Metrics {
     /// Makes and registers them all. An error means that two have the same name, which a test rules out.
@@ -508,28 +361,6 @@ impl Metrics {
 /// Observes a span in seconds.
 pub fn observe(histogram: &Histogram, span: Duration) {
     histogram.observe(span.as_secs_f64());
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-    register(registry, IntCounter::new(name, help)?)
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-    register(registry, IntGauge::new(name, help)?)
-}
-
-fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
-    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    register(registry, Histogram::with_opts(options)?)
-}
-
-fn register<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
 }
 
 #[cfg(test)]
