@@ -23,6 +23,6 @@ for target in "${@:-$(WEIR_FUZZ=list "$binary")}"; do
         echo "== $name"
         mkdir -p "$CARGO_TARGET_DIR/corpus/$name"
         WEIR_FUZZ=$name "$binary" "$CARGO_TARGET_DIR/corpus/$name" -max_total_time="$seconds" -max_len=4096 \
-            -artifact_prefix="$CARGO_TARGET_DIR/$name-" -print_final_stats=1 -verbosity=0
+            -artifact_prefix="$CARGO_TARGET_DIR/$name-" -print_final_stats=1 -print_funcs=0 -verbosity=0
     done
 done
