@@ -13,6 +13,8 @@ mod matching;
 mod numbers;
 mod overrides;
 mod problem;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod reload;
 mod schema;
 mod settings;

@@ -159,7 +159,10 @@ impl Fields {
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut lines = self.lines.iter().peekable();
         while let Some(first) = lines.next() {
-            let is_plain = |line: &Line| line.value == line.start + u32::from(line.name) + COLON_LENGTH;
+            // What stands between is looked at: a tab is as long as a space and a bare LF behind a space as long as CR LF,
+            // and neither may reach a reader who takes it otherwise.
+            let between = |from: usize, to: u32| self.text.get(from..to as usize).unwrap_or_default();
+            let is_plain = |line: &Line| between(line.start as usize + usize::from(line.name), line.value) == COLON;
             if !is_plain(first) {
                 for part in [first.name(&self.text), COLON, first.value(&self.text), CRLF] {
                     to.extend_from_slice(part);
@@ -167,7 +170,7 @@ impl Fields {
                 continue;
             }
             let mut end = first.end;
-            while let Some(next) = lines.next_if(|next| next.start == end + CRLF_LENGTH && is_plain(next)) {
+            while let Some(next) = lines.next_if(|next| between(end as usize, next.start) == CRLF && is_plain(next)) {
                 end = next.end;
             }
             to.extend_from_slice(self.text.get(first.start as usize..end as usize).unwrap_or_default());
@@ -188,8 +191,6 @@ impl Fields {
 
 const COLON: &[u8] = b": ";
 const CRLF: &[u8] = b"\r\n";
-const COLON_LENGTH: u32 = 2;
-const CRLF_LENGTH: u32 = 2;
 
 /// One of 64 bits for a name, whatever its case. That the bit of a name is not among the marks of a list says that the
 /// name is not in it; a dozen names leave most bits free.
@@ -301,6 +302,15 @@ mod tests {
         fields.remove("A");
         fields.set("z", "4");
         assert_eq!(written(&fields), "begin Host: a\r\nY: 2\r\nb: 5\r\nz: 4\r\n");
+    }
+
+    #[test]
+    fn white_space_of_a_head_is_not_passed_on() {
+        let head = b"Content-Length:\t5\r\nX: 1 \nY: 2\r\n";
+        let lines = [(&head[..14], &head[16..17]), (&head[19..20], &head[22..23]), (&head[25..26], &head[28..29])];
+        let mut text = Vec::new();
+        Fields::of_head(head, lines.into_iter(), (0, 0)).write(&mut text);
+        assert_eq!(text, b"Content-Length: 5\r\nX: 1\r\nY: 2\r\n");
     }
 
     #[test]

@@ -169,6 +169,8 @@ impl Pattern {
                 "`{part}`: a segment is literal or one whole `{{parameter}}`; `/**` stands only at the end"
             ));
         }
+        // No request has such a path, so nothing would ever match.
+        check(part, EscapedSlashes::Keep).map_err(|reason| format!("`{part}`: {reason}"))?;
         let normal = normalise(part);
         match normal.strip_prefix('/') {
             Some(literal) if !literal.is_empty() && !literal.contains('/') => Ok(Segment::Literal(literal.to_owned())),
@@ -312,6 +314,9 @@ mod tests {
             ("/{a}/{a}", "twice"),
             ("/{a b}", "name"),
             ("/a/../b", "dot segments"),
+            ("/100%", "two hexadecimal digits"),
+            ("/%a%41", "two hexadecimal digits"),
+            ("/caf\u{e9}", "printable ASCII"),
         ] {
             let error = Pattern::parse(pattern).unwrap_err();
             assert!(error.contains(part), "{pattern}: {error}");

@@ -40,6 +40,8 @@ mod http2;
 mod limits;
 mod log;
 mod message;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod target;
 mod transport;
 mod upstream;

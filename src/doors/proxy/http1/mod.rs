@@ -9,6 +9,8 @@ mod client;
 mod decode;
 mod encode;
 mod head;
+#[cfg(any(test, fuzzing))]
+pub(super) mod properties;
 mod server;
 mod tunnel;
 

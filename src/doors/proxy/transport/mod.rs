@@ -2,7 +2,7 @@
 
 mod accept;
 mod peek;
-mod proxy_protocol;
+pub(super) mod proxy_protocol;
 mod stream;
 mod tls;
 

@@ -33,16 +33,16 @@ const CRC32C: u8 = 0x03;
 
 /// A whole header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(in super::super) struct Header {
     /// How many bytes it takes.
-    pub(super) length: usize,
+    pub(in super::super) length: usize,
     /// The client's address; `None` if the balancer speaks for itself, as for a health check, or does not know.
-    pub(super) client: Option<IpAddr>,
+    pub(in super::super) client: Option<IpAddr>,
 }
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum HeaderError {
+pub(in super::super) enum HeaderError {
     /// They begin otherwise.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
@@ -55,7 +55,7 @@ pub(super) enum HeaderError {
 }
 
 /// Reads the header at the beginning of `bytes`; `None` while more bytes are needed to tell.
-pub(super) fn parse(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
+pub(in super::super) fn parse(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     if begins(bytes, LINE_START) {
         parse_line(bytes)
     } else if begins(bytes, SIGNATURE) {

@@ -1,0 +1,32 @@
+//! The fuzzer: the property that is named by `WEIR_FUZZ` is what every input must have. See ../fuzz.sh.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use weir::config::properties::{duration, rules};
+use weir::doors::proxy::properties::{ALL, Property};
+
+const OF_TEXT: [(&str, Property); 2] =
+    [("rules", |bytes| of_text(bytes, rules)), ("duration", |bytes| of_text(bytes, duration))];
+
+fn of_text(bytes: &[u8], property: fn(&str)) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        property(text);
+    }
+}
+
+static PROPERTY: LazyLock<Property> = LazyLock::new(|| {
+    let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
+    let mut all = ALL.iter().chain(&OF_TEXT);
+    match all.find(|(given, _)| *given == name) {
+        Some((_, property)) => *property,
+        None => {
+            println!("{}", ALL.iter().chain(&OF_TEXT).map(|(name, _)| *name).collect::<Vec<_>>().join(" "));
+            std::process::exit(if name == "list" { 0 } else { 2 });
+        }
+    }
+});
+
+fuzz_target!(init: { LazyLock::force(&PROPERTY); }, |data: &[u8]| PROPERTY(data));

@@ -1,0 +1,40 @@
+//! What must hold of rules and durations, whatever they are. The proptests below and `integration/fuzz.sh` look for texts
+//! of which it does not.
+
+use super::{Source, load, parse_duration};
+use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::numbers::Micros;
+
+/// Rules are taken, or there is a report of what is wrong with them.
+pub fn rules(text: &str) {
+    let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
+    let loaded = load(&source, &[], Fingerprinter::new((1, 2)), Micros(0));
+    assert!(loaded.rules.is_some() || !loaded.report.to_string().is_empty(), "nothing was said");
+}
+
+/// A duration is exact.
+pub fn duration(text: &str) {
+    if let Ok(nanoseconds) = parse_duration(text) {
+        assert_eq!(parse_duration(&format!("{nanoseconds}ns")), Ok(nanoseconds), "{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn of_rules(text in "(limits:|overrides:|A|by: |ip|\\{|\\}|\\[|\\]|, |burst: 1|count: 1|period: |1h|\\n|  |- |'|\"|#|&a|\\*a|!!x|\\PC){0,24}") {
+            rules(&text);
+            rules(&format!("limits: {{ A: {{ {text} }} }}"));
+        }
+
+        #[test]
+        fn of_durations(text in "([0-9]{1,20}(\\.[0-9]{0,9})?(ns|us|ms|s|m|h|d|w|\\PC)){0,3}") {
+            duration(&text);
+        }
+    }
+}

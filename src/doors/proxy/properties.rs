@@ -1,0 +1,179 @@
+//! What must hold of everything that the proxy parses, whatever it is given. The proptests below and
+//! `integration/fuzz.sh` look for what it does not hold of.
+
+#![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::http1::properties as http1;
+use super::transport::proxy_protocol;
+use super::upstream::Routes;
+use crate::engine::client_address::TrustedProxies;
+use crate::engine::fields::{self, Fields};
+use crate::engine::form::Form;
+use crate::engine::id::Id;
+use crate::engine::identity::{self, Component};
+use crate::engine::path::{self, EscapedSlashes, Pattern};
+
+/// Panics if it does not hold of these bytes.
+pub type Property = fn(&[u8]);
+
+/// What can be fuzzed, by name.
+pub const ALL: [(&str, Property); 9] = [
+    ("request_head", http1::request_head),
+    ("response_head", http1::response_head),
+    ("chunks", http1::chunks),
+    ("proxy_header", proxy_header),
+    ("path", |bytes| text(bytes, path)),
+    ("pattern", |bytes| text(bytes, pattern)),
+    ("addresses", |bytes| text(bytes, addresses)),
+    ("routes", |bytes| text(bytes, routes)),
+    ("id", |bytes| text(bytes, id)),
+];
+
+fn text(bytes: &[u8], property: fn(&str)) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        property(text);
+    }
+}
+
+/// A PROXY header is the same whatever follows it, and is none before its end.
+fn proxy_header(bytes: &[u8]) {
+    let Ok(Some(header)) = proxy_protocol::parse(bytes) else { return };
+    let length = header.length;
+    assert!(length > 0 && length <= bytes.len());
+    assert_eq!(proxy_protocol::parse(&bytes[..length]), Ok(Some(header)));
+    for end in [0, length / 2, length - 1] {
+        assert_eq!(proxy_protocol::parse(&bytes[..end]), Ok(None), "{:?}", &bytes[..end]);
+    }
+}
+
+/// A path that is taken has one normal form, however it is spelt, and that form has no other.
+fn path(given: &str) {
+    let given = format!("/{given}");
+    if path::check(&given, EscapedSlashes::Keep).is_err() || given.contains('?') {
+        return;
+    }
+    let normal = path::normalise(&given);
+    assert_eq!(path::normalise(&normal), normal);
+    assert_eq!(path::check(&normal, EscapedSlashes::Keep), Ok(()));
+    assert!(normal.starts_with('/') && !normal.contains("//") && (normal.len() == 1 || !normal.ends_with('/')));
+    assert!(normal.split('/').all(|segment| segment != "." && segment != ".."), "{normal}");
+    let hex = |digit| char::from_digit(digit, 16).unwrap();
+    let unreserved = |letter: char| letter.is_ascii_alphanumeric() || "-._~".contains(letter);
+    let mut letters = given.chars();
+    let mut spelt = String::new();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '%' => {
+                spelt.push(letter);
+                spelt.extend(letters.by_ref().take(2).map(|digit| digit.to_ascii_lowercase()));
+            }
+            '/' => spelt.push_str("/.//"),
+            letter if unreserved(letter) => {
+                spelt.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)])
+            }
+            letter => spelt.push(letter),
+        }
+    }
+    assert_eq!(path::normalise(&spelt), normal, "{spelt}");
+}
+
+/// A pattern is written as one that means the same, and one without parameters matches its own path.
+fn pattern(given: &str) {
+    let Ok(pattern) = Pattern::parse(given) else { return };
+    let written = pattern.to_string();
+    assert_eq!(Pattern::parse(&written).as_ref(), Ok(&pattern), "{written}");
+    if !written.contains('{') {
+        assert!(pattern.matches(&path::normalise(written.trim_end_matches("/**"))), "{written}");
+    }
+}
+
+/// Whatever a client says, the proxy that is trusted has the last word.
+fn addresses(claim: &str) {
+    if !fields::is_value(claim.as_bytes()) {
+        return;
+    }
+    let (proxy, client) = (IpAddr::from([10, 0, 0, 1]), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)));
+    let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    let by = |name: &str, lines: &[String]| {
+        trusted.client(proxy, &lines.iter().map(|line| (name, line)).collect::<Fields>())
+    };
+    let quoted = claim.replace('\\', "\\\\").replace('"', "\\\"");
+    for (name, said) in [
+        ("x-forwarded-for", "192.0.2.7".to_owned()),
+        ("forwarded", "for=192.0.2.7".to_owned()),
+        ("forwarded", "for=\"192.0.2.7:80\";by=x".to_owned()),
+        ("forwarded", format!("for=192.0.2.7;host=\"{quoted}\"")),
+        ("forwarded", format!("host=\"{quoted}\";for=192.0.2.7")),
+    ] {
+        // What is not text is not read, so what stands left of it in its line is not either.
+        if fields::text(claim.as_bytes()).is_some() {
+            assert_eq!(by(name, &[format!("{claim},{said}")]), client, "{name}: {claim},{said}");
+            assert_eq!(by(name, &[claim.to_owned(), said]), client, "{name}: {claim}");
+        }
+    }
+    let untrusted = trusted.client(client, &Fields::from_iter([("x-forwarded-for", claim), ("forwarded", claim)]));
+    assert_eq!(untrusted, client);
+    by("x-forwarded-for", &[claim.to_owned()]);
+    by("forwarded", &[claim.to_owned()]);
+}
+
+/// Routes are taken or refused with a reason, and always alike.
+fn routes(given: &str) {
+    let lines: Vec<&str> = given.lines().collect();
+    match (Routes::parse(&lines), Routes::parse(&lines)) {
+        (Ok(first), Ok(second)) => assert_eq!(format!("{first:?}"), format!("{second:?}")),
+        (Err(first), Err(second)) => assert!(first == second && first.iter().all(|reason| !reason.is_empty())),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The canonical text of an id is its own. (Not that of a registered domain: people write an IPv6 address there without
+/// the mask that it is counted by.)
+fn id(given: &str) {
+    let of = |source: identity::Source, form| Component { source, form };
+    for by in [
+        vec![of(identity::Source::Ip { ipv6_prefix: 64 }, Form::Address)],
+        vec![of(identity::Source::Host, Form::Hostname)],
+        vec![of(identity::Source::Ip { ipv6_prefix: 128 }, Form::Address), of(identity::Source::Method, Form::Integer)],
+    ] {
+        if let Ok(id) = Id::parse(&by, given) {
+            let written = id.to_string();
+            assert_eq!(Id::parse(&by, &written).map(|id| id.to_string()), Ok(written), "{given}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn of_paths(text in "([a./%;~-]|%2[eEfF5]|%41|\\.\\.|//){0,12}") {
+            path(&text);
+            pattern(&format!("/{text}"));
+        }
+
+        #[test]
+        fn of_addresses(text in "([0-9a-f.:,;= \\[\\]\"\\\\]|for=|10\\.0\\.0\\.9|unknown|é){0,12}") {
+            addresses(&text);
+        }
+
+        #[test]
+        fn of_texts(text in "([0-9.:%/=,a-z\\[\\]{}*-]|\\n|\\PC|http://|https://|unix:|1h|µs|127.0.0.1|::1){0,20}") {
+            for property in [routes, id, path, pattern, addresses] {
+                property(&text);
+            }
+        }
+
+        #[test]
+        fn of_proxy_headers(text in "PROXY (TCP4|TCP6|UNKNOWN)?( [0-9.:]{1,9}){0,4}(\\r\\n)?x?", tail in prop::collection::vec(any::<u8>(), 0..40)) {
+            proxy_header(text.as_bytes());
+            proxy_header(&[&b"\r\n\r\n\0\r\nQUIT\n"[..], &tail].concat());
+        }
+    }
+}
