@@ -6,6 +6,10 @@ use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::numbers::Micros;
 
 /// Rules are taken, or there is a report of what is wrong with them.
+///
+/// # Panics
+///
+/// If it does not hold.
 pub fn rules(text: &str) {
     let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
     let loaded = load(&source, &[], Fingerprinter::new((1, 2)), Micros(0));
@@ -13,6 +17,10 @@ pub fn rules(text: &str) {
 }
 
 /// A duration is exact.
+///
+/// # Panics
+///
+/// If it does not hold.
 pub fn duration(text: &str) {
     if let Ok(nanoseconds) = parse_duration(text) {
         assert_eq!(parse_duration(&format!("{nanoseconds}ns")), Ok(nanoseconds), "{text}");

@@ -71,7 +71,7 @@ fn path(given: &str) {
             }
             '/' => spelt.push_str("/.//"),
             letter if unreserved(letter) => {
-                spelt.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)])
+                spelt.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)]);
             }
             letter => spelt.push(letter),
         }
