@@ -3,14 +3,14 @@
 //! # The one way through
 //!
 //! ```text
-//! door -> Request (borrowed view: method, host, path, headers, client address)
+//! door -> Request (borrowed view: method, host, path, headers, client address, certificate's subject)
 //!      -> rules.charges(&Request)          pure: match, build ids, look up overrides
 //!      -> store.decide(&Batch)             the only await: one call for all charges, all or nothing
 //!      -> Verdict -> reply                 pure: status, headers, body; then metrics
 //!      -> door
 //! ```
 //!
-//! No door knows a limit, and no store knows HTTP.
+//! No door knows a limit, and no store knows HTTP. What passes goes on to an upstream; [`doors::proxy`] says how.
 //!
 //! # The modules, from the top
 //!
@@ -19,13 +19,20 @@
 //! | module | what it is for |
 //! |---|---|
 //! | [`commands`] | what each command does and prints |
-//! | [`server`] | workers, listeners, reload, drain |
+//! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
 //! | [`doors`] | the protocols through which requests come: the proxy, and the admin door |
 //! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`engine`] | pure: the algorithm, matching, ids, overrides, the client's address, the fields of a reply |
-//! | [`metrics`] | every metric, label and bucket of the product; for `gate`, `doors` and `server` |
+//! | [`metrics`] | every metric, label and bucket of the product; for `gate`, `doors`, `server` and `commands` |
+//!
+//! # Threads
+//!
+//! A worker is a thread with a runtime of one thread, and has its own listeners, connections to upstreams and connection
+//! to Redis. A connection stays with the worker that accepted it, so the proxy counts references without atomics and
+//! locks nothing. Workers share the rules (swapped whole), the memory store's shards, the metrics, and the count of
+//! connections. One more thread has the admin door and the signals, one reads changed files, one writes the access log.
 //!
 //! # Invariants
 //!
@@ -33,9 +40,15 @@
 //! - A request is charged once, before its body is read, by one call to the store. If any enforced limit denies it, no
 //!   bucket of the request changes, in memory as in Redis.
 //! - Counting is exact: integers only, below 2^53 where Redis' Lua counts too. Both stores give the same answers.
+//! - A message is read as the server behind the proxy reads it or refused: HTTP/1 is read by our own code, on doubt the
+//!   answer is 400 and the end of the connection, and an upstream's connection is used again only after a clean exchange.
+//! - Rules and routes see a normalised path, and the upstream sees what the client sent.
+//! - Bodies are pulled by whoever sends them on, piece by piece: a slow receiver slows its sender down, and a body of any
+//!   length takes the same memory.
 //! - Nothing that grows is without a named bound, nothing that waits without a deadline, nothing that is spawned
 //!   without an owner.
 //! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
+//! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
 //! - Only a full bucket leaves the memory store before its time, because a full bucket says nothing.
 
 pub mod commands;

@@ -1,6 +1,6 @@
 //! The access log: one line for each request, at its end.
 //!
-//! A worker makes the line ([`line`]) and hands it to the one thread that writes ([`writer`]). It never waits for that
+//! A worker makes the line ([`mod@line`]) and hands it to the one thread that writes ([`writer`]). It never waits for that
 //! thread: when the disk is slower than the requests, lines are dropped and counted.
 
 use std::cell::{Cell, RefCell};

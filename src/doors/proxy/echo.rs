@@ -1,17 +1,25 @@
 //! The built-in upstream: it answers with what it received, so that rules can be tried without a server.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::activity::Activity;
 use super::failure::UpstreamError;
 use super::message::{Piece, Request, Response, ResponseBody};
 use crate::engine::fields::Fields;
 
 /// Answers with the method, the target, the fields and the length of the body, as JSON.
-pub(super) async fn answer(mut request: Request) -> Result<Response, UpstreamError> {
+pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<Response, UpstreamError> {
     let mut length: u64 = 0;
-    while let Some(piece) = request.body.piece().await {
-        if let Piece::Data(data) = piece.map_err(UpstreamError::Upload)? {
+    let mut next = poll_fn(|cx| match request.body.poll_piece(cx) {
+        Poll::Pending if activity.is_late() => Poll::Ready(Some(Err(UpstreamError::UploadStalled))),
+        polled => polled.map(|piece| piece.map(|piece| piece.map_err(UpstreamError::Upload))),
+    });
+    while let Some(piece) = (&mut next).await {
+        if let Piece::Data(data) = piece? {
             length += data.len() as u64;
         }
     }

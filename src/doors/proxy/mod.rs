@@ -299,7 +299,7 @@ impl Proxy {
             request.fields.append("upgrade", protocol);
         }
         let mut response = match way {
-            Way::Echo => echo::answer(request).await?,
+            Way::Echo => echo::answer(request, &context.activity).await?,
             Way::Servers(forwarder) => forwarder.send(request, context).await?,
         };
         let protocol = match response.body {
