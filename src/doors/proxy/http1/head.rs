@@ -111,7 +111,7 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
         Ok(Status::Complete(_)) => return Err(HeadError::Bytes),
         Ok(Status::Partial) if bytes.len() < limits.bytes => {
             let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
-            return if line > limits.target + LONGEST_METHOD { Err(HeadError::Target) } else { Ok(None) };
+            return if line > limits.target + LONGEST_METHOD + REST_OF_LINE { Err(HeadError::Target) } else { Ok(None) };
         }
         Ok(Status::Partial) => {
             return Err(if bytes.contains(&b'\n') { HeadError::Bytes } else { HeadError::Target });
@@ -125,6 +125,9 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     };
     if target.len() > limits.target {
         return Err(HeadError::Target);
+    }
+    if method.len() > LONGEST_METHOD {
+        return Err(HeadError::Malformed("the method is too long"));
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is no token"))?;
     let version = http_version(version);
@@ -149,8 +152,11 @@ fn version_error(bytes: &[u8]) -> HeadError {
     }
 }
 
-/// The method, the version and the spaces of a request line, at most. Methods that are longer exist nowhere.
-const LONGEST_METHOD: usize = 64;
+/// Bytes of a method, at most. The longest that is registered has 17 (`UPDATEREDIRECTREF`).
+const LONGEST_METHOD: usize = 50;
+
+/// What else is in a request line: the version, two spaces and a CR.
+const REST_OF_LINE: usize = " HTTP/1.1 \r".len();
 
 /// Reads the head of a response to a `method`; `None` if there is more to come. Also says how many bytes it is long.
 pub(super) fn response(
@@ -452,6 +458,10 @@ mod tests {
         let target = |length: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(length - 1));
         check(&target(100), "GET");
         check(&target(101), "Target");
+        let method = |length: usize| target(100).replacen("GET", &"X".repeat(length), 1);
+        check(&method(LONGEST_METHOD), "X");
+        check(&method(LONGEST_METHOD + 1), "Malformed");
+        check(&method(LONGEST_METHOD)[..LONGEST_METHOD + 1 + 100 + REST_OF_LINE - 1], "more");
         check(&format!("GET /{}", "x".repeat(500)), "Target");
         check(&format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "x".repeat(400)), "Bytes");
         check(&format!("GET / HTTP/1.1\r\na: {}", "x".repeat(400)), "Bytes");
