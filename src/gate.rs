@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use prometheus::local::LocalHistogram;
 
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::numbers::Micros;
@@ -71,6 +72,8 @@ fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
 pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
+    /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
+    seconds: LocalHistogram,
 }
 
 /// A verdict, and the rules that it speaks of.
@@ -83,8 +86,14 @@ pub struct Judged {
 
 impl Gate {
     /// A gate to a store.
-    pub const fn new(shared: Arc<Shared>, store: Store) -> Self {
-        Self { shared, store }
+    pub fn new(shared: Arc<Shared>, store: Store) -> Self {
+        let seconds = shared.metrics.decision_seconds.local();
+        Self { shared, store, seconds }
+    }
+
+    /// Adds what was timed to the metrics. To be called about once a second.
+    pub fn flush(&self) {
+        self.seconds.flush();
     }
 
     /// What the workers share.
@@ -118,7 +127,7 @@ impl Gate {
             }
         };
         snapshot.count_verdict(&verdict);
-        observe(&self.shared.metrics.decision_seconds, start.elapsed());
+        self.seconds.observe(start.elapsed().as_secs_f64());
         Ok(Judged { snapshot, verdict })
     }
 

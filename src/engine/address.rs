@@ -11,22 +11,20 @@ pub fn parse(text: &str) -> Result<IpAddr, String> {
 /// The id text of an address: IPv4 whole, IPv6 as its network unless the prefix is 128.
 pub(super) fn id_text(address: IpAddr, ipv6_prefix: u8) -> String {
     match address {
-        IpAddr::V4(address) => ipv4_text(address),
+        IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(_) if ipv6_prefix >= 128 => address.to_string(),
         IpAddr::V6(address) => format!("{}/{ipv6_prefix}", network(address, ipv6_prefix)),
     }
 }
 
-/// What the standard formatter writes, in a fifth of its time: a limit by address makes this text for every request.
-fn ipv4_text(address: Ipv4Addr) -> String {
-    let mut text = String::with_capacity("255.255.255.255".len());
-    for octet in address.octets() {
-        if !text.is_empty() {
+/// Adds what the standard formatter writes, in a fifth of its time: a limit by address makes this text for every request.
+pub(super) fn push_ipv4(address: Ipv4Addr, text: &mut String) {
+    for (place, octet) in address.octets().into_iter().enumerate() {
+        if place > 0 {
             text.push('.');
         }
         text.push_str(itoa::Buffer::new().format(octet));
     }
-    text
 }
 
 /// The first address of the network of `address`.
@@ -42,7 +40,9 @@ mod tests {
     #[test]
     fn addresses_are_written_as_the_standard_formatter_writes_them() {
         for address in [[0, 0, 0, 0], [255, 255, 255, 255], [10, 0, 100, 9], [192, 0, 2, 10]].map(Ipv4Addr::from) {
-            assert_eq!(ipv4_text(address), address.to_string());
+            let mut text = String::new();
+            push_ipv4(address, &mut text);
+            assert_eq!(text, address.to_string());
         }
     }
 

@@ -1,5 +1,8 @@
 //! The keys of buckets: ids as text that users cannot forge.
 
+use std::net::Ipv4Addr;
+
+use super::address;
 use super::charge::Bucket;
 use super::fingerprint::{Fingerprinter, Running};
 use super::form::sha256;
@@ -58,6 +61,14 @@ impl Key {
             encoded = format!("~{}", &sha256(component)[..32]);
         }
         self.push_encoded(&encoded);
+    }
+
+    /// Adds an IPv4 address.
+    pub(super) fn push_ipv4(&mut self, address: Ipv4Addr) {
+        let start = self.text.len();
+        self.text.push(':');
+        address::push_ipv4(address, &mut self.text);
+        self.hash.write(&self.text.as_bytes()[start..]);
     }
 
     pub(super) fn push_encoded(&mut self, encoded: &str) {

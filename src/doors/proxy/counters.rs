@@ -5,21 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use prometheus::local::LocalHistogram;
 use prometheus::{IntCounter, IntGauge};
 
-use crate::metrics::{DoorLimit, ENDPOINT_STATES, Metrics, REQUEST_CODES, observe};
+use crate::metrics::{DoorLimit, ENDPOINT_STATES, Metrics, REQUEST_CODES};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
 pub(super) struct Counters {
     metrics: Arc<Metrics>,
     requests: [IntCounter; REQUEST_CODES.len()],
+    /// What this worker has timed since [`Self::flush`].
+    upstream_seconds: LocalHistogram,
 }
 
 impl Counters {
     pub(super) fn new(metrics: Arc<Metrics>) -> Rc<Self> {
         let requests = metrics.request_counters();
-        Rc::new(Self { metrics, requests })
+        let upstream_seconds = metrics.upstream_seconds.local();
+        Rc::new(Self { metrics, requests, upstream_seconds })
     }
 
     /// Counts an answer; `is_refusal` if it is ours and not the upstream's.
@@ -55,7 +59,12 @@ impl Counters {
 
     /// Counts an upstream's response and the time until its fields.
     pub(super) fn upstream_answered(&self, span: Duration) {
-        observe(&self.metrics.upstream_seconds, span);
+        self.upstream_seconds.observe(span.as_secs_f64());
+    }
+
+    /// Adds what was timed to the metrics.
+    pub(super) fn flush(&self) {
+        self.upstream_seconds.flush();
     }
 
     /// Counts an endpoint that is left alone for a while.

@@ -193,9 +193,11 @@ impl Proxy {
         })
     }
 
-    /// Closes connections to upstreams that have been idle for too long. To be called about once a second.
+    /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be called about once a second.
     pub fn reap(&self) {
         self.upstreams.reap(Instant::now());
+        self.gate.flush();
+        self.counters.flush();
     }
 
     /// Answers a request of any protocol. The passage ends with the answer's last byte.

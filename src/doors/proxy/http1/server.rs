@@ -250,12 +250,20 @@ struct Asked {
 impl Connection<'_> {
     async fn serve(mut self, drain: CancellationToken) {
         let mut drained = pin!(drain.cancelled());
+        let mut is_told = false;
         loop {
+            let mut is_first = true;
             let head = poll_fn(|cx| {
                 let polled = self.poll_head(cx);
-                // A connection that says nothing is closed a little later, since a request may be on its way to us.
-                if polled.is_pending() && !self.context.activity.is_draining() && drained.as_mut().poll(cx).is_ready() {
-                    self.context.activity.drain();
+                // To ask whether the process is to end takes a lock. Once asked, this is woken when it is, so only a
+                // wake-up without a byte is a reason to ask again.
+                let is_asked = is_told && std::mem::replace(&mut is_first, false);
+                if polled.is_pending() && !is_asked && !self.context.activity.is_draining() {
+                    is_told = true;
+                    // A connection that says nothing is closed a little later, since a request may be on its way to us.
+                    if drained.as_mut().poll(cx).is_ready() {
+                        self.context.activity.drain();
+                    }
                 }
                 polled
             });
