@@ -94,7 +94,8 @@ def check_answers(contender, front, scenario, path, turn):
     """A contender that answers something else is cheap for the wrong reason."""
     url = front.url(contender.port, path)
     flags = ["--http2-prior-knowledge"] if front.http2 and not front.certificate else []
-    flags += ["--tlsv1.3"] if front.certificate else []
+    # Where TLS offers both, curl takes HTTP/2, and wrk speaks HTTP/1.1.
+    flags += ["--tlsv1.3", "--http2" if front.http2 else "--http1.1"] if front.certificate else []
     status, http_version, body = loads.answer(url, *flags)
     who = f"{contender.name}, {scenario}"
     if http_version != ("2" if front.http2 else "1.1"):
