@@ -39,7 +39,7 @@ pub(super) struct UpstreamArgs {
     pub(super) upstream_idle_timeout: Duration,
 
     /// Connections (over HTTP/2: requests) that a worker has to one address at once; more wait for one
-    #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "1024", value_parser = parse_connections)]
+    #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "16384", value_parser = parse_connections)]
     upstream_connections: NonZeroUsize,
 
     /// The authorities of `https://` upstreams' certificates, in PEM; the public ones unless given

@@ -63,7 +63,9 @@ impl UpstreamOptions {
     pub fn new(routes: Routes) -> Self {
         Self {
             routes,
-            connections: const { NonZeroUsize::new(1024).unwrap() },
+            // As many as there may be clients: with less, clients that send their bodies slowly take them all, and the
+            // others wait in vain. To protect a server that can take fewer is the operator's choice.
+            connections: const { NonZeroUsize::new(16_384).unwrap() },
             try_timeout: None,
             resolve_interval: Duration::from_secs(10),
             health_check: None,
