@@ -193,7 +193,8 @@ impl Proxy {
         })
     }
 
-    /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be called about once a second.
+    /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be
+    /// called about once a second.
     pub fn reap(&self) {
         self.upstreams.reap(Instant::now());
         self.gate.flush();

@@ -111,7 +111,11 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
         Ok(Status::Complete(_)) => return Err(HeadError::Bytes),
         Ok(Status::Partial) if bytes.len() < limits.bytes => {
             let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
-            return if line > limits.target + LONGEST_METHOD + REST_OF_LINE { Err(HeadError::Target) } else { Ok(None) };
+            return if line > limits.target + LONGEST_METHOD + REST_OF_LINE {
+                Err(HeadError::Target)
+            } else {
+                Ok(None)
+            };
         }
         Ok(Status::Partial) => {
             return Err(if bytes.contains(&b'\n') { HeadError::Bytes } else { HeadError::Target });
