@@ -6,6 +6,7 @@
 //! client's connection, [`client`] an upstream's, and [`tunnel`] what remains when both have left HTTP.
 
 mod client;
+mod client_io;
 mod decode;
 mod encode;
 mod head;
@@ -15,7 +16,8 @@ mod server;
 mod tunnel;
 
 pub(super) use client::{Connection, Download, SendFailed};
-pub(super) use server::{ClientIo, Upload, serve};
+pub(super) use client_io::{ClientIo, Upload};
+pub(super) use server::serve;
 pub(super) use tunnel::Tunnel;
 
 pub(super) use head::HeadError;

@@ -1,16 +1,15 @@
 //! One client's HTTP/1 connection, from its first byte to its last.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use http::{Method, StatusCode, Version};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use bytes::Buf;
+use http::{Method, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -18,205 +17,19 @@ use super::super::activity::Activity;
 use super::super::context::{self, Interim};
 use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
-use super::super::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
+use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody};
 use super::super::transport::Stream;
 use super::super::{MAX_DISCARDED, Passage, Proxy};
-use super::decode::{Decoded, Decoder, Framing};
-use super::encode::{self, Encoder, Outbox};
+use super::client_io::{ClientIo, ClientStream, Upload};
+use super::decode::{Decoder, Framing};
+use super::encode::{self, Encoder};
 use super::head::{self, HeadError, RequestHead};
-use super::poll_fill;
 use crate::engine::fields::Fields;
 use crate::metrics::DoorLimit;
 
 /// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
 /// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(5);
-
-/// What a client may send ahead while it is answered. What is read of it is the sign that the client is still there.
-const MOST_AHEAD: usize = 16 * 1024;
-
-/// What interim responses may wait for a client that does not read.
-const MOST_INTERIM: usize = 64 * 1024;
-
-/// The two directions of a client's connection. The body of a request is read from it while the response is written.
-#[derive(Debug)]
-pub(in super::super) struct ClientIo {
-    stream: RefCell<Stream>,
-    input: RefCell<BytesMut>,
-    outbox: RefCell<Outbox>,
-    /// The body of the request that is being answered.
-    decoder: Cell<Decoder>,
-    /// Bytes of the body that may still come.
-    allowance: Cell<u64>,
-    /// The whole of it.
-    most: u64,
-    /// Whether the client waits for a `100 Continue` before it sends the body.
-    awaits_continue: Cell<bool>,
-    /// Whether the client understands interim responses, which HTTP/1.0 has none of.
-    takes_interim: Cell<bool>,
-    activity: Rc<Activity>,
-}
-
-impl ClientIo {
-    fn new(stream: Stream, activity: Rc<Activity>, most: u64) -> Rc<Self> {
-        Rc::new(Self {
-            stream: RefCell::new(stream),
-            input: RefCell::default(),
-            outbox: RefCell::default(),
-            decoder: Cell::new(Decoder::Ended),
-            allowance: Cell::new(most),
-            most,
-            awaits_continue: Cell::new(false),
-            takes_interim: Cell::new(false),
-            activity,
-        })
-    }
-
-    pub(super) const fn activity(&self) -> &Rc<Activity> {
-        &self.activity
-    }
-
-    /// What was read and not used.
-    pub(super) fn take_input(&self) -> BytesMut {
-        self.input.take()
-    }
-
-    fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        poll_fill(&mut *self.stream.borrow_mut(), &mut self.input.borrow_mut(), expected, cx)
-    }
-
-    /// Writes what waits to be written.
-    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut outbox = self.outbox.borrow_mut();
-        let before = outbox.total();
-        let flushed = outbox.poll_flush(&mut *self.stream.borrow_mut(), cx);
-        let written = outbox.total() - before;
-        if written > 0 {
-            self.activity.downloaded(written);
-        }
-        if flushed.is_pending() {
-            self.activity.awaits_download();
-        }
-        flushed
-    }
-
-    /// Puts an interim response before the real one.
-    pub(in super::super) fn interim(&self, status: StatusCode, fields: &Fields) {
-        let mut outbox = self.outbox.borrow_mut();
-        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
-            encode::response_start(outbox.text(), status, fields);
-            outbox.text().extend_from_slice(b"\r\n");
-        }
-    }
-
-    /// Whether the client has closed, as far as can be told while it is answered.
-    fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
-        loop {
-            if !self.decoder.get().is_end() || self.input.borrow().len() > MOST_AHEAD {
-                return false;
-            }
-            match self.poll_fill(0, cx) {
-                Poll::Ready(Ok(0) | Err(_)) => return true,
-                Poll::Ready(Ok(_)) => {}
-                Poll::Pending => return false,
-            }
-        }
-    }
-
-    /// The next part of the request's body.
-    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        loop {
-            let mut decoder = self.decoder.get();
-            let decoded = decoder.decode(&mut self.input.borrow_mut());
-            self.decoder.set(decoder);
-            match decoded {
-                Ok(Decoded::Data(data)) => {
-                    let length = data.len() as u64;
-                    let Some(left) = self.allowance.get().checked_sub(length) else {
-                        return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
-                    };
-                    self.allowance.set(left);
-                    self.activity.uploaded(length);
-                    if decoder.is_end() {
-                        self.activity.upload_ended();
-                    }
-                    return Poll::Ready(Some(Ok(Piece::Data(data))));
-                }
-                Ok(Decoded::Trailers(trailers)) => {
-                    self.activity.upload_ended();
-                    return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
-                }
-                Ok(Decoded::End) => {
-                    self.activity.upload_ended();
-                    return Poll::Ready(None);
-                }
-                Ok(Decoded::More) => {}
-                Err(error) => return Poll::Ready(Some(Err(BodyError::Malformed(error.to_string())))),
-            }
-            if self.awaits_continue.take() {
-                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            }
-            if !self.outbox.borrow().is_empty()
-                && let Poll::Ready(Err(error)) = self.poll_flush(cx)
-            {
-                return Poll::Ready(Some(Err(BodyError::Cut(error.to_string()))));
-            }
-            match self.poll_fill(decoder.expected(), cx) {
-                Poll::Ready(Ok(0)) => {
-                    return Poll::Ready(Some(Err(BodyError::Cut("the client closed the connection".into()))));
-                }
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(BodyError::Cut(error.to_string())))),
-                Poll::Pending => {
-                    self.activity.awaits_upload();
-                    return Poll::Pending;
-                }
-            }
-        }
-    }
-}
-
-/// The stream of a client, for what comes after HTTP.
-#[derive(Debug)]
-pub(super) struct ClientStream(pub(super) Rc<ClientIo>);
-
-impl AsyncRead for ClientStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.stream.borrow_mut()).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.stream.borrow_mut()).poll_shutdown(cx)
-    }
-}
-
-/// The body of a request. It is read when somebody asks for it, and not before.
-#[derive(Debug)]
-pub(in super::super) struct Upload(Rc<ClientIo>);
-
-impl Upload {
-    pub(in super::super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        self.0.poll_piece(cx)
-    }
-
-    pub(in super::super) fn is_end(&self) -> bool {
-        self.0.decoder.get().is_end()
-    }
-
-    pub(in super::super) fn length(&self) -> Option<u64> {
-        self.0.decoder.get().length()
-    }
-}
 
 /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
 /// was on its way.
@@ -257,7 +70,7 @@ impl Connection<'_> {
                 let polled = self.poll_head(cx);
                 // To ask whether the process is to end takes a lock. Once asked, this is woken when it is, so only a
                 // wake-up without a byte is a reason to ask again.
-                let is_asked = is_told && std::mem::replace(&mut is_first, false);
+                let is_asked = std::mem::replace(&mut is_first, false) && is_told;
                 if polled.is_pending() && !is_asked && !self.context.activity.is_draining() {
                     is_told = true;
                     // A connection that says nothing is closed a little later, since a request may be on its way to us.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use super::super::activity::Activity;
 use super::super::transport::Stream;
 use super::super::upstream::Lease;
-use super::server::{ClientIo, ClientStream};
+use super::client_io::{ClientIo, ClientStream};
 
 /// Bytes that are on their way at once, in each direction.
 const BUFFER: usize = 16 * 1024;
