@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::super::activity::Activity;
 use super::super::message::{BodyError, Piece};
 use super::super::transport::Stream;
-use super::decode::{Decoded, Decoder};
+use super::decode::{Decoded, Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::poll_fill;
 use crate::engine::fields::Fields;
@@ -33,13 +33,13 @@ pub(in super::super) struct ClientIo {
     /// The body of the request that is being answered.
     pub(super) decoder: Cell<Decoder>,
     /// Bytes of the body that may still come.
-    pub(super) allowance: Cell<u64>,
+    allowance: Cell<u64>,
     /// The whole of it.
-    pub(super) most: u64,
+    most: u64,
     /// Whether the client waits for a `100 Continue` before it sends the body.
     pub(super) awaits_continue: Cell<bool>,
     /// Whether the client understands interim responses, which HTTP/1.0 has none of.
-    pub(super) takes_interim: Cell<bool>,
+    takes_interim: Cell<bool>,
     activity: Rc<Activity>,
 }
 
@@ -56,6 +56,14 @@ impl ClientIo {
             takes_interim: Cell::new(false),
             activity,
         })
+    }
+
+    /// A request's head was read, and its body comes next.
+    pub(super) fn begin(&self, framing: Framing, takes_interim: bool, awaits_continue: bool) {
+        self.decoder.set(Decoder::new(framing));
+        self.allowance.set(self.most);
+        self.takes_interim.set(takes_interim);
+        self.awaits_continue.set(awaits_continue);
     }
 
     pub(super) const fn activity(&self) -> &Rc<Activity> {

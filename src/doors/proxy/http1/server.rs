@@ -21,7 +21,7 @@ use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody}
 use super::super::transport::Stream;
 use super::super::{MAX_DISCARDED, Passage, Proxy};
 use super::client_io::{ClientIo, ClientStream, Upload};
-use super::decode::{Decoder, Framing};
+use super::decode::Framing;
 use super::encode::{self, Encoder};
 use super::head::{self, HeadError, RequestHead};
 use crate::engine::fields::Fields;
@@ -142,11 +142,8 @@ impl Connection<'_> {
             stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
         };
         let io = self.io;
-        io.decoder.set(Decoder::new(framing));
-        io.allowance.set(io.most);
-        io.takes_interim.set(version == Version::HTTP_11);
         let expects = version == Version::HTTP_11 && framing != Framing::Empty && fields.contains("expect");
-        io.awaits_continue.set(expects);
+        io.begin(framing, version == Version::HTTP_11, expects);
         self.context.activity.exchange(framing != Framing::Empty);
         let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
         let request = Request { method, target, version, fields, body };
