@@ -28,14 +28,14 @@ fn check(arguments: &[&str], code: i32) -> String {
 #[test]
 fn every_scenario_passes_in_memory() {
     let text = check(&["replay", "integration/cases/decisions.jsonl"], 0);
-    assert_eq!(text.lines().last(), Some("68 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("91 passed, 0 failed"));
 }
 
 #[test]
 fn every_scenario_passes_on_redis_and_leaves_nothing_there() {
     let redis = RedisServer::plain();
     let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", &redis.url()], 0);
-    assert_eq!(text.lines().last(), Some("68 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("91 passed, 0 failed"));
     assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
 }
 
@@ -129,6 +129,69 @@ fn explain_takes_the_subject_of_a_certificate() {
     );
     let text = check(&["explain", "GET", "/", "--limits", limits], 0);
     assert!(text.contains("because   the request has no usable subject of a client's certificate"), "{text}");
+}
+
+#[test]
+fn explain_tells_which_rule_covers_a_descriptor() {
+    let file = |name: &str| format!("integration/cases/rate_limit_service/{name}.yaml");
+    let config = file("basic");
+    let rules = ["--envoy-ratelimit-config", config.as_str()];
+    let domain =
+        ["explain", "--domain", "test-domain", "--descriptor", "key1=value1", "--descriptor", "subkey1=subvalue1"];
+    let text = check(&[&domain[..], &rules].concat(), 0);
+    for part in [
+        "a descriptor of key1=value1, subkey1=subvalue1 in domain test-domain\n",
+        "test-domain/key1=value1/subkey1: does not apply\n  because   a rule for this value",
+        "test-domain/key1=value1/subkey1=subvalue1: applies\n  id        (one for all)\n  allows    burst 10, 10 per clock window of 1s\n",
+        "test-domain/key2: does not apply\n  because   entry 1 is `key1`, the limit wants `key2`\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let limits = file("limits");
+    let of_tenant = ["explain", "--domain", "api", "--descriptor", "tenant=a", "--limits", limits.as_str()];
+    let text = check(&of_tenant, 0);
+    for part in [
+        "PerTenant: does not apply\n  because   the entry `path` is absent, the limit wants it to fit `/v1/*`\n",
+        "Whole: applies\n",
+        "Free: does not apply\n  because   the domain is `api`, the limit covers free\n",
+        "Web: does not apply\n  because   the request has no usable address\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    // Both kinds of files at once, and an ext_authz request with context extensions.
+    let text = check(
+        &[
+            &["explain", "GET", "/", "--descriptor", "plan=free", "--descriptor", "tenant=a", "--limits", &limits][..],
+            &rules,
+        ]
+        .concat(),
+        0,
+    );
+    assert!(text.contains("PerMinute: applies\n  id        free:a\n") && text.contains("Web: applies\n"), "{text}");
+    check(&["explain", "--domain", "d", "--descriptor", "no equals sign", "--limits", &limits], 2);
+    check(&["explain", "GET", "/", "--domain", "d", "--limits", &limits], 2);
+    check(&[&["check"][..], &rules].concat(), 0);
+    check(&["check", &limits, "--envoy-ratelimit-config", &limits], 1);
+}
+
+#[test]
+fn explain_shows_windows_as_windows() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits:\n  A: { algorithm: fixed_window, aligned: clock, count: 10, period: 1h }\n  \
+        B: { algorithm: fixed_window, burst: 20, count: 10, period: 90s }\n  \
+        C: { algorithm: fixed_window, count: 10, period: month, timezone: Europe/Berlin, resets_on: 15 }\n  \
+        D: { algorithm: fixed_window, count: 10, period: year }\n";
+    std::fs::write(&limits, rules).unwrap();
+    let text = check(&["explain", "GET", "/", "--limits", limits.to_str().unwrap()], 0);
+    for part in [
+        "  allows    burst 10, 10 per clock window of 1h\n",
+        "  allows    burst 20, 10 per window of 90s\n",
+        "  allows    burst 10, 10 per calendar month from day 15, Europe/Berlin\n",
+        "  allows    burst 10, 10 per calendar year, UTC\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
 }
 
 #[test]

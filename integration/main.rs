@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod check;
 mod clients;
 mod commands;
+mod envoy;
+mod gateways;
 mod handover;
 mod layers;
 mod proxy;
 mod redis;
 mod serve;
+mod spoe;
 mod standard;
 mod support;

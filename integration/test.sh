@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-integration/install.sh test
+integration/install.sh
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 
 cargo fmt --check
@@ -17,6 +17,16 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --locked --all-targets --no-fail-fast
 fi
+
+# Each door's parsers for about a minute of two cores, on more random input than each run of the tests above can take.
+# `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
+fuzz() { # DOOR CASES
+    PROPTEST_CASES=$2 cargo test --locked --quiet --lib -- "doors::$1::properties" "doors::$1::http1::properties"
+}
+fuzz http 48000
+fuzz check 16000
+fuzz envoy 110000
+fuzz spoe 60000
 
 # No request may fail while rules and certificates are replaced and new processes take over. The tests have built the
 # binary; how fast it is does not matter here, so it need not be a release.

@@ -32,6 +32,9 @@
 --   reset      microseconds until the bucket is full, -1 for never
 -- If one charge of a request is denied none of its buckets changes, and the others report where their bucket stands
 -- without the charge. Each request finds the buckets as those before it have left them.
+-- Fixed windows are in fixed_window.lua. What a gateway sends is this script with that part in it: a charge that has
+-- `COUNT WINDOW` for TOKEN and DRAIN is then one of windows, and a request may have charges of both kinds.
+--
 -- A request with a bucket that cannot be read or written (WRONGTYPE, OOM, ...) has that error in place of its integers,
 -- and the others have their answers. It changes nothing if a bucket cannot be read. A server that refuses a write
 -- refuses every write of the call.
@@ -55,6 +58,12 @@ local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
 -- wherever C's long has 64 bits.
 local INTEGER = format('%d', EXACT - 1) == '9007199254740991' and '%d' or '%.0f'
 local SINCE_LEVEL = INTEGER .. ' ' .. INTEGER .. ' '
+
+-- What makes the windows of fixed_window.lua, in a script that is made of both files; alone this one has none. They are
+-- made for a call that has charges of that kind: a tenth of a microsecond for each of a dozen functions is much beside
+-- the fifteen of a call.
+local fixed_windows = nil
+local windows
 
 -- The time is read once, so that all buckets of the call agree on it.
 local given = ARGV[1] ~= ''
@@ -121,12 +130,28 @@ local function time_for(levels, drain)
   return ceil(levels / drain)
 end
 
--- TOKEN and DRAIN of "<token> <drain>"; nothing if no bucket can have them.
-local function weights(numbers)
-  local token, drain = match(numbers, '^(%d+) (%d+)$')
+-- TOKEN and DRAIN as numbers; nothing if no bucket can have them.
+local function weights(token, drain)
   token, drain = tonumber(token), tonumber(drain)
   if token > 0 and token < EXACT and drain < EXACT then
     return token, drain
+  end
+end
+
+-- What the numbers of a bucket or of a charge say: the TOKEN and DRAIN of "<token> <drain>", or a TOKEN of 1, no DRAIN,
+-- COUNT and WINDOW of "<count> <window>". Nothing if they say nothing.
+local function numbers_of(numbers)
+  local first, second = match(numbers, '^(%d+) (%S+)$')
+  if not first then
+    return nil
+  elseif not match(second, '%D') then
+    return weights(first, second)
+  elseif fixed_windows then
+    windows = windows or fixed_windows()
+    local window, count = windows.parsed(second), tonumber(first)
+    if window and count > 0 and count < EXACT then
+      return 1, nil, count, window
+    end
   end
 end
 
@@ -134,15 +159,19 @@ end
 local function parsed(words)
   local charges, at = {}, 1
   repeat
-    local burst, numbers, cost, mode, rest = match(words, '^(%d+) (%d+ %d+) (%d+) (%S+) ?()', at)
-    local token, drain = weights(numbers or '0 0')
+    local burst, numbers, cost, mode, rest = match(words, '^(%d+) (%d+ %S+) (%d+) (%S+) ?()', at)
+    local token, drain, count, window = numbers_of(numbers or '')
     if not token then
       return nil
     end
     burst, cost, at = tonumber(burst), tonumber(cost), rest
-    charges[#charges + 1] = {
+    local charge = {
       burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
     }
+    if window then
+      charge.count, charge.window = count, window
+    end
+    charges[#charges + 1] = charge
   until at > #words
   return charges
 end
@@ -180,22 +209,23 @@ end
 local corrupt = 0
 
 -- The bucket of a key. It is read once a call, by GET rather than MGET: MGET answers nil for a key of another type, which
--- would pass for a full bucket and be overwritten. `numbers` are those that it was most likely written under, as text:
--- if that is so there is nothing to be read from them.
+-- would pass for a full bucket and be overwritten. The numbers of the charge are those that it was most likely written
+-- under: if it has the same text there is nothing to be read from it.
 local function read(key, charge)
-  local bucket = { since = now, level = 0, numbers = charge.numbers, token = charge.token, drain = charge.drain }
+  local bucket = { since = now, level = 0, written = charge, dirty = false, full = false }
   local text = pcall('GET', key)
   if type(text) == 'table' then
     bucket.failure = text
   elseif text then
-    local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %d+)$')
+    local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
     since, level = tonumber(since), tonumber(level)
-    local token, drain = charge.token, charge.drain
+    local written = charge
     if numbers and numbers ~= charge.numbers then
-      token, drain = weights(numbers)
+      local token, drain, count, window = numbers_of(numbers)
+      written = token and { numbers = numbers, token = token, drain = drain, count = count, window = window }
     end
-    if since and since < EXACT and level < EXACT and token then
-      bucket.since, bucket.level, bucket.numbers, bucket.token, bucket.drain = since, level, numbers, token, drain
+    if numbers and written and since < EXACT and level < EXACT then
+      bucket.since, bucket.level, bucket.written = since, level, written
     else
       corrupt = corrupt + 1
     end
@@ -203,22 +233,58 @@ local function read(key, charge)
   return bucket
 end
 
--- What is used now, in levels of the numbers that hold now. Under changed numbers the level drains at the old rate until
--- the new ones took effect, is weighed anew (the tokens used stay the same), and drains at the new rate from there.
+-- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
+-- be parts of one, and when its window began. Also when that was.
+local function carried(bucket)
+  local since, written = bucket.since, bucket.written
+  local changed = min(max(effective_from, since), max(now, since))
+  if written.window then
+    local used, anchor = windows.carried(bucket, changed)
+    return used, anchor, changed
+  end
+  return drained(bucket.level, written.drain, changed - since), changed, changed
+end
+
+-- What is used now, in levels of the numbers that hold now; in windows also the window that this is in, or an error.
+-- Under changed numbers the level drains at the old rate until the new ones took effect, is weighed anew (the tokens used
+-- stay the same), and drains at the new rate from there.
 local function level_now(bucket, charge)
-  local since, level, drain, capacity = bucket.since, bucket.level, charge.drain, charge.capacity
-  if bucket.numbers == charge.numbers then
-    level = drained(level, drain, now - since)
+  local level, written, capacity = bucket.level, bucket.written, charge.capacity
+  if charge.window then
+    if level == 0 then
+      return windows.changed(bucket, charge, 0, now, now, now)
+    elseif windows.same(written, charge) then
+      return windows.unchanged(bucket, charge, now)
+    end
+    local used, anchor, changed = carried(bucket)
+    return windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
+  elseif written.numbers == charge.numbers then
+    level = drained(level, charge.drain, now - bucket.since)
     return level < capacity and level or capacity
   end
-  local changed = min(max(effective_from, since), max(now, since))
-  local used = drained(level, bucket.drain, changed - since)
-  return drained(reweighed(used, charge.token, bucket.token, capacity), drain, now - changed)
+  local used, _, changed = carried(bucket)
+  return drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
+end
+
+-- Microseconds until `levels` have come back.
+local function wait_for(charge, position, levels)
+  if charge.window then
+    return windows.time_for(charge, position, levels)
+  end
+  return time_for(levels, charge.drain)
+end
+
+-- Microseconds until the bucket is full; in windows, until the window ends.
+local function reset_after(charge, position, level)
+  if charge.window then
+    return windows.reset(charge, position, level)
+  end
+  return time_for(level, charge.drain)
 end
 
 -- What a charge does to a bucket at `level`: the outcome, the level to report, the wait before the same charge would fit,
 -- and the level to store, which is nil if the bucket is left alone.
-local function decided(charge, level)
+local function decided(charge, level, position)
   local mode, cost, token = charge.mode, charge.cost, charge.token
   if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
@@ -237,11 +303,11 @@ local function decided(charge, level)
   end
   local room, wanted = charge.capacity - level, cost * token
   if wanted > room then
-    return refusal, level, time_for(wanted - room, charge.drain), nil
+    return refusal, level, wait_for(charge, position, wanted - room), nil
   end
   -- An identical charge would fit once what is missing has drained. The sum 2 * wanted may not fit into 2^53.
   local missing = wanted - (room - wanted)
-  local retry = missing > 0 and time_for(missing, charge.drain) or 0
+  local retry = missing > 0 and wait_for(charge, position, missing) or 0
   local after = level + wanted
   if mode == 'check' or cost == 0 then
     return ALLOWED, after, retry, nil
@@ -249,9 +315,9 @@ local function decided(charge, level)
   return ALLOWED, after, retry, after
 end
 
-local buckets, dirty, failing = {}, {}, false
--- For the request at hand: its buckets, the levels that its charges found, and those that they would store.
-local held, levels, writes = {}, {}, {}
+local buckets, dirty, failures, failing = {}, {}, {}, false
+-- For the request at hand: its buckets, the levels and windows that its charges found, and the levels they would store.
+local held, levels, positions, writes = {}, {}, {}, {}
 local reply, size, keys = { 0 }, 1, 0
 
 for request = 1, #requests do
@@ -264,15 +330,19 @@ for request = 1, #requests do
       bucket = read(key, charge)
       buckets[key] = bucket
     end
-    local level = level_now(bucket, charge)
-    local outcome, after, retry, write = decided(charge, level)
-    failed = failed or bucket.failure
-    denied = denied or outcome == DENIED
-    held[place], levels[place], writes[place] = bucket, level, write
-    reply[size + 1] = outcome
-    reply[size + 2] = floor((charge.capacity - after) / charge.token)
-    reply[size + 3] = retry
-    reply[size + 4] = time_for(after, charge.drain)
+    local level, position, failure = level_now(bucket, charge)
+    if failure then
+      failures[request], failed = redis.error_reply(failure), true
+    else
+      local outcome, after, retry, write = decided(charge, level, position)
+      failed = failed or bucket.failure
+      denied = denied or outcome == DENIED
+      held[place], levels[place], positions[place], writes[place] = bucket, level, position, write
+      reply[size + 1] = outcome
+      reply[size + 2] = floor((charge.capacity - after) / charge.token)
+      reply[size + 3] = retry
+      reply[size + 4] = reset_after(charge, position, after)
+    end
     size = size + 4
   end
   if failed then
@@ -282,12 +352,12 @@ for request = 1, #requests do
       local charge, level, at = charges[place], levels[place], start + 4 * (place - 1)
       if reply[at + 1] == ALLOWED then
         reply[at + 1], reply[at + 2] = UNCHANGED, floor((charge.capacity - level) / charge.token)
-        reply[at + 3], reply[at + 4] = 0, time_for(level, charge.drain)
+        reply[at + 3], reply[at + 4] = 0, reset_after(charge, positions[place], level)
       end
     end
   else
     for place = 1, count do
-      local charge, bucket, write = charges[place], held[place], writes[place]
+      local charge, bucket, position, write = charges[place], held[place], positions[place], writes[place]
       if write then
         if not bucket.dirty then
           bucket.dirty = true
@@ -298,7 +368,11 @@ for request = 1, #requests do
         if write == 0 or bucket.since < now then
           bucket.since = now
         end
-        bucket.level, bucket.numbers, bucket.token, bucket.drain = write, charge.numbers, charge.token, charge.drain
+        bucket.level, bucket.written, bucket.full = write, charge, false
+        if charge.window and write > 0 then
+          bucket.since, bucket.written = position.start, windows.written(charge, position)
+          bucket.full = windows.time_for(charge, position, write) + position.at - now
+        end
       end
     end
   end
@@ -315,13 +389,13 @@ for place = 1, #dirty do
   if bucket.level == 0 then
     done = pcall('DEL', key)
   else
-    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.numbers
+    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.written.numbers
     if given then
       done = pcall('SET', key, text, 'PX', GIVEN_CLOCK_EXPIRY)
-    elseif bucket.drain == 0 then
+    elseif bucket.written.drain == 0 then
       done = pcall('SET', key, text)
     else
-      local full = bucket.since - now + time_for(bucket.level, bucket.drain)
+      local full = bucket.full or bucket.since - now + time_for(bucket.level, bucket.written.drain)
       done = pcall('SET', key, text, 'PX', format(INTEGER, max(1, ceil(full / 1000))))
     end
   end
@@ -336,7 +410,7 @@ end
 local answers, from = { corrupt }, 1
 keys = 0
 for request = 1, #requests do
-  local numbers, failure = 4 * #charges_of[requests[request]], nil
+  local numbers, failure = 4 * #charges_of[requests[request]], failures[request]
   for place = 1, numbers / 4 do
     failure = failure or buckets[KEYS[keys + place]].failure
   end

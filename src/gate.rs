@@ -1,45 +1,68 @@
 //! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 use prometheus::local::LocalHistogram;
+use tokio::time::timeout;
 
+use crate::engine::charge::Mode;
 use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
-use crate::metrics::{DecisionResult, LimitMetrics, Metrics, observe};
+use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, observe};
 use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Decisions, Store, StoreError};
 
+mod descriptors;
+
+pub use descriptors::JudgedDescriptors;
+
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
-    snapshot: ArcSwap<Snapshot>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
     metrics: Arc<Metrics>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
 }
 
 /// Rules, and the handles of their limits' metrics in the same order.
-pub struct Snapshot {
+struct Snapshot {
     rules: Rules,
     limits: Vec<LimitMetrics>,
 }
 
-impl Snapshot {
+/// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
+/// The count of an `Arc` would go from core to core with every request.
+pub struct View {
+    snapshot: Arc<Snapshot>,
+    metrics: Arc<Metrics>,
+    /// In the order of the rules.
+    limits: Vec<LimitTallies>,
+}
+
+impl View {
+    fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>) -> Rc<Self> {
+        let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
+        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits })
+    }
+
     /// The rules.
-    pub const fn rules(&self) -> &Rules {
-        &self.rules
+    pub fn rules(&self) -> &Rules {
+        &self.snapshot.rules
     }
 }
 
 impl Shared {
     /// Puts the first rules in force.
     pub fn new(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore) -> Self {
-        let snapshot = ArcSwap::from_pointee(snapshot(rules, &metrics));
+        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics)));
         Self { snapshot, metrics, local }
     }
 
@@ -47,8 +70,7 @@ impl Shared {
     pub fn replace(&self, rules: Rules) {
         self.snapshot.store(Arc::new(snapshot(rules, &self.metrics)));
         let current = self.snapshot.load();
-        let kept: std::collections::HashSet<&str> =
-            current.rules.limits().iter().map(|limit| limit.name.as_str()).collect();
+        let kept: std::collections::HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
     }
 
@@ -56,15 +78,10 @@ impl Shared {
     pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
-
-    /// The rules in force.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
-    }
 }
 
 fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
-    let limits = rules.limits().iter().map(|limit| metrics.limit(&limit.name)).collect();
+    let limits = rules.names().map(|name| metrics.limit(name)).collect();
     Snapshot { rules, limits }
 }
 
@@ -72,28 +89,62 @@ fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
 pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
+    view: RefCell<CachedView>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
     seconds: LocalHistogram,
+}
+
+/// A worker's view, and how it learns that there are other rules.
+struct CachedView {
+    snapshot: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
+    view: Rc<View>,
 }
 
 /// A verdict, and the rules that it speaks of.
 pub struct Judged {
     /// The rules that were in force.
-    pub snapshot: Arc<Snapshot>,
+    pub snapshot: Rc<View>,
     /// The verdict.
     pub verdict: Verdict,
+}
+
+/// How a plan is decided.
+struct Terms {
+    /// What its charges do.
+    mode: Mode,
+    /// The wall clock.
+    now: Micros,
+    /// When the request had come.
+    start: Instant,
+    /// When the caller does not wait any longer.
+    deadline: Option<Instant>,
 }
 
 impl Gate {
     /// A gate to a store.
     pub fn new(shared: Arc<Shared>, store: Store) -> Self {
         let seconds = shared.metrics.decision_seconds.local();
-        Self { shared, store, seconds }
+        let mut snapshot = Cache::new(shared.snapshot.clone());
+        let view = View::new(snapshot.load(), &shared.metrics);
+        Self { shared, store, view: RefCell::new(CachedView { snapshot, view }), seconds }
     }
 
-    /// Adds what was timed to the metrics. To be called about once a second.
+    /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
+    /// second.
     pub fn flush(&self) {
         self.seconds.flush();
+        self.view();
+    }
+
+    /// The rules in force.
+    pub fn view(&self) -> Rc<View> {
+        let mut cached = self.view.borrow_mut();
+        let CachedView { snapshot, view } = &mut *cached;
+        let snapshot = snapshot.load();
+        if !Arc::ptr_eq(snapshot, &view.snapshot) {
+            *view = View::new(snapshot, &self.shared.metrics);
+        }
+        view.clone()
     }
 
     /// What the workers share.
@@ -111,42 +162,95 @@ impl Gate {
     ///
     /// The time that it takes is counted from `start`, when the request had come.
     pub async fn judge(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
-        let snapshot = self.shared.snapshot();
-        let plan = snapshot.rules.charges(request)?;
-        for limit in &plan.unlimited {
+        self.judge_until(request, start, None).await
+    }
+
+    /// As [`Self::judge`], for a caller who does not wait beyond `deadline`: then the store is given up, whatever its own
+    /// timeout, and the answer is that of `on_store_error`.
+    pub async fn judge_until(
+        &self,
+        request: &Request<'_>,
+        start: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Judged, BadCost> {
+        let snapshot = self.view();
+        let plan = snapshot.rules().charges(request)?;
+        Ok(self.decide(snapshot, plan, &Terms { mode: Mode::Spend, now: request.now, start, deadline }).await)
+    }
+
+    /// As [`Self::judge`], for a caller that does something else than to spend, or says itself what the request costs.
+    pub async fn judge_as(
+        &self,
+        request: &Request<'_>,
+        mode: Mode,
+        cost: Option<u64>,
+        start: Instant,
+    ) -> Result<Judged, BadCost> {
+        let snapshot = self.view();
+        let mut plan = snapshot.rules().charges(request)?;
+        plan.adjust(mode, cost);
+        Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None }).await)
+    }
+
+    /// Decides charges that name their limits, as [`Self::judge`] does those of a request. The error is the caller's.
+    pub async fn judge_named(
+        &self,
+        charges: &[NamedCharge],
+        mode: Mode,
+        now: Micros,
+        start: Instant,
+    ) -> Result<Judged, NamedError> {
+        let snapshot = self.view();
+        let plan = snapshot.rules().named(charges, mode, now)?;
+        Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None }).await)
+    }
+
+    async fn decide(&self, snapshot: Rc<View>, plan: Plan, terms: &Terms) -> Judged {
+        // What asks or gives back is no decision about a request, and is not counted as one.
+        let is_counted = matches!(terms.mode, Mode::Spend | Mode::SpendOnly);
+        for limit in plan.unlimited.iter().filter(|_| is_counted) {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
             Verdict::refused(&plan)
         } else {
-            let effective_from = snapshot.rules.effective_from();
-            let batch = Batch { charges: &plan.charges, effective_from, now: request.now };
-            match self.ask(&batch).await {
+            let effective_from = snapshot.rules().effective_from();
+            let batch = Batch { charges: &plan.charges, effective_from, now: terms.now };
+            match self.ask(&batch, terms.deadline).await {
                 Ok(decisions) => Verdict::decided(&plan, &decisions),
-                Err(error) => self.without_store(&snapshot, plan, request.now, &error),
+                Err(error) => self.without_store(&snapshot, plan, terms.now, &error),
             }
         };
-        snapshot.count_verdict(&verdict);
-        self.seconds.observe(start.elapsed().as_secs_f64());
-        Ok(Judged { snapshot, verdict })
+        if is_counted {
+            snapshot.count_verdict(&verdict);
+        }
+        self.seconds.observe(terms.start.elapsed().as_secs_f64());
+        Judged { snapshot, verdict }
     }
 
-    async fn ask(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+    async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
         // A decision in memory takes less time than to read the clock twice; the verdict's own time covers it.
         if let Store::Memory(store) = &self.store {
             return store.decide(batch);
         }
         let asked = Instant::now();
-        let decided = self.store.decide(batch).await;
+        let patience = deadline.map(|deadline| deadline.saturating_duration_since(asked));
+        // Most callers wait longer than the store takes at most, and need no timer of their own.
+        let decided = match patience.filter(|patience| *patience < self.store.timeout()) {
+            Some(patience) => {
+                timeout(patience, self.store.decide(batch)).await.unwrap_or(Err(StoreError::Late(patience)))
+            }
+            None => self.store.decide(batch).await,
+        };
         observe(&self.shared.metrics.store_seconds, asked.elapsed());
         decided
     }
 
     /// The verdict by each limit's `on_store_error`.
-    fn without_store(&self, snapshot: &Snapshot, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
+    fn without_store(&self, snapshot: &View, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
         self.shared.metrics.store_error(error.kind());
         let policy =
-            |limit: u32| snapshot.rules.limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
+            |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();
         for origin in &plan.origins {
             let policy = policy(origin.limit);
@@ -160,16 +264,17 @@ impl Gate {
         let mut keep = plan.origins.iter().map(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
         plan.charges.retain(|_| keep.next().unwrap_or(false));
         plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
-        let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules.effective_from(), now };
+        let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules().effective_from(), now };
         let decisions = self.shared.local.decide(&batch).unwrap_or_default();
         Verdict::decided(&plan, &decisions).unanswered(unanswered)
     }
 }
 
-impl Snapshot {
+impl View {
     fn count(&self, limit: u32, result: DecisionResult) {
-        if let Some(metrics) = self.limits.get(limit as usize) {
-            metrics.count(result);
+        let place = limit as usize;
+        if let (Some(tallies), Some(limit)) = (self.limits.get(place), self.snapshot.limits.get(place)) {
+            tallies.count(&self.metrics, limit, result);
         }
     }
 
@@ -205,6 +310,7 @@ mod tests {
     use crate::engine::identity::{Component, Source};
     use crate::engine::limit::{Limit, LimitMode};
     use crate::engine::numbers::{Allowance, Numbers};
+    use crate::engine::request::sample;
     use crate::engine::verdict::Standing;
 
     /// A limit that allows `burst` and never refills.
@@ -222,8 +328,7 @@ mod tests {
     }
 
     fn request<'a>(method: &'a str, headers: &'a Fields) -> Request<'a> {
-        let client = "192.0.2.7".parse().unwrap();
-        Request { method, host: "a", path: "/", query: None, headers, client, tls_subject: None, now: Micros(0) }
+        Request { method, ..sample(headers) }
     }
 
     async fn ask(gate: &Gate, method: &str) -> Verdict {
@@ -283,8 +388,8 @@ mod tests {
         let gate = gate(limits.collect());
         let mut counts = [0; 3];
         for _ in 0..10 {
-            let snapshot = gate.shared.snapshot();
-            let plan = snapshot.rules.charges(&request("GET", &Fields::new())).unwrap();
+            let snapshot = gate.view();
+            let plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
             counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");

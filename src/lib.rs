@@ -20,11 +20,11 @@
 //! |---|---|
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
-//! | [`doors`] | the protocols through which requests come: the proxy, and the admin door |
+//! | [`doors`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`doors::http`] is what those that speak HTTP share |
 //! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
-//! | [`engine`] | pure: the algorithm, matching, ids, overrides, the client's address, the fields of a reply |
+//! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the fields of a reply |
 //! | [`metrics`] | every metric, label and bucket of the product; for `gate`, `doors`, `server` and `commands` |
 //!
 //! # Threads
@@ -40,6 +40,8 @@
 //! - A request is charged once, before its body is read, by one call to the store. If any enforced limit denies it, no
 //!   bucket of the request changes, in memory as in Redis.
 //! - Counting is exact: integers only, below 2^53 where Redis' Lua counts too. Both stores give the same answers.
+//! - Where months and years begin is computed when rules load, from time zones that are in the binary: no decision asks
+//!   a time zone, and all gateways know the same ones.
 //! - A message is read as the server behind the proxy reads it or refused: HTTP/1 is read by our own code, on doubt the
 //!   answer is 400 and the end of the connection, and an upstream's connection is used again only after a clean exchange.
 //! - Rules and routes see a normalised path, and the upstream sees what the client sent.

@@ -65,7 +65,7 @@ class Front:
 
 
 def envoy_program():
-    return program("envoy", "target/bench-venv/lib/python3*/site-packages/envoy/_bin/envoy")
+    return program("envoy", "target/test-venv/lib/python3*/site-packages/envoy/_bin/envoy")
 
 
 def upstream(stage, body=BODY):

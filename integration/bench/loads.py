@@ -102,3 +102,13 @@ def answer(url, *flags):
             raise Failure(f"curl {url}: {asked.stderr.strip()}")
         status, http_version = asked.stdout.split()
         return int(status), http_version, body.read()
+
+
+def fields(url):
+    """The names and values of the fields of one answer, names in lower case."""
+    command = [program("curl"), "-sS", "-m", "5", "-o", os.devnull, "-D", "-", url]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    if asked.returncode:
+        raise Failure(f"curl {url}: {asked.stderr.strip()}")
+    lines = [line.partition(":") for line in asked.stdout.splitlines()[1:] if line]
+    return {name.lower(): value.strip() for name, _, value in lines}

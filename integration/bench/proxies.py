@@ -16,14 +16,12 @@ did not decide; and the status, body and HTTP version of one answer after each t
 variant alone. The client is wrk, and h2load with --http2, where percentiles come from h2load's log of every request.
 
 `--scale` instead compares Weir with 1 limit to Weir with 10,000 limits on as many paths and 1,000,000 overrides.
-What this needs beside Weir comes with `integration/install.sh bench`.
+What this needs beside Weir comes with `integration/install.sh`.
 """
 
 import argparse
 import dataclasses
-import json
 import os
-import pathlib
 import platform
 import sys
 import tempfile
@@ -33,7 +31,7 @@ import loads
 import report
 import scale
 from processes import Failure
-from stage import Certificate, Stage, program, version, weir_program
+from stage import Certificate, Stage, carry_out, program, version, weir_program
 
 LARGE_BODY = 65536
 STARTERS = {"nginx": contenders.nginx, "haproxy": contenders.haproxy, "envoy": contenders.envoy}
@@ -205,12 +203,7 @@ def main():
     options = parser().parse_args()
     # A run takes minutes; what is known is said at once, into a pipe too.
     sys.stdout.reconfigure(line_buffering=True)
-    try:
-        done = run(options)
-    except Failure as failure:
-        sys.exit(f"{pathlib.Path(__file__).name}: {failure}")
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(done, indent=2) + "\n", encoding="utf-8")
+    carry_out(run, options)
 
 
 def run(options):

@@ -143,8 +143,10 @@ impl Requests {
             path: "/api/0/orders/7",
             query: None,
             headers: &self.headers,
-            client: IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client)),
+            client: Some(IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client))),
             tls_subject: None,
+            domain: None,
+            descriptor: &[],
             now: Micros(1_800_000_000_000_000),
         };
         rules.charges(black_box(&request)).unwrap()

@@ -9,7 +9,7 @@ every second, and each process hands over to a new one (SIGUSR2) as often as --h
 In the end it fails if a request did, or if a change was not seen: an answer by each version of the rules, a handshake
 with each certificate, a new process after each hand-over, and the old one ended. wrk counts a connection that is closed
 without an answer as a read error, and one whose last answer said `Connection: close` as none, which is how failures are
-counted here. What this needs beside Weir comes with `integration/install.sh bench`.
+counted here. What this needs beside Weir comes with `integration/install.sh`.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def http2(name, port, options, tally, tls):
     """A thread that waits for a process which checks answers of HTTP/2."""
     python = ROOT / "target/test-venv/bin/python"
     if not python.is_file():
-        raise Failure("Python's h2 is not installed; run `integration/install.sh test`")
+        raise Failure("Python's h2 is not installed; run `integration/install.sh`")
     command = [python, ROOT / "integration/clients/h2_load.py", f"127.0.0.1:{port}", "--seconds", str(options.seconds)]
     child = subprocess.Popen([*command, *(["--tls"] if tls else [])], stdout=subprocess.PIPE, text=True)
 

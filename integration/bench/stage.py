@@ -1,10 +1,12 @@
 """What a benchmark works with: a directory, the processes that it started, the programs that it found, a key."""
 
+import json
 import os
 import pathlib
 import resource
 import shutil
 import subprocess
+import sys
 
 from processes import Failure, Process
 
@@ -61,7 +63,7 @@ def program(name, *places):
     for place in places:
         path = path or next((str(found) for found in ROOT.glob(place)), None)
     if path is None:
-        raise Failure(f"`{name}` is not installed; run `integration/install.sh bench`")
+        raise Failure(f"`{name}` is not installed; run `integration/install.sh`")
     return path
 
 
@@ -90,3 +92,13 @@ def allow_open_files(count):
         raise Failure(f"{count} open files are needed and {hard} are allowed; raise `ulimit -Hn`")
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def carry_out(run, options):
+    """Runs a benchmark and writes what it returns where `--json` says. A failure ends the program with one line."""
+    try:
+        done = run(options)
+    except Failure as failure:
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {failure}")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(done, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use weir::doors::proxy::ConnectionLimits;
+use weir::doors::http::ConnectionLimits;
 use weir::engine::client_address::TrustedProxies;
 
 use crate::support::becomes;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use weir::doors::DoorOptions;
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{
-    AcceptOptions, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+use weir::doors::http::{
+    AcceptOptions, Admission, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts, UpstreamOptions,
 };
+use weir::doors::proxy::ProxyOptions;
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::server::{Setup, WIDE, Weir};
@@ -125,19 +127,22 @@ fn what_outlasts_the_grace_is_cut_off() {
 }
 
 fn options(proxy: &str) -> ServerOptions {
+    let admission = Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap());
+    let front = FrontOptions {
+        accept: AcceptOptions::default(),
+        trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
+        clock: weir::store::Clock::own(),
+        timeouts: Timeouts::default(),
+        limits: DoorLimits::default(),
+        admission: admission.clone(),
+        access_log: None,
+    };
+    let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
+    let options = ProxyOptions { front, upstream, generations: weir::engine::reply::Generations::default() };
     ServerOptions {
-        proxy_address: proxy.parse().unwrap(),
-        proxy: ProxyOptions {
-            upstream: UpstreamOptions::new(Routes::parse(&["echo"]).unwrap()),
-            accept: AcceptOptions::default(),
-            trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
-            generations: weir::engine::reply::Generations::default(),
-            clock: weir::store::Clock::own(),
-            timeouts: Timeouts::default(),
-            admission: Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap()),
-            access_log: None,
-            limits: DoorLimits::default(),
-        },
+        doors: vec![(proxy.parse().unwrap(), DoorOptions::Proxy(options))],
+        admission,
+        access_log: None,
         admin_address: None,
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::doors::proxy::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
+use weir::doors::http::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
 
 use crate::support::eventually;
 use crate::support::frames::{

@@ -1,4 +1,4 @@
-//! The script and the engine are the same arithmetic: random traces get the same answers from both stores.
+//! The scripts and the engine are the same arithmetic: random traces get the same answers from both stores.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
+use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Bucket, Charge, Mode};
-use weir::engine::numbers::{EXACT, Micros, Numbers};
+use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
+use weir::engine::refill::Windows;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, Decisions, StoreError};
@@ -77,7 +79,36 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     let refilling = prop_oneof![everyday, extreme, plain]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
     let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
-    prop_oneof![6 => refilling, 1 => fixed]
+    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed]
+}
+
+/// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
+fn windows() -> impl Strategy<Value = Numbers> {
+    let aligned = prop_oneof![Just(Aligned::First), Just(Aligned::Clock)];
+    let everyday =
+        (1..100u64, 1..40u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000));
+    let extreme = (any_length(53), any_length(53), any_length(50))
+        .prop_map(|(burst, count, micros)| (burst.max(1), count.max(1), micros.max(1) * 1_000));
+    let spans = (prop_oneof![2 => everyday, 1 => extreme], aligned)
+        .prop_filter_map("too long", |((burst, count, period), aligned)| {
+            Numbers::windows(burst, count, period, aligned).ok()
+        });
+    let unit = prop_oneof![Just(Unit::Month(1)), Just(Unit::Month(31)), Just(Unit::Year)];
+    let zone = prop_oneof![Just("UTC"), Just("Europe/Berlin")];
+    let calendars = (1..100u64, 1..40u64, unit, zone).prop_filter_map("too many", |(burst, count, unit, zone)| {
+        Numbers::calendar(burst, count, Calendar::find(unit, zone).unwrap()).ok()
+    });
+    prop_oneof![3 => spans, 1 => calendars]
+}
+
+/// How long an empty bucket takes to be full, about.
+fn time_to_fill(numbers: &Numbers) -> u64 {
+    let period = match numbers.refill().windows() {
+        None => return numbers.time_for(numbers.capacity()).map_or(1_000_000, |full| full.0),
+        Some(Windows::First(period) | Windows::Clock(period)) => period,
+        Some(Windows::Calendar(calendar)) => calendar.length(400),
+    };
+    period * numbers.windows_to_fill()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -113,8 +144,7 @@ impl Clocked {
     fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
         let next = match *self {
             Self::Share(place, share, more) => {
-                let full = numbers[place].time_for(numbers[place].capacity()).unwrap_or(Micros(1_000_000));
-                (now + full.0 / 64 * share).saturating_add_signed(more)
+                (now + time_to_fill(&numbers[place]) / 64 * share).saturating_add_signed(more)
             }
             Self::Back(span) => now.saturating_sub(span),
             Self::To(instant) => instant,
@@ -160,6 +190,17 @@ async fn together(redis: &Arc<RedisStore>, batches: &[Batch<'_>]) -> Vec<Result<
     answers
 }
 
+/// Whether a request went beyond the calendar that it brought: its clock has stepped back by more than a window behind what
+/// a bucket has seen. In memory that bucket goes on, so from there on the stores have different buckets.
+fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Refused(text)) if text.contains("the clock is not within the windows of"))
+}
+
+/// Of so many traces this many may end early for that.
+fn few(ended: u64, traces: u64) -> bool {
+    ended * 5 < traces
+}
+
 /// A Redis, a store on it that runs on the runtime, and the time that this store decides by.
 fn clocked() -> (RedisServer, Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
     let server = RedisServer::plain();
@@ -174,7 +215,7 @@ fn clocked() -> (RedisServer, Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
 #[test]
 fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory() {
     let (server, runtime, redis, time) = clocked();
-    let (traces, turns) = (Cell::new(0), Cell::new(0));
+    let (traces, turns, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     // The clock and the rules stand still within a turn: one step's, and what all steps of the turn ask.
     let turn = (step(), vec(step(), 1..12));
@@ -195,11 +236,17 @@ fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory(
                 let expected: Vec<_> = batches.iter().map(|batch| memory.decide(batch)).collect();
                 let answers = runtime.block_on(together(&redis, &batches));
                 turns.set(turns.get() + 1);
+                if let Some(place) = answers.iter().position(is_beyond_calendar) {
+                    ended.set(ended.get() + 1);
+                    prop_assert_eq!(&answers[..place], &expected[..place]);
+                    return Ok(());
+                }
                 prop_assert_eq!(answers, expected, "at {} from {:?}: {:?}", now, effective_from, charged);
             }
             Ok(())
         })
         .unwrap();
+    assert!(few(ended.get(), traces.get()), "{} of {} traces", ended.get(), traces.get());
     assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
     assert_eq!(server.calls("evalsha"), turns.get(), "a turn is one call");
 }
@@ -207,7 +254,7 @@ fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory(
 #[test]
 fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
     let (server, runtime, redis, time) = clocked();
-    let traces = Cell::new(0);
+    let (traces, ended) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     let trace = (vec(numbers(), NUMBERS), vec(step(), 1..24));
     TestRunner::new(config)
@@ -222,18 +269,17 @@ fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
                 let effective_from = Micros(step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
                 let batch = Batch { charges: &charges, effective_from, now: Micros(now) };
                 let expected = memory.decide(&batch);
-                prop_assert_eq!(
-                    runtime.block_on(redis.decide(&batch)),
-                    expected,
-                    "at {} from {:?}: {:?}",
-                    now,
-                    effective_from,
-                    charges
-                );
+                let answer = runtime.block_on(redis.decide(&batch));
+                if is_beyond_calendar(&answer) {
+                    ended.set(ended.get() + 1);
+                    return Ok(());
+                }
+                prop_assert_eq!(answer, expected, "at {} from {:?}: {:?}", now, effective_from, charges);
             }
             Ok(())
         })
         .unwrap();
+    assert!(few(ended.get(), traces.get()), "{} of {} traces", ended.get(), traces.get());
     assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
 
     time.store(EXACT, Ordering::Relaxed);

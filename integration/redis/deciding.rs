@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;
+use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{Micros, Numbers};
-use weir::store::redis::RedisOptions;
-use weir::store::{Clock, StoreError};
+use weir::engine::numbers::{Aligned, Micros, Numbers};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, StoreError};
 
 use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;
@@ -69,6 +70,75 @@ async fn the_value_carries_its_expiry_and_a_full_bucket_is_no_key() {
     assert_eq!(server.cli(&["EXISTS", "weir:{0}:A:1", "weir:{0}:B:1"]), "0");
 }
 
+/// The server's clock, in microseconds since the Unix epoch.
+fn server_time(server: &RedisServer) -> u64 {
+    let time = server.cli(&["TIME"]);
+    let (seconds, micros) = time.split_once('\n').unwrap();
+    seconds.parse::<u64>().unwrap() * 1_000_000 + micros.trim().parse::<u64>().unwrap()
+}
+
+#[tokio::test]
+async fn a_bucket_of_windows_lives_until_it_is_full() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let month = Calendar::find(Unit::Month(1), "UTC").unwrap();
+    let windows = |burst, aligned| Numbers::windows(burst, 10, 10_000 * HOUR, aligned).unwrap();
+    let charges = [
+        charge("First:1", windows(10, Aligned::First), 1, Mode::Spend),
+        charge("Three:1", windows(30, Aligned::First), 21, Mode::Spend),
+        charge("Clock:1", windows(10, Aligned::Clock), 1, Mode::Spend),
+        charge("Month:1", Numbers::calendar(10, 10, month).unwrap(), 1, Mode::Spend),
+        charge("Given:1", windows(10, Aligned::Clock), 1, Mode::SpendOnly),
+    ];
+    let now = Micros(server_time(&server));
+    let decided = store.decide(&Batch { charges: &charges, effective_from: Micros(0), now }).await.unwrap();
+    let period = 10_000 * HOUR / 1_000;
+    let ends = [period, 3 * period, period - now.0 % period, month.start(month.number(now) + 1).0 - now.0];
+    for ((charge, decision), end) in charges.iter().zip(&decided).zip(ends) {
+        let key = format!("weir:{{0}}:{}", charge.bucket.key);
+        let left: u64 = server.cli(&["PTTL", &key]).parse().unwrap();
+        // In milliseconds, of a moment later and of a decision another moment before.
+        assert!((end / 1_000 - 2_000..=end / 1_000 + 1).contains(&left), "{key}: {left} of {end} us");
+        assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, charge.numbers.burst() - charge.cost));
+        let window = if key.contains("Three") { period } else { end };
+        assert!(decision.reset_after.unwrap().0.abs_diff(window) < 2_000_000, "{key}: {decision:?}");
+    }
+    assert_eq!((server.calls("set"), server.calls("pexpire"), server.calls("pexpireat")), (5, 0, 0));
+    let back = [charge("First:1", windows(10, Aligned::First), 5, Mode::Refund)];
+    decide(&store, &back).await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "weir:{0}:First:1"]), "0");
+}
+
+/// Asks with a clock that is off by so many days for a limit by the month; what remains of 10.
+async fn ask_with_clock_off_by(server: &RedisServer, store: &RedisStore, days: i64) -> Result<u64, StoreError> {
+    const DAY: i64 = 86_400_000_000;
+    let month = Calendar::find(Unit::Month(1), "Europe/Berlin").unwrap();
+    let charges = [charge("M:1", Numbers::calendar(10, 10, month).unwrap(), 1, Mode::Spend)];
+    let now = Micros(server_time(server).saturating_add_signed(days * DAY));
+    let decided = store.decide(&Batch { charges: &charges, effective_from: Micros(0), now }).await?;
+    let end = month.start(month.number(Micros(server_time(server))) + 1).0 - server_time(server);
+    assert!(decided[0].reset_after.unwrap().0.abs_diff(end) < 2_000_000, "the server's month ends: {decided:?}");
+    Ok(decided[0].remaining)
+}
+
+#[tokio::test]
+async fn the_server_decides_which_month_it_is_and_one_that_is_far_off_is_an_error() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    for (remaining, days) in [(9, 0), (8, 28), (7, -28)] {
+        assert_eq!(ask_with_clock_off_by(&server, &store, days).await, Ok(remaining), "{days} days");
+    }
+    for days in [70, -70] {
+        let Err(StoreError::Refused(text)) = ask_with_clock_off_by(&server, &store, days).await else {
+            panic!("{days} days")
+        };
+        assert!(text.contains("the clock is not within the windows of month/1/Europe/Berlin"), "{text}");
+    }
+    assert_eq!(ask_with_clock_off_by(&server, &store, 0).await, Ok(6), "errors have written nothing");
+    assert!(store.status().connected);
+}
+
 #[tokio::test]
 async fn a_lost_script_is_sent_again() {
     let server = RedisServer::plain();
@@ -100,7 +170,21 @@ async fn a_key_of_another_type_is_an_error_and_nothing_is_written() {
 async fn text_that_is_no_bucket_is_a_full_one_and_is_counted() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
-    let foreign = ["hello", "", "1 2 3", "1 2 3 4 5", "-1 2 3 4", "1 2 0 4", "1 9007199254740992 3 4", "0x1 2 3 4"];
+    let foreign = [
+        "hello",
+        "",
+        "1 2 3",
+        "1 2 3 4 5",
+        "-1 2 3 4",
+        "1 2 0 4",
+        "1 9007199254740992 3 4",
+        "0x1 2 3 4",
+        "1 2 3 first:0",
+        "1 2 0 first:5",
+        "1 2 3 month/1/UTC:5:",
+        "1 2 3 clock:x",
+        "1 2 3 :5",
+    ];
     for (place, text) in foreign.into_iter().enumerate() {
         server.cli(&["SET", "weir:{0}:A:1", text]);
         let decision = decide(&store, &[charge("A:1", fixed(3), 1, Mode::Spend)]).await.unwrap()[0];
@@ -164,4 +248,38 @@ fn the_script_runs_by_hand() {
     assert!(failing.contains("WRONGTYPE") && failing.ends_with("0\n0\n1\n1"), "{failing}");
     assert!(eval("k , 0").starts_with("ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM"));
     assert!(eval("k , 0 0 2 1 1 1 take").starts_with("ERR unknown mode take"));
+}
+
+#[test]
+fn the_script_of_windows_runs_by_hand() {
+    let server = RedisServer::plain();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/fixed_window.lua");
+    let eval = |arguments: &str| {
+        let arguments: Vec<&str> = ["--eval", script].into_iter().chain(arguments.split(' ')).collect();
+        server.cli(&arguments).replace('\n', " ")
+    };
+    assert_eq!(eval("k , 70000000 0 3 3 clock:60000000 2 spend"), "0 0 1 50000000 50000000");
+    assert_eq!(server.cli(&["GET", "k"]), "60000000 2 3 clock:60000000");
+    // Denied, and nothing is taken from the other.
+    let both = "k j , 71000000 0 3 3 clock:60000000 2 spend 9 3 first:60000000 9 spend";
+    assert_eq!(eval(both), "0 1 1 49000000 49000000 2 9 0 0");
+    assert_eq!(server.cli(&["EXISTS", "j"]), "0");
+    assert_eq!(eval("j , 71000000 0 9 3 first:60000000 7 spend"), "0 0 2 120000000 60000000");
+    assert_eq!(eval("j , 131000000 0 9 3 first:60000000 0 check"), "0 0 5 0 60000000");
+    assert_eq!(eval("j , 131000000 0 9 3 first:60000000 9 refund"), "0 0 9 0 0");
+    assert_eq!(server.cli(&["EXISTS", "j"]), "0");
+    // Windows 7, 8, 9 and 10 of a calendar.
+    assert_eq!(eval("m , 250 0 5 5 month/1/UTC:7:100,200,350,400 4 spend"), "0 0 1 100 100");
+    assert_eq!(server.cli(&["GET", "m"]), "200 4 5 month/1/UTC:8:150");
+    assert_eq!(eval("m , 360 0 5 5 month/1/UTC:8:200,350,400,500 4 spend"), "0 0 1 40 40");
+    assert!(eval("m , 360 0 5 5 month/1/UTC:5:10,100,200,350 1 spend").starts_with("ERR the clock is not within"));
+    // Other numbers: what was used stays used, in a window that goes on.
+    assert_eq!(eval("k , 79000000 75000000 9 9 clock:40000000 0 check"), "0 0 7 0 1000000");
+    assert_eq!(eval("k , 80000000 80000000 9 9 clock:3600000000 1 check"), "0 0 6 0 3520000000");
+    assert!(eval("k , 0 0 1 1 clock:5 1").starts_with("ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM"));
+    assert!(eval("k , 0 0 1 1 clock:0 1 spend").starts_with("ERR no charge: 1 1 clock:0 1"));
+    assert!(eval("k , 0 0 1 1 clock:5 1 take").starts_with("ERR unknown mode take"));
+    // By the server's clock.
+    assert!(eval("t ,  0 2 2 first:60000000 1 spend").starts_with("0 0 1 0 60000000"));
+    assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
 }

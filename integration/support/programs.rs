@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Another process may take the port between our looking for it and nginx' binding it.
 const ATTEMPTS: usize = 5;
 
-const INSTALL: &str = "run `integration/install.sh test`";
+const INSTALL: &str = "run `integration/install.sh`";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
-use weir::doors::proxy::{
-    AcceptOptions, AccessLog, Admission, ConnectionLimits, DoorLimits, ProxyOptions, Routes, Timeouts, UpstreamOptions,
+use weir::doors::check::CheckOptions;
+use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyOptions};
+use weir::doors::http::{
+    AcceptOptions, AccessLog, Admission, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts, UpstreamOptions,
 };
+use weir::doors::proxy::ProxyOptions;
+use weir::doors::{DoorKind, DoorOptions};
 use weir::engine::client_address::TrustedProxies;
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -17,7 +21,7 @@ use weir::engine::reply::Generations;
 use weir::engine::rules::Rules;
 use weir::gate::Shared;
 use weir::metrics::Metrics;
-use weir::server::{MakeStore, Running, ServerOptions, start};
+use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
 use weir::store::memory::MemoryStore;
 use weir::store::{Clock, Store};
 
@@ -40,10 +44,15 @@ pub(crate) struct Setup {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) clock: Clock,
     pub(crate) store: Option<MakeStore>,
+    pub(crate) connection_age: ConnectionAge,
+    /// Whether there is a check door beside the proxy.
+    pub(crate) check: bool,
 }
 
 pub(crate) struct Weir {
     pub(crate) proxy: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    check: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     pub(crate) shared: Arc<Shared>,
     pub(crate) readiness: Arc<Readiness>,
@@ -65,6 +74,8 @@ impl Setup {
             access_log: None,
             clock: Clock::own(),
             store: None,
+            connection_age: ConnectionAge::default(),
+            check: false,
         }
     }
 
@@ -78,19 +89,34 @@ impl Setup {
         let local = MemoryStore::new(100_000);
         let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local));
         let readiness = Arc::new(Readiness::default());
+        let admission = Admission::new(self.connections, &metrics);
+        let front = FrontOptions {
+            accept: self.accept,
+            trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
+            clock: self.clock,
+            timeouts: self.timeouts,
+            limits: self.limits,
+            admission: admission.clone(),
+            access_log: self.access_log.clone(),
+        };
+        let envoy = EnvoyOptions {
+            front: front.clone(),
+            generations: Generations::default(),
+            address_sources: AddressSources::default(),
+            connection_age: self.connection_age,
+            readiness: readiness.clone(),
+        };
+        let check = CheckOptions { front: front.clone(), generations: Generations::default() };
+        let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), DoorOptions::Check(check)));
+        let proxy = ProxyOptions { front, upstream, generations: Generations::default() };
+        let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
-            proxy_address: "127.0.0.1:0".parse().unwrap(),
-            proxy: ProxyOptions {
-                upstream,
-                accept: self.accept,
-                trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
-                generations: Generations::default(),
-                clock: self.clock,
-                timeouts: self.timeouts,
-                admission: Admission::new(self.connections, &metrics),
-                access_log: self.access_log,
-                limits: self.limits,
-            },
+            doors: [(anywhere.clone(), DoorOptions::Proxy(proxy)), (anywhere, DoorOptions::Grpc(envoy))]
+                .into_iter()
+                .chain(check)
+                .collect(),
+            admission,
+            access_log: self.access_log,
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,
@@ -100,7 +126,9 @@ impl Setup {
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
         let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
         Weir {
-            proxy: running.proxy.tcp().unwrap(),
+            grpc: running.address(DoorKind::Grpc).and_then(ListenAddress::tcp).unwrap(),
+            proxy: running.address(DoorKind::Proxy).and_then(ListenAddress::tcp).unwrap(),
+            check: running.address(DoorKind::Check).and_then(ListenAddress::tcp),
             admin: running.admin.unwrap(),
             shared,
             readiness,
@@ -111,13 +139,19 @@ impl Setup {
 
 pub(crate) fn rules(text: &str) -> Rules {
     let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
-    let loaded = config::load(&source, &[], Fingerprinter::new((1, 2)), Micros(0));
+    let sources = config::Sources { limits: Some(source), ..config::Sources::default() };
+    let loaded = config::load(&sources, Fingerprinter::new((1, 2)), Micros(0));
     loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report))
 }
 
 impl Weir {
     pub(crate) fn connect(&self) -> Wire {
         Wire::connect(self.proxy)
+    }
+
+    /// A connection to the check door.
+    pub(crate) fn connect_check(&self) -> Wire {
+        Wire::connect(self.check.expect("a check door"))
     }
 
     /// A page of the admin door.

@@ -97,6 +97,15 @@ impl Weir {
         self.directory.path()
     }
 
+    /// Where a door listens, by its name in the log.
+    #[track_caller]
+    pub(crate) fn door(&self, name: &str) -> SocketAddr {
+        eventually("the door is open", || {
+            let log = self.log();
+            log.lines().find_map(|line| listening(line, name)).ok_or(log)
+        })
+    }
+
     /// What the process has logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
@@ -116,6 +125,11 @@ impl Weir {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal, such as `HUP`.

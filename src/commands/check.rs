@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::ExitCode;
-use crate::config::{self, Report};
+use crate::config::{self, Files, Report};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::store::Clock;
 
@@ -12,47 +12,45 @@ use crate::store::Clock;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Rules files, each validated by itself
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "envoy_ratelimit_config", value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// A file of overrides, read together with each of the rules files; repeatable
     #[arg(long, value_name = "FILE")]
     pub overrides: Vec<PathBuf>,
+    /// A file of envoyproxy/ratelimit, read together with each of the rules files, or alone if there are none; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub envoy_ratelimit_config: Vec<PathBuf>,
 }
 
 /// Runs the command: what is good goes to `out`, what is wrong to `err`. [`ExitCode::BadInput`]
 /// if any file has an error.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let mut overrides = Vec::with_capacity(args.overrides.len());
-    let mut exit = ExitCode::Success;
-    for path in &args.overrides {
-        match config::read(path) {
-            Ok(source) => overrides.push(source),
-            Err(problem) => {
-                write!(err, "{}", Report::of(problem))?;
-                exit = ExitCode::BadInput;
-            }
-        }
-    }
-    if exit != ExitCode::Success {
-        // Without all overrides the rules files would be found good or bad for the wrong reasons.
-        return Ok(exit);
-    }
     // Nothing is looked up in these rules, so the hash needs no secret.
     let fingerprinter = Fingerprinter::new((0, 0));
     let now = Clock::own().now();
-    for path in &args.files {
-        let source = match config::read(path) {
-            Ok(source) => source,
+    let mut exit = ExitCode::Success;
+    let files: Vec<Option<&PathBuf>> =
+        if args.files.is_empty() { vec![None] } else { args.files.iter().map(Some).collect() };
+    for limits in files {
+        let files = Files {
+            limits: limits.cloned(),
+            overrides: args.overrides.clone(),
+            envoy_ratelimit: args.envoy_ratelimit_config.clone(),
+        };
+        let sources = match files.read() {
+            Ok(sources) => sources,
             Err(problem) => {
                 write!(err, "{}", Report::of(problem))?;
                 exit = ExitCode::BadInput;
                 continue;
             }
         };
-        let loaded = config::load(&source, &overrides, fingerprinter, now);
+        let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
+        let name = named.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
+        let loaded = config::load(&sources, fingerprinter, now);
         write!(err, "{}", loaded.report)?;
         let Some(rules) = loaded.rules else {
-            writeln!(err, "{}: {}", source.name, counted(loaded.report.errors, "error"))?;
+            writeln!(err, "{name}: {}", counted(loaded.report.errors, "error"))?;
             exit = ExitCode::BadInput;
             continue;
         };
@@ -63,7 +61,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             warnings => format!(", {}", counted(warnings, "warning")),
         };
         let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
-        writeln!(out, "{}: ok, {limits}, {overrides}{warnings}", source.name)?;
+        writeln!(out, "{name}: ok, {limits}, {overrides}{warnings}")?;
     }
     Ok(exit)
 }
@@ -85,7 +83,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         std::fs::write(&path, rules).unwrap();
-        let mut args = Args { files: vec![path], overrides: Vec::new() };
+        let mut args = Args { files: vec![path], overrides: Vec::new(), envoy_ratelimit_config: Vec::new() };
         if let Some(text) = overrides {
             let path = directory.path().join("overrides.yaml");
             std::fs::write(&path, text).unwrap();
@@ -115,7 +113,8 @@ mod tests {
 
     #[test]
     fn missing_files_are_errors() {
-        let args = Args { files: vec!["/nonexistent/limits.yaml".into()], overrides: Vec::new() };
+        let files = vec!["/nonexistent/limits.yaml".into()];
+        let args = Args { files, overrides: Vec::new(), envoy_ratelimit_config: Vec::new() };
         let mut err = Vec::new();
         assert_eq!(run(&args, &mut Vec::new(), &mut err).unwrap(), ExitCode::BadInput);
         assert!(String::from_utf8(err).unwrap().contains("cannot be read"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::http2_flags::Http2Args;
 use super::values::parse_duration;
-use crate::doors::proxy::{DoorLimits, HeadLimits, Timeouts};
+use crate::doors::http::{DoorLimits, HeadLimits, Timeouts};
 use crate::engine::path::EscapedSlashes;
 
 /// What the proxy takes from a client, and how long it waits for it.

@@ -13,10 +13,10 @@ use crate::engine::fields::{self, Fields};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::identity::{Component, Source};
 use crate::engine::limit::{Limit, Missing};
-use crate::engine::matching::{HeaderTest, Match, Mismatch};
+use crate::engine::matching::{DescriptorMatch, EntryTest, HeaderTest, Match, Mismatch};
 use crate::engine::numbers::Allowance;
 use crate::engine::path::normalise;
-use crate::engine::request::{Request, host_of};
+use crate::engine::request::{Entry, Request, host_of};
 use crate::engine::rules::{Explanation, Rules};
 use crate::store::Clock;
 
@@ -24,10 +24,20 @@ use crate::store::Clock;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The method
-    method: String,
+    #[arg(required_unless_present = "domain")]
+    method: Option<String>,
 
     /// The URL, absolute (`http://host/path?query`) or from the path on
-    url: String,
+    #[arg(required_unless_present = "domain")]
+    url: Option<String>,
+
+    /// The domain that the rate limit service is asked about, instead of a method and a URL
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["method", "headers", "ip", "tls_subject"])]
+    domain: Option<String>,
+
+    /// An entry of the descriptor, `key=value`, or one of `ext_authz`'s context extensions; repeatable, in their order
+    #[arg(long = "descriptor", value_name = "ENTRY", value_parser = parse_entry)]
+    descriptor: Vec<(String, String)>,
 
     /// A field of the request, `name: value`; repeatable
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = parse_header)]
@@ -57,10 +67,12 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let now = Clock::own().now();
     let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
-    let uri: Uri = match args.url.parse() {
+    let uri: Uri = match args.url.as_deref().unwrap_or_default().parse() {
         Ok(uri) => uri,
+        // With a domain there is none.
+        Err(_) if args.url.is_none() => Uri::default(),
         Err(error) => {
-            writeln!(err, "error: `{}` is no URL: {error}", args.url)?;
+            writeln!(err, "error: `{}` is no URL: {error}", args.url.as_deref().unwrap_or_default())?;
             return Ok(ExitCode::BadInput);
         }
     };
@@ -73,9 +85,29 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     };
     let path = normalise(uri.path());
     let client = TrustedProxies::new(args.trusted_proxies.clone()).client(args.ip, &headers);
-    let (method, query, tls_subject) = (args.method.as_str(), uri.query(), args.tls_subject.as_deref());
-    let request = Request { method, host: &host, path: &path, query, headers: &headers, client, tls_subject, now };
-    writeln!(out, "{} {host}{path} from {client}", args.method)?;
+    let descriptor: Vec<Entry<'_>> = args.descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+    let request = Request {
+        method: args.method.as_deref().unwrap_or_default(),
+        host: &host,
+        path: &path,
+        query: uri.query(),
+        headers: &headers,
+        client: Some(client),
+        tls_subject: args.tls_subject.as_deref(),
+        domain: None,
+        descriptor: &descriptor,
+        now,
+    };
+    let request = match args.domain.as_deref() {
+        None => {
+            writeln!(out, "{} {host}{path} from {client}", request.method)?;
+            request
+        }
+        Some(domain) => {
+            writeln!(out, "a descriptor of {} in domain {domain}", entries(&descriptor))?;
+            Request { domain: Some(domain), path: "", client: None, ..request }
+        }
+    };
     match rules.explain(&request) {
         Ok(explanations) => {
             for (limit, explanation) in rules.limits().iter().zip(explanations) {
@@ -88,6 +120,18 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             Ok(ExitCode::BadInput)
         }
     }
+}
+
+fn entries(descriptor: &[Entry<'_>]) -> String {
+    match descriptor {
+        [] => "no entries".to_owned(),
+        entries => entries.iter().map(|Entry { key, value }| format!("{key}={value}")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn parse_entry(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("an entry is written `key=value`")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn parse_header(text: &str) -> Result<(String, String), String> {
@@ -108,6 +152,14 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
         Explanation::Off => format!("{name}: does not apply\n  because   mode is off\n"),
         Explanation::Unmatched(mismatch) => {
             format!("{name}: does not apply\n  because   {}\n", unmatched(&limit.conditions, request, *mismatch))
+        }
+        Explanation::Outranked => {
+            format!(
+                "{name}: does not apply\n  because   a rule for this value, or an earlier pattern, goes before it\n"
+            )
+        }
+        Explanation::Undescribed => {
+            format!("{name}: does not apply\n  because   it speaks neither of a domain nor of a descriptor\n")
         }
         Explanation::Lacking(component) => {
             let lacking = limit.by.get(*component).map_or_else(String::new, source);
@@ -178,11 +230,48 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
                 request.header(header.name.as_str()).map_or_else(|| "absent".into(), |value| format!("`{value}`"));
             format!("the header `{}` is {found}, the limit wants it {wanted}", header.name)
         }),
+        Mismatch::Domain => {
+            let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
+            format!("the domain is {domain}, the limit covers {}", conditions.domains.join(", "))
+        }
+        Mismatch::Entry(place) => entry_unmatched(&conditions.descriptor, request, place),
         Mismatch::Network => {
             let networks: Vec<String> = conditions.networks.iter().map(ToString::to_string).collect();
-            format!("the client is {}, the limit covers {}", request.client, networks.join(", "))
+            let client = request.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
+            format!("the client is {client}, the limit covers {}", networks.join(", "))
         }
     }
+}
+
+fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
+    let wanted = conditions.entries().get(place);
+    let found = match conditions {
+        DescriptorMatch::Each(_) => wanted.and_then(|wanted| request.entry(&wanted.key)),
+        DescriptorMatch::Whole(path) => {
+            let given = request.descriptor.get(place);
+            match (wanted, given) {
+                (None, Some(entry)) => {
+                    return format!("the descriptor goes on with `{}` after entry {place}", entry.key);
+                }
+                (Some(wanted), Some(entry)) if wanted.key != entry.key => {
+                    return format!("entry {} is `{}`, the limit wants `{}`", place + 1, entry.key, wanted.key);
+                }
+                (Some(_), Some(entry)) => Some(entry.value),
+                (_, None) => {
+                    return format!("the descriptor has {}, the limit wants {}", request.descriptor.len(), path.len());
+                }
+            }
+        }
+    };
+    let Some(wanted) = wanted else { return String::new() };
+    let found = found.map_or_else(|| "absent".to_owned(), |value| format!("`{value}`"));
+    let test = match &wanted.test {
+        EntryTest::Present(true) => "to be there".to_owned(),
+        EntryTest::Present(false) => "to be absent".to_owned(),
+        EntryTest::Value(value) => format!("to be `{value}`"),
+        EntryTest::Glob(glob) => format!("to fit `{glob}`"),
+    };
+    format!("the entry `{}` is {found}, the limit wants it {test}", wanted.key)
 }
 
 fn source(component: &Component) -> String {
@@ -196,5 +285,6 @@ fn source(component: &Component) -> String {
         Source::Cookie(name) => format!("cookie `{name}`"),
         Source::TlsSubject => "subject of a client's certificate".into(),
         Source::PathParameter { name, .. } => format!("path parameter `{name}`"),
+        Source::Descriptor(key) | Source::Entry { key, .. } => format!("entry `{key}` of the descriptor"),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::doors::proxy::{
+use crate::doors::http::{
     AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS,
 };
 use crate::engine::client_address::TrustedProxies;

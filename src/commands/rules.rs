@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::config::{self, Loaded, Report};
+use clap::builder::BoolishValueParser;
+
+use crate::config::{self, Files, Loaded, Report};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::numbers::Micros;
 use crate::engine::rules::Rules;
@@ -12,16 +14,35 @@ use crate::engine::rules::Rules;
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {
-    /// The rules file
-    #[arg(long, value_name = "FILE", env = "WEIR_LIMITS", default_value = "limits.yaml")]
-    pub(super) limits: PathBuf,
+    /// The rules file [default: limits.yaml, or none beside --envoy-ratelimit-config]
+    #[arg(long, value_name = "FILE", env = "WEIR_LIMITS")]
+    limits: Option<PathBuf>,
 
     /// A file of overrides, beside those in the rules file; repeatable
     #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES", value_delimiter = ',')]
-    pub(super) overrides: Vec<PathBuf>,
+    overrides: Vec<PathBuf>,
+
+    /// A file of envoyproxy/ratelimit with the rules of one domain; repeatable
+    #[arg(long, value_name = "FILE", env = "WEIR_ENVOY_RATELIMIT_CONFIG", value_delimiter = ',')]
+    envoy_ratelimit_config: Vec<PathBuf>,
+
+    /// Refuse nothing: every limit counts and reports as with `mode: shadow`
+    #[arg(long, value_name = "BOOL", env = "WEIR_SHADOW", value_parser = BoolishValueParser::new(), num_args = 0..=1,
+        require_equals = true, default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    pub(super) shadow: bool,
 }
 
 impl RulesArgs {
+    /// The files to read.
+    pub(super) fn files(&self) -> Files {
+        let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from("limits.yaml"));
+        Files {
+            limits: self.limits.clone().or_else(default),
+            overrides: self.overrides.clone(),
+            envoy_ratelimit: self.envoy_ratelimit_config.clone(),
+        }
+    }
+
     /// Reads and compiles the rules, and prints every mistake; `None` if there is one.
     pub(super) fn load(
         &self,
@@ -29,15 +50,11 @@ impl RulesArgs {
         now: Micros,
         err: &mut dyn Write,
     ) -> io::Result<Option<Rules>> {
-        let read = || {
-            let overrides = self.overrides.iter().map(|path| config::read(path)).collect::<Result<Vec<_>, _>>()?;
-            Ok((config::read(&self.limits)?, overrides))
-        };
-        let loaded = match read() {
-            Ok((limits, overrides)) => config::load(&limits, &overrides, fingerprinter, now),
+        let loaded = match self.files().read() {
+            Ok(sources) => config::load(&sources, fingerprinter, now),
             Err(problem) => Loaded { rules: None, report: Report::of(problem) },
         };
         write!(err, "{}", loaded.report)?;
-        Ok(loaded.rules)
+        Ok(if self.shadow { loaded.rules.map(Rules::in_shadow) } else { loaded.rules })
     }
 }

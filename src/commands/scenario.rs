@@ -238,7 +238,8 @@ fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
 fn compile(limits: &Value, effective_from: Micros) -> Result<Rules, String> {
     let text = Value::Object(Map::from_iter([("limits".to_owned(), limits.clone())])).to_string();
     let source = config::Source { name: "limits".into(), text };
-    let loaded = config::load(&source, &[], FINGERPRINTER, effective_from);
+    let sources = config::Sources { limits: Some(source), ..config::Sources::default() };
+    let loaded = config::load(&sources, FINGERPRINTER, effective_from);
     loaded.rules.ok_or_else(|| {
         let problems = loaded.report.problems.iter().filter(|problem| problem.severity == Severity::Error);
         let messages: Vec<&str> = problems.map(|problem| problem.message.as_str()).collect();

@@ -1,4 +1,4 @@
-//! `weir serve`: the proxy and the admin door.
+//! `weir serve`: the doors of the workers and the admin door.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::door_flags::DoorArgs;
+use super::doors::{DoorsArgs, NO_DOOR};
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
@@ -17,14 +18,14 @@ use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::proxy::ProxyOptions;
+use crate::doors::http::FrontOptions;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
 use crate::server::reload::{Reloaded, Reloader, seconds};
-use crate::server::{self, ListenAddress, MakeStore, ServerOptions};
+use crate::server::{self, MakeStore, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 
@@ -32,9 +33,8 @@ use crate::store::memory::MemoryStore;
 /// beats a variable, and a variable beats the file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1
-    #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
-    proxy: ListenAddress,
+    #[command(flatten)]
+    doors: DoorsArgs,
 
     /// The address of /metrics, /healthz and /readyz
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
@@ -80,20 +80,25 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
+        if upstream.is_none() && !args.doors.has_another() {
+            return Err(NO_DOOR.to_owned());
+        }
+        let address_sources = args.doors.address_sources()?;
         args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
-        Ok((generations, upstream, plan))
+        Ok((generations, upstream, address_sources, plan))
     });
-    let (generations, (upstream, mut upstream_tls), plan) = match checked {
+    let (generations, upstream, address_sources, plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
             return Ok(ExitCode::Usage);
         }
     };
+    let (upstream, mut upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
     let (mut reloader, loaded) =
-        Reloader::start(args.rules.limits.clone(), args.rules.overrides.clone(), random_fingerprinter(), clock.clone());
+        Reloader::start(args.rules.files(), args.rules.shadow, random_fingerprinter(), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
     let metrics = match Metrics::new() {
@@ -134,23 +139,26 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         Err(error) => return could_not_start(err, &error),
     };
     let trusted_proxies = TrustedProxies::new(args.trusted_proxies.clone());
+    let admission = args.process.admission(&trusted_proxies, shared.metrics());
+    let front = FrontOptions {
+        accept,
+        trusted_proxies,
+        clock,
+        timeouts: args.door.timeouts(
+            args.upstream.connect_timeout,
+            args.upstream.response_timeout,
+            args.upstream.upstream_idle_timeout,
+        ),
+        limits: args.door.limits(),
+        admission: admission.clone(),
+        access_log: access_log.clone(),
+    };
+    let metrics = shared.metrics();
+    let doors = args.doors.options(&front, upstream, generations, address_sources, &readiness, metrics);
     let options = ServerOptions {
-        proxy_address: args.proxy.clone(),
-        proxy: ProxyOptions {
-            upstream,
-            accept,
-            admission: args.process.admission(&trusted_proxies, shared.metrics()),
-            trusted_proxies,
-            generations,
-            clock,
-            timeouts: args.door.timeouts(
-                args.upstream.connect_timeout,
-                args.upstream.response_timeout,
-                args.upstream.upstream_idle_timeout,
-            ),
-            limits: args.door.limits(),
-            access_log,
-        },
+        doors,
+        admission,
+        access_log,
         admin_address: Some(args.admin),
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 
 use super::values::{parse_duration, parse_network};
-use crate::doors::proxy::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
+use crate::doors::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
 use crate::metrics::Metrics;
 
 /// How connections are taken from clients.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::config;
+use crate::engine::duration;
 
 /// A duration as in the rules: `20ms`, `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -15,7 +15,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// As [`parse_duration`], for what may take no time.
 pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
-    match config::parse_duration(text) {
+    match duration::parse(text) {
         Ok(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
         Err((wrong, right)) => Err(format!("{wrong}; {right}")),
     }

@@ -14,7 +14,7 @@ use crate::engine::path::Pattern;
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
 /// The fields of a component that is a map.
-pub(super) const KEYS: [&str; 7] = ["header", "query", "cookie", "path", "host", "tls", "as"];
+pub(super) const KEYS: [&str; 8] = ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as"];
 
 /// What `tls` can be: of a client's certificate only its subject makes an id.
 pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
@@ -100,7 +100,7 @@ fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, 
 
 fn unknown_word(word: &str, place: Place, findings: &mut Findings) -> Reported {
     let help = match word {
-        "header" | "query" | "cookie" => format!("write `{{ {word}: NAME }}`"),
+        "header" | "query" | "cookie" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
         word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
         word => nearest(word, WORDS).map_or_else(
@@ -123,13 +123,14 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
     let given: Vec<_> = KEYS.iter().filter(|name| **name != "as").filter_map(|name| fields.get(name)).collect();
     let [(key, value)] = given[..] else {
         let message = format!("a component has one source, this has {}", given.len());
-        let help = "write one of header, query, cookie, path, host, tls; several components make a list";
+        let help = "write one of header, query, cookie, path, host, tls, descriptor; several components make a list";
         return Err(findings.error(node.place, message, help));
     };
     let source = match key.text.as_str() {
         "header" => Source::Header(header_name(value, findings)?),
         "query" => Source::Query(name(value, findings)?),
         "cookie" => Source::Cookie(name(value, findings)?),
+        "descriptor" => Source::Descriptor(name(value, findings)?),
         "tls" => choice(value, &TLS, findings).map(|()| Source::TlsSubject)?,
         "host" => {
             if !truth(value, findings)? {

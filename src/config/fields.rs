@@ -7,8 +7,7 @@ use crate::engine::numbers::EXACT;
 
 /// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 8] =
-    ["elevated", "aligned", "timezone", "cost_from_response", "domain", "descriptor", "when", "activations_per_month"];
+pub(super) const NOT_YET: [&str; 4] = ["elevated", "cost_from_response", "when", "activations_per_month"];
 
 /// The fields of one map.
 #[derive(Clone, Copy)]
@@ -20,16 +19,28 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The fields of `node`, which should be a map with these `known` keys; `what` names it.
     pub(super) fn of(node: &'n Node, what: &str, known: &[&str], findings: &mut Findings) -> Result<Self, Reported> {
+        let fields = Self::sparse(node, what, known, findings)?;
+        for (key, value) in fields.entries {
+            if known.contains(&key.text.as_str()) && value.is_null() {
+                findings.error(key.place, format!("{} has no value", quoted(&key.text)), "give one or remove the key");
+            }
+        }
+        Ok(fields)
+    }
+
+    /// As [`Self::of`], for files of others in which a key without a value is as good as none.
+    pub(super) fn sparse(
+        node: &'n Node,
+        what: &str,
+        known: &[&str],
+        findings: &mut Findings,
+    ) -> Result<Self, Reported> {
         let Value::Map(entries) = &node.value else {
             let message = format!("{what} is a map, this is {}", node.kind());
             return Err(findings.error(node.place, message, format!("its fields are {}", list(known))));
         };
-        for (key, value) in entries {
-            if !known.contains(&key.text.as_str()) {
-                unknown(key, what, known, findings);
-            } else if value.is_null() {
-                findings.error(key.place, format!("{} has no value", quoted(&key.text)), "give one or remove the key");
-            }
+        for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
+            unknown(key, what, known, findings);
         }
         Ok(Self { entries, place: node.place })
     }

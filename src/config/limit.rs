@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 
+use super::algorithm::{Style, WindowStyle, algorithm};
 use super::by;
-use super::fields::{Fields, choice, text, whole};
+use super::fields::{Fields, choice, text, truth, whole};
 use super::matching;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
+use crate::engine::identity::{Component, Source};
 use crate::engine::limit::{Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::numbers::Allowance;
 
 /// The fields of a limit.
-pub(super) const KEYS: [&str; 15] = [
+pub(super) const KEYS: [&str; 19] = [
     "match",
     "by",
     "burst",
@@ -27,19 +29,16 @@ pub(super) const KEYS: [&str; 15] = [
     "enforce_for",
     "missing",
     "on_store_error",
+    "per_call",
     "short",
     "algorithm",
+    "aligned",
+    "timezone",
+    "resets_on",
 ];
 
 /// The fields of a `cost` that the request says itself.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
-
-/// The algorithms of this version. Both names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: [&str; 2] = ["gcra", "token_bucket"];
-
-/// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: [&str; 6] =
-    ["fixed_window", "sliding_log", "sliding_window", "concurrency", "queue", "script"];
 
 /// The words of `mode`.
 pub(super) const MODES: [(&str, LimitMode); 3] =
@@ -73,6 +72,8 @@ pub(super) struct Draft {
     pub(super) by_is_known: bool,
     /// How many regular expressions its overrides have.
     pub(super) regexes: usize,
+    /// How its tokens come back, and those of its overrides; `None` if that has a mistake.
+    pub(super) style: Option<Style>,
     /// Whether what it allows is what the file says.
     numbers_are_known: bool,
     short: Option<Place>,
@@ -135,7 +136,8 @@ impl Limits {
     pub(super) fn warn_of_idle(&self, findings: &mut Findings) {
         for draft in &self.drafts {
             let limit = &draft.limit;
-            if draft.numbers_are_known && limit.allowance == Allowance::Disabled && limit.overrides.is_empty() {
+            let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
+            if draft.numbers_are_known && !applies {
                 let message = format!("{} applies to nothing: it has no numbers and no overrides", quoted(&limit.name));
                 findings.warning(draft.place, message, "give it `count` and `period`, or overrides");
             }
@@ -171,6 +173,7 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         place: key.place,
         by_is_known: false,
         regexes: 0,
+        style: None,
         numbers_are_known: false,
         short: None,
     };
@@ -187,7 +190,15 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         let by = fields.read("by", findings, |node, findings| by::parse(node, paths, findings));
         draft.by_is_known = by.is_ok();
         limit.by = by.ok().flatten().unwrap_or(limit.by);
-        let allowance = numbers::allowance(&fields, interner, findings);
+        if draft.by_is_known && !limit.conditions.domains.is_empty() {
+            draft.by_is_known = check_by_of_domain(&fields, &limit.by, key.place, findings).is_ok();
+        }
+        let style = fields.read("algorithm", findings, algorithm);
+        draft.style = style.and_then(|style| Style::of(&fields, &style.unwrap_or_default(), findings)).ok();
+        // With the algorithm in doubt the numbers are checked as those that may say the most.
+        limit.windows = draft.style.as_ref().and_then(Style::aligned);
+        let style = draft.style.clone().unwrap_or_else(|| Style::FixedWindow(WindowStyle::default()));
+        let allowance = numbers::allowance(&fields, &style, interner, findings);
         draft.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         draft.short = fields.get("short").map(|(_, node)| node.place);
@@ -195,6 +206,23 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
     }
     draft.limit = limit;
     draft
+}
+
+/// Refuses ids that no request of the rate limit service can have: all that it tells is in the descriptor.
+fn check_by_of_domain(
+    fields: &Fields<'_>,
+    by: &[Component],
+    name: Place,
+    findings: &mut Findings,
+) -> Result<(), Reported> {
+    if by.iter().all(|component| matches!(component.source, Source::Descriptor(_))) {
+        return Ok(());
+    }
+    let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";
+    Err(match fields.get("by") {
+        Some((_, by)) => findings.error(by.place, "with `domain` only entries of the descriptor can make an id", help),
+        None => findings.error(name, "a limit with `domain` needs `by`: the client's address is not told", help),
+    })
 }
 
 /// Reads the fields that have defaults; one that is wrong keeps its default and has been reported.
@@ -219,11 +247,12 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(policy)) = policy {
         limit.on_store_error = policy;
     }
+    if let Ok(Some(per_call)) = fields.read("per_call", findings, truth) {
+        limit.per_call = per_call;
+    }
     if let Ok(Some(short)) = fields.read("short", findings, short) {
         limit.short = short;
     }
-    // GCRA is all there is, so its names need no place in the engine.
-    let _ = fields.read("algorithm", findings, algorithm);
 }
 
 fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
@@ -287,13 +316,4 @@ fn short(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
         return Err(findings.error(node.place, format!("{} is no short name", quoted(short)), help));
     }
     Ok(short.to_owned())
-}
-
-fn algorithm(node: &Node, findings: &mut Findings) -> Result<(), Reported> {
-    let given = text(node, findings)?;
-    if ALGORITHMS_NOT_YET.contains(&given) {
-        let message = format!("`algorithm: {given}` is not supported by this version of Weir");
-        return Err(findings.error(node.place, message, "known are `gcra` and `token_bucket`"));
-    }
-    choice(node, &ALGORITHMS.map(|name| (name, ())), findings)
 }

@@ -1,12 +1,13 @@
 //! The files as a whole: `limits`, `overrides`, and what they make together.
 
+use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
 use super::numbers::Interner;
 use super::overrides::Reading;
 use super::problem::{Findings, Place, Report, Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Opened, Reader, Seen};
-use super::{Loaded, Source};
+use super::{Loaded, Sources};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::numbers::Micros;
 use crate::engine::rules::Rules;
@@ -23,32 +24,46 @@ struct Loader {
     files: Vec<String>,
 }
 
-/// Makes rules of a rules file and files of overrides. Everything that is wrong with any of them is in the report;
-/// there are rules if none of it is an error.
+/// Makes rules of all files together. Everything that is wrong with any of them is in the report; there are rules if none
+/// of it is an error.
 ///
 /// `effective_from` is the wall clock: when the numbers take effect, and what `until` is compared with for a warning.
-pub fn load(limits: &Source, overrides: &[Source], fingerprinter: Fingerprinter, effective_from: Micros) -> Loaded {
-    let files = std::iter::once(limits).chain(overrides).map(|source| source.name.clone()).collect();
+pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> Loaded {
+    // Overrides name the files that they stand in: that of the limits has the number 0, whether or not there is one.
+    let limits_name = sources.limits.as_ref().map_or("", |source| source.name.as_str());
+    let overrides_names = sources.overrides.iter().map(|source| source.name.as_str());
+    let files = std::iter::once(limits_name).chain(overrides_names).map(str::to_owned).collect();
     let mut loader =
         Loader { limits: Limits::default(), interner: Interner::default(), fingerprinter, effective_from, files };
-    let mut findings = Findings::new(&limits.name);
+    let mut findings = Findings::new(limits_name);
     // A text that cannot be read to its end has its complaint among the findings, like everything else.
-    let (Ok(()) | Err(Reported)) = loader.rules_file(&limits.text, &mut findings);
-    let mut others = Vec::with_capacity(overrides.len());
-    for (source, file) in overrides.iter().zip(1..) {
+    if let Some(limits) = &sources.limits {
+        let (Ok(()) | Err(Reported)) = loader.rules_file(&limits.text, &mut findings);
+    }
+    let mut others = Vec::with_capacity(sources.overrides.len() + sources.envoy_ratelimit.len());
+    for (source, file) in sources.overrides.iter().zip(1..) {
         let mut findings = Findings::new(&source.name);
         let (Ok(()) | Err(Reported)) = loader.overrides_file(&source.text, file, &mut findings);
         others.push(findings);
     }
     loader.finish(&mut findings);
+    let mut domains = Domains::after(loader.limits.drafts.len());
+    for source in &sources.envoy_ratelimit {
+        let mut findings = Findings::new(&source.name);
+        let (Ok(()) | Err(Reported)) = domains.add(&source.name, &source.text, &mut findings);
+        others.push(findings);
+    }
 
     let mut report = Report::default();
-    report.add(findings, &limits.text);
-    for (findings, source) in others.into_iter().zip(overrides) {
+    report.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
+    for (findings, source) in others.into_iter().zip(sources.overrides.iter().chain(&sources.envoy_ratelimit)) {
         report.add(findings, &source.text);
     }
-    let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).collect();
-    let rules = (report.errors == 0).then(|| Rules::new(limits, fingerprinter, effective_from, loader.files));
+    let rules = (report.errors == 0).then(|| {
+        let drafts = loader.limits.drafts.into_iter().map(|draft| draft.limit);
+        let limits = drafts.chain(domains.limits).collect();
+        Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(domains.trees)
+    });
     Loaded { rules, report }
 }
 

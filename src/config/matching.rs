@@ -10,14 +10,18 @@ use super::fields::{Fields, one_or_more, text, truth};
 use super::problem::{Findings, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
-use crate::engine::matching::{HeaderMatch, HeaderTest, HostPattern, Match};
+use crate::engine::glob::Glob;
+use crate::engine::matching::{DescriptorMatch, EntryMatch, EntryTest, HeaderMatch, HeaderTest, HostPattern, Match};
 use crate::engine::path::Pattern;
 
 /// The fields of `match`.
-pub(super) const KEYS: [&str; 5] = ["methods", "host", "path", "headers", "cidr"];
+pub(super) const KEYS: [&str; 7] = ["methods", "host", "path", "headers", "cidr", "domain", "descriptor"];
 
 /// The conditions on one header.
 pub(super) const HEADER_KEYS: [&str; 4] = ["value", "prefix", "regex", "present"];
+
+/// The conditions on one entry of a descriptor.
+pub(super) const ENTRY_KEYS: [&str; 3] = ["value", "glob", "present"];
 
 /// Methods that are registered (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
 const METHODS: [&str; 16] = [
@@ -56,12 +60,23 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
     let paths = fields.read("path", findings, |node, findings| each(node, findings, path));
     let headers = fields.read("headers", findings, headers);
     let networks = fields.read("cidr", findings, |node, findings| each(node, findings, network));
+    let domains = fields.read("domain", findings, |node, findings| each(node, findings, domain));
+    let entries = fields.read("descriptor", findings, entries);
     let paths_are_known = paths.is_ok();
     conditions.methods = methods.ok().flatten().unwrap_or_default();
     conditions.hosts = hosts.ok().flatten().unwrap_or_default();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
     conditions.headers = headers.ok().flatten().unwrap_or_default();
     conditions.networks = networks.ok().flatten().unwrap_or_default();
+    conditions.domains = domains.ok().flatten().unwrap_or_default();
+    conditions.descriptor = DescriptorMatch::Each(entries.ok().flatten().unwrap_or_default());
+    if let Some((key, _)) = fields.get("domain") {
+        let unknown = ["methods", "host", "path", "headers", "cidr"].into_iter().find_map(|name| fields.get(name));
+        if let Some((other, _)) = unknown {
+            let message = format!("`{}` and `domain` together never match", other.text);
+            findings.error(key.place, message, "the rate limit service is told of a request only its descriptor");
+        }
+    }
     Conditions { conditions, paths_are_known }
 }
 
@@ -127,6 +142,66 @@ fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Rep
         }
     }
     outcome.map(|()| found)
+}
+
+fn domain(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let domain = text(node, findings)?;
+    if domain.is_empty() {
+        return Err(findings.error(node.place, "a domain is empty", "write the `domain` of the gateway's filter"));
+    }
+    Ok(domain.to_owned())
+}
+
+fn entries(node: &Node, findings: &mut Findings) -> Result<Vec<EntryMatch>, Reported> {
+    let Value::Map(entries) = &node.value else {
+        let message = format!("`descriptor` is a map, this is {}", node.kind());
+        return Err(findings.error(node.place, message, "write `descriptor: { tenant: acme }`"));
+    };
+    if entries.is_empty() {
+        return Err(findings.error(node.place, "the map is empty", "give an entry or remove the key"));
+    }
+    let read: Vec<_> = entries.iter().map(|(key, value)| entry(key, value, findings)).collect();
+    read.into_iter().collect()
+}
+
+/// One entry. Unlike those of headers its value is compared as it is, spaces included.
+fn entry(key: &Key, node: &Node, findings: &mut Findings) -> Result<EntryMatch, Reported> {
+    let exact_or_glob =
+        |text: &str| Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob);
+    let test = match &node.value {
+        Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
+            let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
+            return Err(findings.error(node.place, "is this a value or whether the entry is there?", help));
+        }
+        Value::Scalar { .. } if node.is_null() => {
+            let help = "write `{ present: true }`, or `\"\"` for an empty value";
+            return Err(findings.error(key.place, format!("{} has no value", quoted(&key.text)), help));
+        }
+        Value::Scalar { text, .. } => exact_or_glob(text),
+        _ => entry_test(node, findings)?,
+    };
+    Ok(EntryMatch { key: key.text.clone(), test })
+}
+
+fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
+    let fields = Fields::of(node, "a condition on an entry", &ENTRY_KEYS, findings)?;
+    let given: Vec<_> = ENTRY_KEYS.iter().filter_map(|name| fields.get(name)).collect();
+    let [(key, given)] = given[..] else {
+        let message = format!("an entry has one condition, this has {}", given.len());
+        return Err(findings.error(node.place, message, "write one of value, glob, present"));
+    };
+    Ok(match key.text.as_str() {
+        "value" => EntryTest::Value(text(given, findings)?.to_owned()),
+        "glob" => {
+            let written = text(given, findings)?;
+            let glob = Glob::parse(written);
+            EntryTest::Glob(glob.ok_or_else(|| {
+                let message = format!("{} has no `*`", quoted(written));
+                findings.error(given.place, message, "write `value:` for a text without one")
+            })?)
+        }
+        _ => EntryTest::Present(truth(given, findings)?),
+    })
 }
 
 fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch, Reported> {

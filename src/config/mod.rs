@@ -1,10 +1,12 @@
-//! The files `limits.yaml` and its overrides, turned into [`Rules`]: every mistake at once, each with its place.
+//! The files `limits.yaml`, its overrides and those of envoyproxy/ratelimit, turned into [`Rules`]: every mistake at once,
+//! each with its place.
 //!
 //! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry
 //! becomes values of the engine, and whatever is wrong goes into a [`Report`]; the rules load if it has no errors.
 
+mod algorithm;
 mod by;
-mod duration;
+mod envoy_ratelimit;
 mod fields;
 mod instant;
 mod limit;
@@ -25,10 +27,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-pub use duration::parse as parse_duration;
 pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
-pub use reload::{Change, Look, Sources, Watcher};
+pub use reload::{Change, Files, Look, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use settings::{Setting, settings};
 

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::duration;
-use super::fields::{Fields, text, truth, whole};
+use super::algorithm::{Period, Style, calendar, period};
+use super::fields::{Fields, truth, whole};
 use super::problem::{Findings, Place, Reported};
 use super::yaml::{Node, Value};
-use crate::engine::numbers::Allowance;
-use crate::engine::numbers::{EXACT, Numbers, NumbersError};
+use crate::engine::calendar::MOST_WINDOWS_AHEAD;
+use crate::engine::numbers::{Allowance, EXACT, Numbers, NumbersError};
 
 /// The fields that say how much.
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
@@ -37,13 +37,14 @@ impl Interner {
 /// What the fields allow; [`Allowance::Disabled`] if they say nothing about it.
 pub(super) fn allowance(
     fields: &Fields<'_>,
+    style: &Style,
     interner: &mut Interner,
     findings: &mut Findings,
 ) -> Result<Allowance, Reported> {
     let unlimited = fields.read("unlimited", findings, truth);
     let deny = fields.read("deny", findings, truth);
     let given = KEYS.iter().take(4).find_map(|name| fields.get(name).map(|(key, _)| key));
-    let windows = windows(fields, findings);
+    let windows = windows(fields, style, findings);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let flag = match (unlimited, deny) {
         (true, true) => return Err(two_things(fields.place, "`unlimited: true` and `deny: true`", findings)),
@@ -65,9 +66,22 @@ fn two_things(place: Place, what: &str, findings: &mut Findings) -> Reported {
     findings.error(place, format!("{what} contradict each other"), "keep one of them")
 }
 
-fn windows(fields: &Fields<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    let windows = rates(fields, style, findings)?;
+    for name in ["timezone", "resets_on"] {
+        let idle = !windows.is_empty() && !windows.iter().any(Numbers::is_calendar);
+        if let Some((key, _)) = fields.get(name).filter(|_| idle) {
+            let message = format!("`{name}` needs `period: month`, or `year` with a time zone");
+            let help = "other periods are plain spans; remove it";
+            return Err(findings.error(key.place, message, help));
+        }
+    }
+    Ok(windows)
+}
+
+fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
     let Some((_, rates)) = fields.get("rates") else {
-        return Ok(window(fields, false, findings)?.into_iter().collect());
+        return Ok(window(fields, style, false, findings)?.into_iter().collect());
     };
     if let Some((key, _)) = WINDOW_KEYS.iter().find_map(|name| fields.get(name)) {
         let message = format!("`{}` and `rates` contradict each other", key.text);
@@ -86,7 +100,7 @@ fn windows(fields: &Fields<'_>, findings: &mut Findings) -> Result<Vec<Numbers>,
         .iter()
         .map(|item| {
             let fields = Fields::of(item, "one of the `rates`", &WINDOW_KEYS, findings)?;
-            let window = window(&fields, true, findings)?;
+            let window = window(&fields, style, true, findings)?;
             window.ok_or_else(|| findings.error(item.place, "a window needs `count` and `period`", ""))
         })
         .collect();
@@ -94,7 +108,12 @@ fn windows(fields: &Fields<'_>, findings: &mut Findings) -> Result<Vec<Numbers>,
 }
 
 /// One window, or nothing if none of its fields is there.
-fn window(fields: &Fields<'_>, must_refill: bool, findings: &mut Findings) -> Result<Option<Numbers>, Reported> {
+fn window(
+    fields: &Fields<'_>,
+    style: &Style,
+    must_refill: bool,
+    findings: &mut Findings,
+) -> Result<Option<Numbers>, Reported> {
     let burst = fields.read("burst", findings, |node, findings| positive(node, NumbersError::Burst, findings));
     let count = fields.read("count", findings, |node, findings| positive(node, NumbersError::Count, findings));
     let period = fields.read("period", findings, period);
@@ -105,7 +124,23 @@ fn window(fields: &Fields<'_>, must_refill: bool, findings: &mut Findings) -> Re
             return Err(findings.error(burst_place, "a window needs `count` and `period`", "add both"));
         }
         (Some(burst), None, None) => Numbers::fixed(burst),
-        (burst, Some(count), Some(period)) => Numbers::new(burst.unwrap_or(count), count, period),
+        (burst, Some(count), Some(period)) => {
+            let burst = burst.unwrap_or(count);
+            match (style, period) {
+                (Style::Gcra, Period::Span(period)) => Numbers::new(burst, count, period),
+                (Style::FixedWindow(style), Period::Span(period)) => {
+                    Numbers::windows(burst, count, period, style.aligned)
+                }
+                (Style::Gcra, _) => {
+                    let (place, help) =
+                        (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
+                    return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
+                }
+                (Style::FixedWindow(style), period) => {
+                    Numbers::calendar(burst, count, calendar(fields, style, period, findings)?)
+                }
+            }
+        }
         (_, Some(_), None) => {
             let help = "add `period`, such as `period: 1s`";
             return Err(findings.error(count_place, "`count` without `period`", help));
@@ -117,8 +152,12 @@ fn window(fields: &Fields<'_>, must_refill: bool, findings: &mut Findings) -> Re
     };
     let numbers = numbers.map_err(|error| {
         let place = match error {
-            NumbersError::TooLarge if fields.get("burst").is_some() => burst_place,
-            NumbersError::Period => value_place(fields, "period"),
+            NumbersError::TooLarge | NumbersError::TooLong | NumbersError::TooManyWindows
+                if fields.get("burst").is_some() =>
+            {
+                burst_place
+            }
+            NumbersError::Period | NumbersError::Tick => value_place(fields, "period"),
             _ => count_place,
         };
         findings.error(place, error.to_string(), what_fits(error, fields))
@@ -136,18 +175,28 @@ fn what_fits(error: NumbersError, fields: &Fields<'_>) -> String {
     let mut unused = Findings::new("");
     let mut read = |name| fields.read(name, &mut unused, whole).ok().flatten();
     let count = read("count");
-    let period = fields.read("period", &mut Findings::new(""), period).ok().flatten();
+    let period = match fields.read("period", &mut Findings::new(""), period) {
+        Ok(Some(Period::Span(period))) => Some(period),
+        _ => None,
+    };
     match (error, count, period) {
         (NumbersError::TooFast, _, Some(period)) => format!("for this period the largest count is {period}"),
         (NumbersError::TooLarge, Some(count), Some(period)) => Numbers::new(1, count, period).map_or_else(
             |_| "use a rounder count or a shorter period".into(),
             |one| format!("for this count and period the largest burst is {}", (EXACT - 1) / one.token()),
         ),
+        (NumbersError::TooLong, Some(count), Some(period)) => {
+            let burst = ((EXACT - 1) / (period / 1_000)).saturating_mul(count).min(EXACT - 1);
+            format!("for this count and period the largest burst is {burst}")
+        }
+        (NumbersError::TooManyWindows, Some(count), _) => {
+            format!("for this count the largest burst is {}", count.saturating_mul(MOST_WINDOWS_AHEAD))
+        }
         _ => String::new(),
     }
 }
 
-fn value_place(fields: &Fields<'_>, name: &str) -> Place {
+pub(super) fn value_place(fields: &Fields<'_>, name: &str) -> Place {
     fields.get(name).map_or(fields.place, |(_, node)| node.place)
 }
 
@@ -155,13 +204,5 @@ fn positive(node: &Node, zero: NumbersError, findings: &mut Findings) -> Result<
     match whole(node, findings)? {
         0 => Err(findings.error(node.place, zero.to_string(), "write `deny: true` to refuse everything")),
         number => Ok(number),
-    }
-}
-
-fn period(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    match duration::parse(text(node, findings)?) {
-        Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "write a duration such as 1s")),
-        Ok(nanoseconds) => Ok(nanoseconds),
-        Err((message, help)) => Err(findings.error(node.place, message, help)),
     }
 }

@@ -1,5 +1,6 @@
 //! The overrides: `Name:id` with its numbers, or `Name` with numbers and the ids, networks or expressions they hold for.
 
+use super::algorithm::{Style, WindowStyle};
 use super::fields::{Fields, one_or_more, text};
 use super::instant::parse_until;
 use super::limit::{Limits, burst_below_cost};
@@ -14,8 +15,22 @@ use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};
 
 /// The fields of an override.
-pub(super) const KEYS: [&str; 11] =
-    ["burst", "count", "period", "rates", "unlimited", "deny", "ids", "regex", "cidr", "until", "comment"];
+pub(super) const KEYS: [&str; 14] = [
+    "burst",
+    "count",
+    "period",
+    "rates",
+    "unlimited",
+    "deny",
+    "aligned",
+    "timezone",
+    "resets_on",
+    "ids",
+    "regex",
+    "cidr",
+    "until",
+    "comment",
+];
 
 /// What an override may hold for, where its key names no id.
 const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
@@ -119,7 +134,10 @@ impl Reading<'_> {
         limit: Option<usize>,
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
-        let allowance = numbers::allowance(fields, self.interner, findings);
+        let base = limit.and_then(|place| self.limits.drafts[place].style.clone());
+        let style = base
+            .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
+        let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);

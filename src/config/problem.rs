@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+pub(super) use crate::engine::quote::quoted;
+use crate::engine::quote::shown;
+
 /// A file with more mistakes than this is not looked at line by line; the rest is only counted.
 const MOST_KEPT: usize = 100;
 
@@ -16,9 +19,6 @@ const LONGEST_LINE: usize = 64 * 1024;
 
 /// Messages and help are cut here, because they repeat what the file says.
 const LONGEST_TEXT: usize = 400;
-
-/// What somebody typed is repeated up to this many characters.
-const WIDEST_WORD: usize = 60;
 
 /// Whether a problem keeps the rules from loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,24 +207,10 @@ fn window(line: &str, place: Place) -> (String, usize, usize) {
     (shown.trim_end().to_owned(), offset, width)
 }
 
-/// What somebody typed, for a message: without control characters, cut, in backticks.
-pub(super) fn quoted(text: &str) -> String {
-    format!("`{}`", shown(text, WIDEST_WORD))
-}
-
-/// Text of at most `most` characters, and without control characters: a file must not steer a terminal.
-fn shown(text: &str, most: usize) -> String {
-    let plain = |character: char| if character.is_control() { '\u{fffd}' } else { character };
-    let mut shown: String = text.chars().take(most).map(plain).collect();
-    if text.chars().nth(most).is_some() {
-        shown.push_str("...");
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::quote::WIDEST_WORD;
 
     fn place(line: u32, column: u32, width: u32) -> Place {
         Place { line, column, width }

@@ -1,7 +1,8 @@
 //! What must hold of rules and durations, whatever they are. The proptests below and `integration/fuzz.sh` look for texts
 //! of which it does not.
 
-use super::{Source, load, parse_duration};
+use super::{Source, Sources, load};
+use crate::engine::duration;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::numbers::Micros;
 
@@ -12,7 +13,8 @@ use crate::engine::numbers::Micros;
 /// If it does not hold.
 pub fn rules(text: &str) {
     let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
-    let loaded = load(&source, &[], Fingerprinter::new((1, 2)), Micros(0));
+    let sources = Sources { limits: Some(source), ..Sources::default() };
+    let loaded = load(&sources, Fingerprinter::new((1, 2)), Micros(0));
     assert!(loaded.rules.is_some() || !loaded.report.to_string().is_empty(), "nothing was said");
 }
 
@@ -22,8 +24,8 @@ pub fn rules(text: &str) {
 ///
 /// If it does not hold.
 pub fn duration(text: &str) {
-    if let Ok(nanoseconds) = parse_duration(text) {
-        assert_eq!(parse_duration(&format!("{nanoseconds}ns")), Ok(nanoseconds), "{text}");
+    if let Ok(nanoseconds) = duration::parse(text) {
+        assert_eq!(duration::parse(&format!("{nanoseconds}ns")), Ok(nanoseconds), "{text}");
     }
 }
 

@@ -36,20 +36,46 @@ pub enum Change {
     Unreadable(Problem),
 }
 
-/// All files of the rules, read together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sources {
+/// Where the rules are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
     /// The rules file.
-    pub limits: Source,
+    pub limits: Option<PathBuf>,
     /// The files of overrides.
-    pub overrides: Vec<Source>,
+    pub overrides: Vec<PathBuf>,
+    /// Files of envoyproxy/ratelimit.
+    pub envoy_ratelimit: Vec<PathBuf>,
 }
 
-/// Watches a rules file and files of overrides.
+/// All files of the rules, read together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// The rules file.
+    pub limits: Option<Source>,
+    /// The files of overrides.
+    pub overrides: Vec<Source>,
+    /// Files of envoyproxy/ratelimit, one for each domain.
+    pub envoy_ratelimit: Vec<Source>,
+}
+
+impl Files {
+    /// Reads them all; the error is of the first that cannot be read.
+    pub fn read(&self) -> Result<Sources, Problem> {
+        let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
+        let overrides = all(&self.overrides)?;
+        let envoy_ratelimit = all(&self.envoy_ratelimit)?;
+        Ok(Sources { limits: self.limits.as_deref().map(read).transpose()?, overrides, envoy_ratelimit })
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.limits.iter().chain(&self.overrides).chain(&self.envoy_ratelimit).map(PathBuf::as_path)
+    }
+}
+
+/// Watches the files of the rules.
 #[derive(Debug)]
 pub struct Watcher {
-    limits: PathBuf,
-    overrides: Vec<PathBuf>,
+    files: Files,
     state: State,
 }
 
@@ -67,8 +93,8 @@ type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Watcher {
     /// Watches these files; the first [`Self::poll`] reads them.
-    pub fn new(limits: PathBuf, overrides: Vec<PathBuf>) -> Self {
-        Self { limits, overrides, state: State::Nothing }
+    pub fn new(files: Files) -> Self {
+        Self { files, state: State::Nothing }
     }
 
     /// What changed since the last call.
@@ -81,7 +107,7 @@ impl Watcher {
         {
             return Change::Same;
         }
-        let sources = match self.read() {
+        let sources = match self.files.read() {
             Ok(sources) => sources,
             Err(problem) => {
                 if matches!(&self.state, State::Failed(known) if *known == problem) {
@@ -99,17 +125,8 @@ impl Watcher {
         if same { Change::Same } else { Change::New(sources) }
     }
 
-    fn paths(&self) -> impl Iterator<Item = &Path> {
-        std::iter::once(&self.limits).chain(&self.overrides).map(PathBuf::as_path)
-    }
-
     fn stamps(&self) -> Option<Vec<Stamp>> {
-        self.paths().map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
-    }
-
-    fn read(&self) -> Result<Sources, Problem> {
-        let overrides = self.overrides.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
-        Ok(Sources { limits: read(&self.limits)?, overrides })
+        self.files.paths().map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
     }
 }
 
@@ -127,7 +144,7 @@ fn settled(stamps: &[Stamp], now: SystemTime) -> bool {
 /// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
 fn hash(sources: &Sources) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for source in std::iter::once(&sources.limits).chain(&sources.overrides) {
+    for source in sources.limits.iter().chain(&sources.overrides).chain(&sources.envoy_ratelimit) {
         source.text.hash(&mut hasher);
     }
     hasher.finish()
@@ -140,12 +157,16 @@ mod tests {
 
     use super::*;
 
+    fn only(limits: &Path) -> Files {
+        Files { limits: Some(limits.to_owned()), ..Files::default() }
+    }
+
     /// Polls and compares what was found: the text of the rules file, `Err` for unreadable, `None` for no change.
     #[track_caller]
     fn polls(watcher: &mut Watcher, look: Look, expected: Option<Result<&str, ()>>) {
         let found = match watcher.poll(look) {
             Change::Same => None,
-            Change::New(sources) => Some(Ok(sources.limits.text)),
+            Change::New(sources) => Some(Ok(sources.limits.unwrap().text)),
             Change::Unreadable(_) => Some(Err(())),
         };
         let expected = expected.map(|expected| expected.map(str::to_owned));
@@ -158,7 +179,9 @@ mod tests {
         let (limits, overrides) = (directory.path().join("limits.yaml"), directory.path().join("overrides.yaml"));
         fs::write(&limits, "a").unwrap();
         fs::write(&overrides, "b").unwrap();
-        let mut watcher = Watcher::new(limits.clone(), vec![overrides.clone()]);
+        let (limits_path, overrides_paths) = (Some(limits.clone()), vec![overrides.clone()]);
+        let files = Files { limits: limits_path, overrides: overrides_paths, ..Files::default() };
+        let mut watcher = Watcher::new(files);
         polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
         polls(&mut watcher, Look::IfTouched, None);
         fs::write(&limits, "a").unwrap();
@@ -176,9 +199,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watcher = Watcher::new(path.clone(), Vec::new());
+        let mut watcher = Watcher::new(only(&path));
         // As if `b` had been read long ago at the time of these stamps.
-        let sources = Sources { limits: Source { name: String::new(), text: "b".into() }, overrides: Vec::new() };
+        let sources = Sources { limits: Some(Source { name: String::new(), text: "b".into() }), ..Sources::default() };
         watcher.state = State::Read { stamps: watcher.stamps(), hash: hash(&sources) };
         polls(&mut watcher, Look::IfTouched, None);
         polls(&mut watcher, Look::Always, Some(Ok("a")));
@@ -191,7 +214,7 @@ mod tests {
     fn an_unreadable_file_is_said_once_and_its_return_is_new() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
-        let mut watcher = Watcher::new(path.clone(), Vec::new());
+        let mut watcher = Watcher::new(only(&path));
         polls(&mut watcher, Look::IfTouched, Some(Err(())));
         polls(&mut watcher, Look::IfTouched, None);
         fs::write(&path, "a").unwrap();
@@ -213,7 +236,7 @@ mod tests {
         }
         symlink("1", root.join("..data")).unwrap();
         symlink("..data/limits.yaml", root.join("limits.yaml")).unwrap();
-        let mut watcher = Watcher::new(root.join("limits.yaml"), Vec::new());
+        let mut watcher = Watcher::new(only(&root.join("limits.yaml")));
         polls(&mut watcher, Look::IfTouched, Some(Ok("1")));
         symlink("2", root.join("..data_tmp")).unwrap();
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();

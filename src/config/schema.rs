@@ -12,7 +12,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{by, limit, load, matching, numbers, overrides};
+    use super::super::{algorithm, by, limit, load, matching, numbers, overrides};
     use super::*;
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
@@ -91,6 +91,12 @@ mod tests {
             "new format, IPv6 not the lowest of its /64",
             "fqdn set with a bad member",
             "fqdn set with a trailing comma",
+            "a month without windows",
+            "a time zone that does not exist",
+            "a time zone for a plain span",
+            "a month from the first charge on",
+            "a window of no time",
+            "a window finer than the clock",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -114,9 +120,17 @@ mod tests {
             "limits: { A: { by: ip/129 } }",
             "limits: { A: { by: { header: x, query: y } } }",
             "limits: { A: { match: { path: v1 } } }",
+            "limits: { A: { match: { domain: \"\" } } }",
+            "limits: { A: { match: { descriptor: { a: true } } } }",
+            "limits: { A: { match: { descriptor: { a: { glob: x } } } } }",
+            "limits: { A: { by: { descriptor: \"\" } } }",
             "limits: { A: { enforce_for: 101% } }",
             "limits: { A: { cost: -1 } }",
             "limits: { A: { algorithm: queue } }",
+            "limits: { A: { aligned: clock, count: 1, period: 1s } }",
+            "limits: { A: { algorithm: fixed_window, aligned: clocks, count: 1, period: 1s } }",
+            "limits: { A: { algorithm: fixed_window, count: 1, period: months } }",
+            "limits: { A: { algorithm: fixed_window, count: 1, period: month, resets_on: 32 } }",
             "limits: { A:b: {} }",
             "limits: {}\noverrides: { A: { burst: 1 } }",
             "limits: {}\noverrides: { A:1: { ids: [2], burst: 1 } }",
@@ -147,7 +161,8 @@ mod tests {
         same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/missing/enum", &limit::MISSING.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
-        same(&schema, "/$defs/limit/properties/algorithm/enum", &limit::ALGORITHMS);
+        same(&schema, "/$defs/limit/properties/algorithm/enum", &algorithm::ALGORITHMS);
+        same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
         same(&schema, component, &by::KEYS);
@@ -156,6 +171,7 @@ mod tests {
         same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
         same(&schema, "/$defs/match/properties", &matching::KEYS);
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
+        same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
         same(&schema, "/$defs/override/properties", &overrides::KEYS);
         same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
         assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);

@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::numbers::Micros;
 
+mod envoy_ratelimit;
 mod limits;
 mod overrides;
 
@@ -23,7 +24,8 @@ fn load_texts(limits: &str, overrides: &[&str]) -> Loaded {
     let limits = Source { name: "limits.yaml".into(), text: limits.into() };
     let overrides: Vec<Source> =
         (1..).zip(overrides).map(|(n, text)| Source { name: format!("o{n}.yaml"), text: (*text).into() }).collect();
-    load(&limits, &overrides, Fingerprinter::new((1, 2)), NOW)
+    let sources = Sources { limits: Some(limits), overrides, ..Sources::default() };
+    load(&sources, Fingerprinter::new((1, 2)), NOW)
 }
 
 #[test]

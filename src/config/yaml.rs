@@ -10,8 +10,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 use super::problem::{Findings, Place, Reported, quoted};
 
-/// Nothing in the rules is nested deeper than nine levels.
-const DEEPEST: usize = 16;
+/// Nothing in the rules is nested deeper than nine levels. In the files of envoyproxy/ratelimit each entry of a
+/// descriptor takes two, and nobody has a dozen entries.
+const DEEPEST: usize = 32;
 
 /// Up to so many keys are compared one by one.
 const FEW: usize = 16;

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::reply::{self, Reply};
@@ -26,23 +26,50 @@ use crate::store::redis::Breaker;
 /// For a request's fields, and for the next request: a scraper that keeps its connection comes every 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// How far the process has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// The listeners are not up yet.
+    #[default]
+    Starting,
+    /// Connections are taken.
+    Serving,
+    /// It takes no new connections, or soon will not.
+    Draining,
+}
+
 /// What the process knows of its own readiness.
 #[derive(Debug, Default)]
 pub struct Readiness {
-    serving: AtomicBool,
-    draining: AtomicBool,
+    phase: watch::Sender<Phase>,
     reload_error: Mutex<Option<String>>,
 }
 
 impl Readiness {
     /// The listeners are up.
     pub fn serving(&self) {
-        self.serving.store(true, Ordering::Relaxed);
+        self.phase.send_if_modified(|phase| {
+            let is_new = *phase == Phase::Starting;
+            if is_new {
+                *phase = Phase::Serving;
+            }
+            is_new
+        });
     }
 
     /// The process takes no new connections.
     pub fn draining(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.phase.send_replace(Phase::Draining);
+    }
+
+    /// How far the process has come.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// How far it has come, now and later.
+    pub fn phases(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
     }
 
     /// How the last reload of the rules went: `None`, or what is wrong with the files.
@@ -120,14 +147,12 @@ impl Admin {
     fn ready_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
         let standing = Standing::of(&self.stores);
         let reload_error = self.readiness.reload_error.lock().clone();
-        let (code, status) = if self.readiness.draining.load(Ordering::Relaxed) {
-            (StatusCode::SERVICE_UNAVAILABLE, "draining")
-        } else if !self.readiness.serving.load(Ordering::Relaxed) {
-            (StatusCode::SERVICE_UNAVAILABLE, "starting")
-        } else if standing.connected < self.stores.len() || reload_error.is_some() {
-            (StatusCode::OK, "degraded")
-        } else {
-            (StatusCode::OK, "ready")
+        let is_degraded = standing.connected < self.stores.len() || reload_error.is_some();
+        let (code, status) = match self.readiness.phase() {
+            Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+            Phase::Serving if is_degraded => (StatusCode::OK, "degraded"),
+            Phase::Serving => (StatusCode::OK, "ready"),
         };
         let store = match standing.connected {
             connected if connected == self.stores.len() => "up",

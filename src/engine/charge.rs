@@ -69,9 +69,9 @@ pub struct Decision {
     /// Whole tokens left.
     pub remaining: u64,
     /// Until the same charge would fit: zero if it would fit at once, `None` if the cost is above the burst or the
-    /// bucket does not refill.
+    /// bucket does not refill. In fixed windows one that begins then.
     pub retry_after: Option<Micros>,
-    /// Until the bucket is full; `None` if it does not refill.
+    /// Until the bucket is full, or its window ends; `None` if it does not refill.
     pub reset_after: Option<Micros>,
 }
 

@@ -34,18 +34,32 @@ impl TrustedProxies {
     /// say what stands left of it. `X-Forwarded-For` is preferred to `Forwarded` (RFC 7239): mixing the two lets a
     /// client add whichever one its proxy does not overwrite.
     pub fn client(&self, peer: IpAddr, headers: &Fields) -> IpAddr {
-        let mut client = peer.to_canonical();
-        if self.networks.is_empty() || !self.contains(client) {
-            return client;
+        let peer = peer.to_canonical();
+        if self.networks.is_empty() || !self.contains(peer) {
+            return peer;
         }
-        let forwarded = !headers.contains(X_FORWARDED_FOR);
-        let name = if forwarded { "forwarded" } else { X_FORWARDED_FOR };
-        for line in headers.all(name).rev() {
+        let is_forwarded = !headers.contains(X_FORWARDED_FOR);
+        self.walk(headers, is_forwarded).unwrap_or(peer)
+    }
+
+    /// The client's address of a request that a gateway asks about: the gateway is believed, and what it says of its own
+    /// peer is the last element of `X-Forwarded-For`. From there the walk is that of [`Self::client`]. `None` if the
+    /// gateway does not say.
+    ///
+    /// `Forwarded` is not read: no gateway that asks writes it, so it is always the client's own.
+    pub fn client_of_gateway(&self, headers: &Fields) -> Option<IpAddr> {
+        self.walk(headers, false)
+    }
+
+    /// The first hop from the right that is not trusted, or else the last one that can be read.
+    fn walk(&self, headers: &Fields, is_forwarded: bool) -> Option<IpAddr> {
+        let mut client = None;
+        for line in headers.all(if is_forwarded { "forwarded" } else { X_FORWARDED_FOR }).rev() {
             let Some(line) = fields::text(line) else { return client };
             for element in split_back(line, ',').map(str::trim).filter(|element| !element.is_empty()) {
-                let node = if forwarded { forwarded_for(element) } else { Some(element) };
+                let node = if is_forwarded { forwarded_for(element) } else { Some(element) };
                 let Some(hop) = node.and_then(node_address) else { return client };
-                client = hop;
+                client = Some(hop);
                 if !self.contains(hop) {
                     return client;
                 }
@@ -130,6 +144,22 @@ mod tests {
         check("10.0.0.1", &[("x-forwarded-for", "10.0.0.3, 10.0.0.2")], "10.0.0.3");
         check("::ffff:10.0.0.1", &[("x-forwarded-for", "::ffff:203.0.113.7")], "203.0.113.7");
         check("10.0.0.1", &[], "10.0.0.1");
+    }
+
+    #[test]
+    fn a_gateway_is_believed_and_trusted_hops_before_it_are_skipped() {
+        let check = |fields: &[(&'static str, &str)], expected: Option<&str>| {
+            let networks = vec!["10.0.0.0/8".parse().unwrap()];
+            let client = TrustedProxies::new(networks).client_of_gateway(&fields.iter().copied().collect());
+            assert_eq!(client, expected.map(|address| address.parse().unwrap()), "{fields:?}");
+        };
+        check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7")], Some("203.0.113.7"));
+        check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7, 10.0.0.2")], Some("203.0.113.7"));
+        check(&[("x-forwarded-for", "10.0.0.3"), ("x-forwarded-for", "10.0.0.2")], Some("10.0.0.3"));
+        check(&[("x-forwarded-for", "9.9.9.9, unknown, 10.0.0.2")], Some("10.0.0.2"));
+        check(&[("x-forwarded-for", "9.9.9.9, unknown")], None);
+        check(&[("x-forwarded-for", "")], None);
+        check(&[("forwarded", "for=9.9.9.9")], None);
     }
 
     #[test]

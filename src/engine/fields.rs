@@ -155,6 +155,11 @@ impl Fields {
         self.get(name).is_some()
     }
 
+    /// Whether these are of a call of gRPC, whose client wants a refusal in gRPC's words.
+    pub fn is_grpc(&self) -> bool {
+        self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    }
+
     /// Writes all lines as they are sent, each with its CR LF. Lines that stand one behind the other are copied as one.
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut lines = self.lines.iter().peekable();

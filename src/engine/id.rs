@@ -47,6 +47,11 @@ impl Id {
         self.components.len()
     }
 
+    /// The components in canonical text.
+    pub fn into_components(self) -> Vec<String> {
+        self.components
+    }
+
     /// Whether it gives none; an id that was parsed never does.
     pub fn is_empty(&self) -> bool {
         self.components.is_empty()

@@ -37,6 +37,15 @@ pub enum Source {
     Cookie(String),
     /// The subject of the client's certificate, as text of RFC 4514.
     TlsSubject,
+    /// The entry of the descriptor with this key; of several the first.
+    Descriptor(String),
+    /// The entry at a place of the descriptor, whatever its value: even an empty one is an id of its own.
+    Entry {
+        /// Its key, for people.
+        key: String,
+        /// Counted from 0.
+        place: usize,
+    },
     /// A `{parameter}` of the limit's own path pattern: the index of its segment.
     PathParameter {
         /// As the pattern names it.
@@ -59,7 +68,7 @@ impl Component {
     /// The canonical text of this component of `request`; `None` if the request lacks it or it is malformed.
     fn of<'a>(&self, request: &Request<'a>) -> Option<Cow<'a, str>> {
         let raw: Cow<'a, str> = match &self.source {
-            Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address::id_text(request.client, *ipv6_prefix))),
+            Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address::id_text(request.client?, *ipv6_prefix))),
             Source::Host => Cow::Borrowed(request.host),
             Source::Method => Cow::Borrowed(request.method),
             Source::Path => Cow::Borrowed(request.path),
@@ -67,6 +76,8 @@ impl Component {
             Source::Query(name) => request.query(name)?,
             Source::Cookie(name) => Cow::Borrowed(request.cookie(name)?),
             Source::TlsSubject => Cow::Borrowed(request.tls_subject?),
+            Source::Descriptor(key) => Cow::Borrowed(request.entry(key)?),
+            Source::Entry { place, .. } => return Some(Cow::Borrowed(request.descriptor.get(*place)?.value)),
             Source::PathParameter { segment, .. } => decode(request.path.split('/').skip(1).nth(*segment)?),
         };
         if raw.is_empty() {
@@ -109,7 +120,7 @@ pub fn identify(
     let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
     for (component, part) in by.iter().enumerate() {
         // What most limits go by needs neither a text of its own nor an escape.
-        if let (Source::Ip { .. }, IpAddr::V4(address)) = (&part.source, request.client) {
+        if let (Source::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
             key.push_ipv4(address);
             if with_prefixes {
                 prefixes.push(key.fingerprint());
@@ -140,7 +151,7 @@ mod tests {
 
     use super::super::fields::Fields;
     use super::super::id::Id;
-    use super::super::numbers::Micros;
+    use super::super::request::sample;
     use super::*;
 
     const HASH: Fingerprinter = Fingerprinter::new((1, 2));
@@ -156,10 +167,7 @@ mod tests {
     #[test]
     fn keys_cannot_be_forged_by_user_text() {
         let headers = Fields::from_iter([("x-id", "a:b{c}*")]);
-        let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (query, tls_subject, now) = (None, None, Micros(0));
-        let request =
-            Request { method: "GET", host: "h", path: "/", query, headers: &headers, client, tls_subject, now };
+        let request = Request { client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..sample(&headers) };
         let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, false, true, &HASH) else {
             panic!("no id")
         };

@@ -1,16 +1,19 @@
 //! Which limits can cover a request at all, found without looking at the others.
 //!
-//! Each limit is filed under its most telling condition: path, host, field value, network or method. A request walks
-//! the few files that it falls into, so ten thousand limits on other paths cost it nothing.
+//! Each limit is filed under its most telling condition: entry of a descriptor, path, host, field value, network or
+//! method. A request walks the few files that it falls into, so ten thousand limits on other paths cost it nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use super::matching::{HeaderTest, HostPattern, Match};
+use super::descriptors::Tree;
+use super::identity::Source;
+use super::limit::{Limit, Missing};
+use super::matching::{DescriptorMatch, EntryTest, HeaderTest, HostPattern, Match};
 use super::path::{Pattern, Segment, segments};
 use super::request::Request;
 
@@ -30,6 +33,22 @@ pub struct Index {
     networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
     methods: HashMap<String, Vec<u32>>,
     everywhere: Vec<u32>,
+    described: Described,
+}
+
+/// Limits that speak of a domain or of a descriptor. Requests with neither look into none of these tables, and requests
+/// with a domain, of which nothing else is known, into no others.
+#[derive(Debug, Default)]
+struct Described {
+    /// By key and value.
+    entries: HashMap<String, HashMap<String, Vec<u32>>>,
+    keys: HashMap<String, Vec<u32>>,
+    domains: HashMap<String, Vec<u32>>,
+    /// All domains that a limit names, also those of limits that are filed elsewhere.
+    known_domains: HashSet<String>,
+    everywhere: Vec<u32>,
+    /// By domain.
+    trees: HashMap<String, Tree>,
 }
 
 /// A place in the tree of path patterns.
@@ -42,8 +61,25 @@ struct Node {
 }
 
 impl Index {
-    /// Files limit `limit` under its conditions.
-    pub fn insert(&mut self, limit: u32, conditions: &Match) {
+    /// Says which limits cover a descriptor in each of these domains.
+    pub fn set_trees(&mut self, trees: HashMap<String, Tree>) {
+        self.described.trees = trees;
+    }
+
+    /// Whether a limit names this domain.
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        self.described.trees.contains_key(domain) || self.described.known_domains.contains(domain)
+    }
+
+    /// Files a limit, which the rules have at `place`, under its conditions.
+    pub fn insert(&mut self, place: u32, limit: &Limit) {
+        match self.described.insert(place, limit) {
+            Kind::Described => {}
+            Kind::Both | Kind::Plain => self.insert_plain(place, &limit.conditions),
+        }
+    }
+
+    fn insert_plain(&mut self, limit: u32, conditions: &Match) {
         if !conditions.paths.is_empty() {
             self.has_paths = true;
             for pattern in &conditions.paths {
@@ -79,6 +115,19 @@ impl Index {
     /// The limits that may cover `request`, in the order of the rules and each once, added to `found`. Their other
     /// conditions are still to be checked.
     pub fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+        if request.domain.is_some() || !request.descriptor.is_empty() {
+            self.described.candidates(request, found);
+        }
+        if request.domain.is_none() {
+            self.plain_candidates(request, found);
+        }
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
+    }
+
+    fn plain_candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         found.extend_from_slice(&self.everywhere);
         if self.has_paths {
             let path: Vec<&str> = segments(request.path).collect();
@@ -99,16 +148,83 @@ impl Index {
             }
         }
         for (prefix, networks) in &self.networks {
-            if let Ok(network) = IpNet::new(request.client, *prefix) {
+            if let Some(client) = request.client
+                && let Ok(network) = IpNet::new(client, *prefix)
+            {
                 add(networks.get(&network.trunc()));
             }
         }
         if !self.methods.is_empty() {
             add(self.methods.get(request.method));
         }
-        if found.len() > 1 {
-            found.sort_unstable();
-            found.dedup();
+    }
+}
+
+/// Which requests a limit may cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Those without a domain; it speaks of no descriptor.
+    Plain,
+    /// Only those with a domain or a descriptor.
+    Described,
+    /// Those with a descriptor and, for what it lacks, those without.
+    Both,
+}
+
+impl Described {
+    /// Files a limit, if it speaks of a domain or a descriptor.
+    fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
+        let conditions = &limit.conditions;
+        self.known_domains.extend(conditions.domains.iter().cloned());
+        let DescriptorMatch::Each(entries) = &conditions.descriptor else {
+            // The tree of its domain has it.
+            return Kind::Described;
+        };
+        let exact = entries.iter().find_map(|entry| match &entry.test {
+            EntryTest::Value(value) => Some((&entry.key, value)),
+            _ => None,
+        });
+        let needed = entries.iter().find(|entry| entry.test != EntryTest::Present(false)).map(|entry| &entry.key);
+        let by = limit.by.iter().find_map(|component| match &component.source {
+            Source::Descriptor(key) => Some(key),
+            _ => None,
+        });
+        let needed = needed.or(by.filter(|_| limit.missing == Missing::Skip));
+        if let Some((key, value)) = exact {
+            file(self.entries.entry(key.clone()).or_default(), value.clone(), place);
+        } else if let Some(key) = needed {
+            file(&mut self.keys, key.clone(), place);
+        } else if !conditions.domains.is_empty() {
+            for domain in &conditions.domains {
+                file(&mut self.domains, domain.clone(), place);
+            }
+        } else if by.is_some() || !entries.is_empty() {
+            self.everywhere.push(place);
+            return Kind::Both;
+        } else {
+            return Kind::Plain;
+        }
+        Kind::Described
+    }
+
+    fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+        found.extend_from_slice(&self.everywhere);
+        if let Some(domain) = request.domain {
+            if !self.domains.is_empty() {
+                found.extend_from_slice(self.domains.get(domain).map_or(&[], Vec::as_slice));
+            }
+            if let Some(tree) = self.trees.get(domain) {
+                tree.find(request.descriptor, found);
+            }
+        }
+        let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
+        for entry in request.descriptor {
+            if !self.entries.is_empty() {
+                add(self.entries.get(entry.key).and_then(|values| values.get(entry.value)));
+            }
+            if !self.keys.is_empty() {
+                add(self.keys.get(entry.key));
+            }
         }
     }
 }
@@ -173,21 +289,23 @@ pub(super) fn longest_first<T>(tables: &[(u8, HashMap<IpNet, T>)], address: IpAd
 #[cfg(test)]
 mod tests {
     use super::super::fields::Fields;
-    use super::super::matching::HeaderMatch;
-    use super::super::numbers::Micros;
+    use super::super::form::Form;
+    use super::super::glob::Glob;
+    use super::super::identity::Component;
+    use super::super::matching::{EntryMatch, HeaderMatch};
+    use super::super::request::{Entry, sample};
     use super::*;
 
     /// Files limits by these conditions and asks for the candidates of one request.
     #[track_caller]
     fn check(conditions: &[Match], method: &str, host: &str, path: &str, expected: &[u32]) {
         let mut index = Index::default();
-        for (limit, conditions) in conditions.iter().enumerate() {
-            index.insert(u32::try_from(limit).unwrap(), conditions);
+        for (place, conditions) in (0..).zip(conditions) {
+            index.insert(place, &Limit { conditions: conditions.clone(), ..Limit::new("L") });
         }
         let headers = Fields::from_iter([("x-plan", "free")]);
-        let client = "10.1.2.3".parse().unwrap();
-        let (query, tls_subject, now) = (None, None, Micros(0));
-        let request = Request { method, host, path, query, headers: &headers, client, tls_subject, now };
+        let client = "10.1.2.3".parse().ok();
+        let request = Request { method, host, path, client, ..sample(&headers) };
         let mut found = Candidates::new();
         index.candidates(&request, &mut found);
         assert_eq!(found.as_slice(), expected);
@@ -234,5 +352,52 @@ mod tests {
         ];
         check(&limits, "GET", "api.example.com", "/", &[0, 1, 2, 4, 6, 7]);
         check(&limits, "PUT", "example.com", "/", &[2, 4, 7]);
+    }
+
+    /// A limit with these conditions on entries, in these domains, by these entries.
+    fn described(domains: &[&str], entries: &[(&str, EntryTest)], by: &[&str], missing: Missing) -> Limit {
+        let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
+        let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
+        let by =
+            by.iter().map(|key| Component { source: Source::Descriptor((*key).into()), form: Form::Text }).collect();
+        Limit { conditions, by, missing, ..Limit::new("L") }
+    }
+
+    #[test]
+    fn limits_that_speak_of_descriptors_are_filed_apart() {
+        let value = |value: &str| EntryTest::Value(value.into());
+        let glob = EntryTest::Glob(Glob::parse("a*").unwrap());
+        let limits = [
+            described(&[], &[], &[], Missing::Skip),
+            described(&[], &[("k", value("v"))], &[], Missing::Skip),
+            described(&["d"], &[("k", value("w"))], &[], Missing::Skip),
+            described(&[], &[("k", glob)], &[], Missing::Skip),
+            described(&["d"], &[], &["k"], Missing::Skip),
+            described(&["d", "e"], &[], &[], Missing::Skip),
+            described(&[], &[], &["k"], Missing::Skip),
+            described(&[], &[], &["k"], Missing::Deny),
+            described(&[], &[("k", EntryTest::Present(false))], &[], Missing::Skip),
+            described(&[], &[("k", EntryTest::Present(true))], &[], Missing::Skip),
+        ];
+        let mut index = Index::default();
+        for (place, limit) in (0..).zip(&limits) {
+            index.insert(place, limit);
+        }
+        let headers = Fields::new();
+        for (domain, descriptor, expected) in [
+            (None, &[][..], &[0, 7, 8][..]),
+            (None, &[("k", "v")], &[0, 1, 3, 4, 6, 7, 8, 9]),
+            (Some("d"), &[("k", "w")], &[2, 3, 4, 5, 6, 7, 8, 9]),
+            (Some("e"), &[("x", "v")], &[5, 7, 8]),
+            (Some("f"), &[], &[7, 8]),
+        ] {
+            let entries: Vec<Entry<'_>> = descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+            let request = Request { domain, descriptor: &entries, ..sample(&headers) };
+            let mut found = Candidates::new();
+            index.candidates(&request, &mut found);
+            assert_eq!(found.as_slice(), expected, "{domain:?} {descriptor:?}");
+            assert_eq!(domain.is_some_and(|domain| index.knows_domain(domain)), matches!(domain, Some("d" | "e")));
+        }
     }
 }

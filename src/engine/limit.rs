@@ -2,16 +2,18 @@
 
 use http::header::HeaderName;
 
+use super::descriptors::DescriptorRule;
 use super::form::Form;
 use super::identity::{Component, Source};
 use super::matching::Match;
-use super::numbers::Allowance;
+use super::numbers::{Aligned, Allowance};
 use super::overrides::Overrides;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
 #[derive(Debug)]
 pub struct Limit {
-    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escaping in a header, a label or a key.
+    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escaping in a header, a label or a key. Those of a file of
+    /// envoyproxy/ratelimit have `/`, `=`, `%` and the like too, which none of these escapes either.
     pub name: String,
     /// The name in store keys: `short:`, or the name.
     pub short: String,
@@ -25,14 +27,22 @@ pub struct Limit {
     pub cost: Cost,
     /// Whether it refuses.
     pub mode: LimitMode,
+    /// Whether it refuses nothing whatever its mode, because no limit does (see [`super::rules::Rules::in_shadow`]).
+    pub is_shadowed: bool,
     /// The share of ids for which it refuses, in parts per [`WHOLE_SHARE`]; the others are counted as in shadow.
     pub enforce_for: u32,
     /// What happens to a request that lacks a component of the id.
     pub missing: Missing,
     /// What happens when the store does not answer.
     pub on_store_error: StoreErrorPolicy,
+    /// Whether a caller that names the limit may give the numbers of its call.
+    pub per_call: bool,
+    /// How such numbers refill, as the limit's own do: in fixed windows that begin there, or evenly.
+    pub windows: Option<Aligned>,
     /// Other numbers for some ids.
     pub overrides: Overrides,
+    /// What a rule of envoyproxy/ratelimit has beside the above; `None` for a limit of `limits.yaml`.
+    pub rule: Option<Box<DescriptorRule>>,
 }
 
 /// `enforce_for: 100%`.
@@ -96,15 +106,19 @@ impl Limit {
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
             mode: LimitMode::Enforce,
+            is_shadowed: false,
             enforce_for: WHOLE_SHARE,
             missing: Missing::Skip,
             on_store_error: StoreErrorPolicy::Allow,
+            per_call: false,
+            windows: None,
             overrides: Overrides::default(),
+            rule: None,
         }
     }
 
     /// Whether it may refuse at all; `enforce_for` may still leave an id out.
     pub fn is_enforced(&self) -> bool {
-        self.mode == LimitMode::Enforce
+        self.mode == LimitMode::Enforce && !self.is_shadowed
     }
 }

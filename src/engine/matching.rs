@@ -7,8 +7,9 @@ use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 
+use super::glob::Glob;
 use super::path::Pattern;
-use super::request::Request;
+use super::request::{Entry, Request};
 
 /// The conditions of a limit. All that are given must hold; in a list one is enough.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,84 @@ pub struct Match {
     pub headers: Vec<HeaderMatch>,
     /// Networks of the client's address. Empty: any.
     pub networks: Vec<IpNet>,
+    /// Domains of the rate limit service. Empty: any, and requests that have none.
+    pub domains: Vec<String>,
+    /// Entries of the descriptor.
+    pub descriptor: DescriptorMatch,
+}
+
+/// Conditions on a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DescriptorMatch {
+    /// Each of these must hold, wherever the entry stands and whatever stands beside it.
+    Each(Vec<EntryMatch>),
+    /// The descriptor has these entries in this order and no other: a path through a [`super::descriptors::Tree`].
+    Whole(Vec<EntryMatch>),
+}
+
+impl Default for DescriptorMatch {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
+}
+
+/// A condition on one entry of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryMatch {
+    /// The key, case-sensitive.
+    pub key: String,
+    /// What its value must be.
+    pub test: EntryTest,
+}
+
+/// What the value of an entry must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryTest {
+    /// The entry is there (`true`) or is not (`false`).
+    Present(bool),
+    /// Exactly this.
+    Value(String),
+    /// Text that fits.
+    Glob(Glob),
+}
+
+impl EntryTest {
+    fn holds(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::Present(present) => value.is_some() == *present,
+            Self::Value(wanted) => value == Some(wanted),
+            Self::Glob(glob) => value.is_some_and(|value| glob.matches(value)),
+        }
+    }
+}
+
+impl DescriptorMatch {
+    /// The first entry that does not fit, by its index: that of the condition, or of the first entry too many.
+    fn check(&self, request: &Request<'_>) -> Result<(), usize> {
+        match self {
+            Self::Each(entries) => {
+                let unmet = entries.iter().position(|entry| !entry.test.holds(request.entry(&entry.key)));
+                unmet.map_or(Ok(()), Err)
+            }
+            Self::Whole(path) => {
+                let fits = |(wanted, given): (&EntryMatch, &Entry<'_>)| {
+                    wanted.key == given.key && wanted.test.holds(Some(given.value))
+                };
+                let common = path.len().min(request.descriptor.len());
+                match path.iter().zip(request.descriptor).position(|pair| !fits(pair)) {
+                    Some(place) => Err(place),
+                    None if path.len() == request.descriptor.len() => Ok(()),
+                    None => Err(common),
+                }
+            }
+        }
+    }
+
+    /// The conditions.
+    pub fn entries(&self) -> &[EntryMatch] {
+        let (Self::Each(entries) | Self::Whole(entries)) = self;
+        entries
+    }
 }
 
 /// A host to match, in lower case.
@@ -135,6 +214,10 @@ pub enum Mismatch {
     Header(usize),
     /// `cidr`
     Network,
+    /// `domain`
+    Domain,
+    /// `descriptor`, at this index.
+    Entry(usize),
 }
 
 impl Match {
@@ -153,10 +236,14 @@ impl Match {
         if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
             return Err(Mismatch::Header(place));
         }
-        if !self.networks.is_empty() && !self.networks.iter().any(|network| network.contains(&request.client)) {
+        let inside = |client| self.networks.iter().any(|network| network.contains(&client));
+        if !self.networks.is_empty() && !request.client.is_some_and(inside) {
             return Err(Mismatch::Network);
         }
-        Ok(())
+        if !self.domains.is_empty() && !self.domains.iter().any(|domain| Some(domain.as_str()) == request.domain) {
+            return Err(Mismatch::Domain);
+        }
+        self.descriptor.check(request).map_err(Mismatch::Entry)
     }
 }
 

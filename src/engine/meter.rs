@@ -1,29 +1,45 @@
-//! GCRA, exactly: a meter of used tokens and since when, in integers.
+//! What a bucket has used and since when, in integers, and what a charge makes of it: by GCRA, or in fixed windows.
 //!
 //! Storing the tokens used instead of a theoretical arrival time alone is what lets changed numbers carry over: Boulder
 //! keeps only the time, so a raised limit has no effect until the old time has passed (letsencrypt/boulder#8785).
-//! `lua/gcra.lua` is the same arithmetic; a property test holds the two together.
+//! `lua/gcra.lua` and `lua/fixed_window.lua` are the same arithmetic; a property test holds them together.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::numbers::{Micros, Numbers};
+use super::refill::Refill;
+use super::window::FixedWindow;
 
 /// What a bucket has used, and when that was true. A full bucket has no meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
-    /// The last instant at which the bucket was written. It never moves backwards.
+    /// The last instant at which the bucket was written; in windows, when the window began in which it was. It never
+    /// moves backwards.
     pub since: Micros,
     /// Levels used at `since`; at most the capacity.
     pub level: u64,
-    /// The weight of a token when it was written.
+    /// The weight of a token when it was written; in windows, where that is 1, the tokens that each of them added.
     pub token: u64,
-    /// The drain when it was written.
-    pub drain: u64,
+    /// How it refilled when it was written.
+    pub refill: Refill,
+}
+
+/// What is left of a meter's level when its numbers change, for others to go on with.
+pub(super) struct Carried {
+    /// When the window began that was under way; the instant of the change if the bucket had no windows.
+    pub(super) anchor: Micros,
+    /// What is used, in levels.
+    used: u64,
+    /// The levels of a token.
+    weight: u64,
 }
 
 impl Meter {
     /// When the bucket is full again and the meter says nothing more; `None` if never.
     pub fn full_at(&self) -> Option<Micros> {
-        match self.drain {
+        if let Some(windows) = self.refill.windows() {
+            return Some(windows.ahead(self.since, self.level.div_ceil(self.token)));
+        }
+        match self.refill.drain() {
             0 => None,
             drain => Some(Micros(self.since.0.saturating_add(self.level.div_ceil(drain)))),
         }
@@ -40,19 +56,45 @@ impl Meter {
     /// new numbers took effect, is then weighed anew (the tokens used stay the same, rounded up to a level), and
     /// drains at the new rate from there.
     fn level_at(&self, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
-        let drained = |level: u64, drain: u64, span: Micros| {
-            let out = u128::from(span.0) * u128::from(drain);
-            u64::try_from(out).map_or(0, |out| level.saturating_sub(out))
-        };
-        if (self.token, self.drain) == (numbers.token(), numbers.drain()) {
-            return drained(self.level, self.drain, now.since(self.since)).min(numbers.capacity());
+        if (self.token, self.refill) == (numbers.token(), numbers.refill()) {
+            return drained(self.level, numbers.drain(), now.since(self.since)).min(numbers.capacity());
         }
-        let changed = effective_from.max(self.since).min(now.max(self.since));
-        let used = drained(self.level, self.drain, changed.since(self.since));
-        let weighed = (u128::from(used) * u128::from(numbers.token())).div_ceil(u128::from(self.token));
-        let level = u64::try_from(weighed).unwrap_or(u64::MAX).min(numbers.capacity());
-        drained(level, numbers.drain(), now.since(changed))
+        let changed = self.changed(now, effective_from);
+        drained(self.carried(changed).weighed(numbers), numbers.drain(), now.since(changed))
     }
+
+    /// When the numbers changed that the meter was written under.
+    pub(super) fn changed(&self, now: Micros, effective_from: Micros) -> Micros {
+        effective_from.max(self.since).min(now.max(self.since))
+    }
+
+    /// What is left at `changed` by the numbers that the meter was written under.
+    pub(super) fn carried(&self, changed: Micros) -> Carried {
+        let Some(windows) = self.refill.windows() else {
+            let used = drained(self.level, self.refill.drain(), changed.since(self.since));
+            return Carried { used, weight: self.token, anchor: changed };
+        };
+        // In Redis the bucket has only the name of its calendar, and how long the window is that it was written in.
+        let windows = windows.as_plain(self.since);
+        let [first, last] = [self.since, changed].map(|at| windows.number(self.since, at));
+        let used = self.level.saturating_sub((last - first).saturating_mul(self.token));
+        Carried { used, weight: 1, anchor: windows.start(self.since, last) }
+    }
+}
+
+impl Carried {
+    /// The same tokens in levels of other numbers, rounded up.
+    pub(super) fn weighed(&self, numbers: &Numbers) -> u64 {
+        let weighed = (u128::from(self.used) * u128::from(numbers.token())).div_ceil(u128::from(self.weight));
+        u64::try_from(weighed).unwrap_or(u64::MAX).min(numbers.capacity())
+    }
+}
+
+/// A level after some time.
+#[inline]
+fn drained(level: u64, drain: u64, span: Micros) -> u64 {
+    let out = u128::from(span.0) * u128::from(drain);
+    u64::try_from(out).map_or(0, |out| level.saturating_sub(out))
 }
 
 /// What the store has to do with a bucket after a charge.
@@ -73,62 +115,131 @@ pub enum Change {
 /// `retry_after: None`.
 #[inline]
 pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> (Decision, Change) {
-    let numbers = &charge.numbers;
-    let level = meter.map_or(0, |meter| meter.level_at(numbers, now, effective_from));
-    // Written back as it was read, a clock that stepped back would earn the interval twice.
-    let since = meter.map_or(now, |meter| meter.since.max(now));
-    let write = |level: u64| match level {
-        0 => Change::Clear,
-        level => Change::Write(Meter { since, level, token: numbers.token(), drain: numbers.drain() }),
-    };
-    match charge.mode {
-        Mode::Spend | Mode::Check | Mode::SpendOnly => {
-            let capacity = numbers.capacity();
-            if charge.cost > numbers.burst() {
-                return (answer(numbers, refused(charge.mode), level, None), Change::Keep);
-            }
-            let wanted = charge.cost * numbers.token();
-            if charge.cost == 0 || level + wanted <= capacity {
-                let after = level + wanted;
-                // An identical charge would fit once what is missing has drained.
-                let again = numbers.time_for((after + wanted).saturating_sub(capacity));
-                let retry_after = if charge.cost == 0 { Some(Micros(0)) } else { again };
-                let keep = charge.cost == 0 || charge.mode == Mode::Check;
-                let change = if keep { Change::Keep } else { write(after) };
-                return (answer(numbers, Outcome::Allowed, after, retry_after), change);
-            }
-            let wait = numbers.time_for(level + wanted - capacity);
-            (answer(numbers, refused(charge.mode), level, wait), Change::Keep)
-        }
-        Mode::Refund => {
-            let given = charge.cost.saturating_mul(numbers.token()).min(level);
-            if given == 0 {
-                return (answer(numbers, Outcome::Unchanged, level, Some(Micros(0))), Change::Keep);
-            }
-            (answer(numbers, Outcome::Allowed, level - given, Some(Micros(0))), write(level - given))
-        }
-        Mode::Reset => (answer(numbers, Outcome::Allowed, 0, Some(Micros(0))), Change::Clear),
+    match charge.numbers.refill().windows() {
+        None => decide_by(&Even::find(meter, &charge.numbers, now, effective_from), charge),
+        Some(windows) => decide_by(&FixedWindow::find(meter, &charge.numbers, windows, now, effective_from), charge),
     }
 }
 
 /// Where a bucket stands without the charge: what members of a denied request report, as nothing was taken from them.
 pub fn standing(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
-    let level = meter.map_or(0, |meter| meter.level_at(&charge.numbers, now, effective_from));
-    answer(&charge.numbers, Outcome::Unchanged, level, Some(Micros(0)))
+    let numbers = &charge.numbers;
+    let unchanged = |level, reset_after| answer(numbers, Outcome::Unchanged, level, Some(Micros(0)), reset_after);
+    match numbers.refill().windows() {
+        None => {
+            let found = Even::find(meter, numbers, now, effective_from);
+            unchanged(found.level, found.reset_after(found.level))
+        }
+        Some(windows) => {
+            let found = FixedWindow::find(meter, numbers, windows, now, effective_from);
+            unchanged(found.level(), found.reset_after(found.level()))
+        }
+    }
+}
+
+/// A bucket as a charge finds it.
+pub(super) trait Found {
+    /// What is used, in levels.
+    fn level(&self) -> u64;
+
+    /// What to write with a level.
+    fn since(&self) -> Micros;
+
+    /// Until as many levels have come back; `None` if they never do.
+    fn time_for(&self, levels: u64) -> Option<Micros>;
+
+    /// The decision's `reset_after`, with this level used.
+    fn reset_after(&self, level: u64) -> Option<Micros>;
+}
+
+/// A bucket that refills evenly.
+struct Even<'a> {
+    numbers: &'a Numbers,
+    level: u64,
+    since: Micros,
+}
+
+impl<'a> Even<'a> {
+    #[inline]
+    fn find(meter: Option<&Meter>, numbers: &'a Numbers, now: Micros, effective_from: Micros) -> Self {
+        let level = meter.map_or(0, |meter| meter.level_at(numbers, now, effective_from));
+        // Written back as it was read, a clock that stepped back would earn the interval twice.
+        Self { numbers, level, since: meter.map_or(now, |meter| meter.since.max(now)) }
+    }
+}
+
+impl Found for Even<'_> {
+    fn level(&self) -> u64 {
+        self.level
+    }
+
+    fn since(&self) -> Micros {
+        self.since
+    }
+
+    fn time_for(&self, levels: u64) -> Option<Micros> {
+        self.numbers.time_for(levels)
+    }
+
+    fn reset_after(&self, level: u64) -> Option<Micros> {
+        self.numbers.time_for(level)
+    }
+}
+
+#[inline]
+fn decide_by(found: &impl Found, charge: &Charge) -> (Decision, Change) {
+    let (numbers, level) = (&charge.numbers, found.level());
+    let answer = |outcome, level, retry_after| answer(numbers, outcome, level, retry_after, found.reset_after(level));
+    let write = |level: u64| {
+        let (token, refill) = numbers.written();
+        match level {
+            0 => Change::Clear,
+            level => Change::Write(Meter { since: found.since(), level, token, refill }),
+        }
+    };
+    match charge.mode {
+        Mode::Spend | Mode::Check | Mode::SpendOnly => {
+            let capacity = numbers.capacity();
+            if charge.cost > numbers.burst() {
+                return (answer(refused(charge.mode), level, None), Change::Keep);
+            }
+            let wanted = charge.cost * numbers.token();
+            if charge.cost == 0 || level + wanted <= capacity {
+                let after = level + wanted;
+                // An identical charge would fit once what is missing has come back.
+                let again = found.time_for((after + wanted).saturating_sub(capacity));
+                let retry_after = if charge.cost == 0 { Some(Micros(0)) } else { again };
+                let keep = charge.cost == 0 || charge.mode == Mode::Check;
+                let change = if keep { Change::Keep } else { write(after) };
+                return (answer(Outcome::Allowed, after, retry_after), change);
+            }
+            let wait = found.time_for(level + wanted - capacity);
+            (answer(refused(charge.mode), level, wait), Change::Keep)
+        }
+        Mode::Refund => {
+            let given = charge.cost.saturating_mul(numbers.token()).min(level);
+            if given == 0 {
+                return (answer(Outcome::Unchanged, level, Some(Micros(0))), Change::Keep);
+            }
+            (answer(Outcome::Allowed, level - given, Some(Micros(0))), write(level - given))
+        }
+        Mode::Reset => (answer(Outcome::Allowed, 0, Some(Micros(0))), Change::Clear),
+    }
 }
 
 fn refused(mode: Mode) -> Outcome {
     if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged }
 }
 
-fn answer(numbers: &Numbers, outcome: Outcome, level: u64, retry_after: Option<Micros>) -> Decision {
-    Decision {
-        outcome,
-        limit: numbers.burst(),
-        remaining: (numbers.capacity() - level) / numbers.token(),
-        retry_after,
-        reset_after: numbers.time_for(level),
-    }
+fn answer(
+    numbers: &Numbers,
+    outcome: Outcome,
+    level: u64,
+    retry_after: Option<Micros>,
+    reset_after: Option<Micros>,
+) -> Decision {
+    let remaining = (numbers.capacity() - level) / numbers.token();
+    Decision { outcome, limit: numbers.burst(), remaining, retry_after, reset_after }
 }
 
 #[cfg(test)]

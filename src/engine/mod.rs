@@ -5,13 +5,17 @@
 //! tested in microseconds and replayed at will.
 
 pub mod address;
+pub mod calendar;
 pub mod charge;
 pub mod client_address;
 pub mod date;
+pub mod descriptors;
 pub mod domain;
+pub mod duration;
 pub mod fields;
 pub mod fingerprint;
 pub mod form;
+pub mod glob;
 pub mod id;
 pub mod identity;
 pub mod index;
@@ -19,11 +23,16 @@ pub mod key;
 pub mod limit;
 pub mod matching;
 pub mod meter;
+pub mod named;
 pub mod numbers;
 pub mod overrides;
 pub mod path;
+pub mod quote;
+pub mod refill;
 pub mod reply;
 pub mod request;
 pub mod rules;
 pub mod settle;
+pub mod target;
 pub mod verdict;
+mod window;

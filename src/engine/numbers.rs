@@ -1,7 +1,10 @@
-//! How much a limit allows: burst, count and period, and the integers that GCRA computes with.
+//! How much a limit allows: burst, count and period, and the integers that the algorithms compute with.
 
 use std::fmt;
 use std::sync::Arc;
+
+use super::calendar::{Calendar, MOST_WINDOWS_AHEAD, Unit};
+use super::refill::{Refill, Windows};
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
@@ -35,14 +38,25 @@ pub const EXACT: u64 = 1 << 53;
 ///
 /// A bucket is measured in levels, 1/`drain` of a microsecond each: a token weighs `token` levels, and `drain` levels
 /// leave the bucket every microsecond. Both are whole numbers whatever the rate, so nothing is ever rounded while
-/// counting (GCRA's emission interval is `token / drain` microseconds, its burst offset `capacity / drain`).
+/// counting (GCRA's emission interval is `token / drain` microseconds, its burst offset `capacity / drain`). In fixed
+/// windows a token weighs one level, and each window adds `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numbers {
     burst: u64,
     count: u64,
     period: u64,
     token: u64,
-    drain: u64,
+    refill: Refill,
+}
+
+/// Where fixed windows begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Aligned {
+    /// With the first charge on a full bucket.
+    #[default]
+    First,
+    /// With the multiples of the period since the Unix epoch.
+    Clock,
 }
 
 /// What a limit or an override allows.
@@ -76,6 +90,15 @@ pub enum NumbersError {
     /// `burst x period / count` does not fit into 2^53 ticks.
     #[error("burst x period / count is more than 2^53 ticks can hold (285 years of microseconds at a count of 1)")]
     TooLarge,
+    /// The stores' clocks tick in microseconds.
+    #[error("the period of a fixed window is a whole number of microseconds")]
+    Tick,
+    /// The windows that it takes to fill the bucket do not fit into 2^53 microseconds.
+    #[error("burst / count windows take longer than 2^53 microseconds, 285 years")]
+    TooLong,
+    /// More calendar windows than a decision may speak of.
+    #[error("it takes more than {MOST_WINDOWS_AHEAD} windows of the calendar to fill the bucket")]
+    TooManyWindows,
 }
 
 impl Numbers {
@@ -100,7 +123,46 @@ impl Numbers {
         let token = exact(u128::from(period) / divisor)?;
         let drain = exact(levels_per_microsecond / divisor)?;
         exact(u128::from(burst) * u128::from(token))?;
-        Ok(Self { burst, count, period, token, drain })
+        Ok(Self { burst, count, period, token, refill: Refill::evenly(drain) })
+    }
+
+    /// Numbers that add `count` tokens with each window of `period` nanoseconds, up to `burst`. The windows of a bucket
+    /// begin with the first charge that finds it full, or with the multiples of the period since the Unix epoch.
+    pub fn windows(burst: u64, count: u64, period: u64, aligned: Aligned) -> Result<Self, NumbersError> {
+        if period == 0 {
+            return Err(NumbersError::Period);
+        }
+        if !period.is_multiple_of(1_000) {
+            return Err(NumbersError::Tick);
+        }
+        let micros = period / 1_000;
+        let windows = match aligned {
+            Aligned::First => Windows::First(micros),
+            Aligned::Clock => Windows::Clock(micros),
+        };
+        let numbers = Self::windowed(burst, count, period, windows)?;
+        let full = u128::from(numbers.windows_to_fill()) * u128::from(micros);
+        if full < u128::from(EXACT) { Ok(numbers) } else { Err(NumbersError::TooLong) }
+    }
+
+    /// Numbers that add `count` tokens with each month or year of a calendar, up to `burst`.
+    pub fn calendar(burst: u64, count: u64, calendar: Calendar) -> Result<Self, NumbersError> {
+        let numbers = Self::windowed(burst, count, 0, Windows::Calendar(calendar))?;
+        if numbers.windows_to_fill() <= MOST_WINDOWS_AHEAD { Ok(numbers) } else { Err(NumbersError::TooManyWindows) }
+    }
+
+    /// The same numbers, refilled in fixed windows.
+    pub fn in_windows(&self, aligned: Aligned) -> Result<Self, NumbersError> {
+        if self.count == 0 { Ok(*self) } else { Self::windows(self.burst, self.count, self.period, aligned) }
+    }
+
+    fn windowed(burst: u64, count: u64, period: u64, windows: Windows) -> Result<Self, NumbersError> {
+        match (burst, count) {
+            (0, _) => Err(NumbersError::Burst),
+            (_, 0) => Err(NumbersError::Count),
+            (EXACT.., _) | (_, EXACT..) => Err(NumbersError::TooLarge),
+            _ => Ok(Self { burst, count, period, token: 1, refill: Refill::by(windows) }),
+        }
     }
 
     /// Numbers of a bucket that never refills: only a refund or a reset gives tokens back.
@@ -108,7 +170,7 @@ impl Numbers {
         match burst {
             0 => Err(NumbersError::Burst),
             EXACT.. => Err(NumbersError::TooLarge),
-            _ => Ok(Self { burst, count: 0, period: 0, token: 1, drain: 0 }),
+            _ => Ok(Self { burst, count: 0, period: 0, token: 1, refill: Refill::evenly(0) }),
         }
     }
 
@@ -122,7 +184,7 @@ impl Numbers {
         self.count
     }
 
-    /// The period, in nanoseconds; 0 if the bucket never refills.
+    /// The period, in nanoseconds; 0 if the bucket never refills, or with the calendar.
     pub const fn period(&self) -> u64 {
         self.period
     }
@@ -132,9 +194,31 @@ impl Numbers {
         self.token
     }
 
-    /// Levels that leave the bucket every microsecond; 0 if it never refills.
+    /// Levels that leave the bucket every microsecond; 0 if it never refills, or in windows.
     pub const fn drain(&self) -> u64 {
-        self.drain
+        self.refill.drain()
+    }
+
+    /// How the bucket refills.
+    pub const fn refill(&self) -> Refill {
+        self.refill
+    }
+
+    /// What a meter keeps of the numbers that it is written under: the weight of a token, or the tokens that each window
+    /// adds, and how the bucket refills.
+    #[inline]
+    pub const fn written(&self) -> (u64, Refill) {
+        (if self.refill.windows().is_none() { self.token } else { self.count }, self.refill)
+    }
+
+    /// Whether the bucket refills with the months or years of a calendar.
+    pub const fn is_calendar(&self) -> bool {
+        matches!(self.refill.windows(), Some(Windows::Calendar(_)))
+    }
+
+    /// The windows that add up to the burst; 0 if it does not refill in windows.
+    pub const fn windows_to_fill(&self) -> u64 {
+        if self.refill.windows().is_none() { 0 } else { self.burst.div_ceil(self.count) }
     }
 
     /// The capacity of the bucket, in levels.
@@ -142,23 +226,28 @@ impl Numbers {
         self.burst * self.token
     }
 
-    /// How long `levels` take to leave the bucket, rounded up; `None` if they never do.
+    /// How long `levels` take to leave a bucket that refills evenly, rounded up; `None` if they never do.
     pub const fn time_for(&self, levels: u64) -> Option<Micros> {
-        match (levels, self.drain) {
+        match (levels, self.drain()) {
             (0, _) => Some(Micros(0)),
             (_, 0) => None,
             (levels, drain) => Some(Micros(levels.div_ceil(drain))),
         }
     }
 
-    /// How long an empty bucket takes to be full, in seconds, rounded up: the `w` of `RateLimit-Policy`.
+    /// How long an empty bucket takes to be full, or how long a window is, in seconds, rounded up: the `w` of
+    /// `RateLimit-Policy`. `None` if the bucket never refills, and for months and years, whose length is no constant.
     pub fn window_seconds(&self) -> Option<u64> {
-        self.time_for(self.capacity()).map(Micros::ceil_seconds)
+        match self.refill.windows() {
+            None => self.time_for(self.capacity()).map(Micros::ceil_seconds),
+            Some(Windows::First(period) | Windows::Clock(period)) => Some(Micros(period).ceil_seconds()),
+            Some(Windows::Calendar(_)) => None,
+        }
     }
 
     /// Whether one token comes back more often than every microsecond, the tick of the stores' clocks.
     pub const fn is_finer_than_the_clock(&self) -> bool {
-        self.token < self.drain
+        self.token < self.drain()
     }
 }
 
@@ -172,11 +261,30 @@ impl Numbers {
         if self.count == 0 {
             return text.push_str(", never refills");
         }
-        // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
-        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
         text.push_str(", ");
         text.push_str(digits.format(self.count));
         text.push_str(" per ");
+        let windows = self.refill.windows();
+        if let Some(Windows::Calendar(calendar)) = windows {
+            text.push_str("calendar ");
+            match calendar.unit() {
+                Unit::Month(1) => text.push_str("month"),
+                Unit::Month(day) => {
+                    text.push_str("month from day ");
+                    text.push_str(digits.format(day));
+                }
+                Unit::Year => text.push_str("year"),
+            }
+            text.push_str(", ");
+            return text.push_str(calendar.zone());
+        }
+        text.push_str(match windows {
+            None => "",
+            Some(Windows::Clock(_)) => "clock window of ",
+            Some(_) => "window of ",
+        });
+        // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
+        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
         text.push_str(digits.format(self.period / unit));
         text.push_str(name);
     }
@@ -241,6 +349,27 @@ mod tests {
         assert_eq!(shown(90 * SECOND), "burst 7, 7 per 90s");
         assert_eq!(shown(1_500), "burst 7, 7 per 1500ns");
         assert_eq!(Numbers::fixed(7).unwrap().to_string(), "burst 7, never refills");
+    }
+
+    #[test]
+    fn windows_are_as_long_as_their_period_and_months_have_no_length() {
+        let month = Calendar::find(Unit::Month(1), "UTC").unwrap();
+        for (numbers, seconds, to_fill) in [
+            (Numbers::windows(100, 10, 90 * SECOND, Aligned::Clock), Some(90), 10),
+            (Numbers::windows(10, 10, SECOND / 2, Aligned::First), Some(1), 1),
+            (Numbers::calendar(11, 10, month), None, 2),
+        ] {
+            let numbers = numbers.unwrap();
+            assert_eq!((numbers.window_seconds(), numbers.windows_to_fill()), (seconds, to_fill), "{numbers}");
+        }
+        let windows = |burst, count, period| Numbers::windows(burst, count, period, Aligned::First).unwrap_err();
+        assert_eq!(windows(0, 1, SECOND), NumbersError::Burst);
+        assert_eq!(windows(1, 0, SECOND), NumbersError::Count);
+        assert_eq!(windows(1, 1, 0), NumbersError::Period);
+        assert_eq!(windows(1, 1, 1_500), NumbersError::Tick);
+        assert_eq!(windows(EXACT, 1, SECOND), NumbersError::TooLarge);
+        assert_eq!(windows(EXACT - 1, 1, SECOND), NumbersError::TooLong);
+        assert_eq!(Numbers::calendar(241, 10, month), Err(NumbersError::TooManyWindows));
     }
 
     #[test]

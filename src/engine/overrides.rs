@@ -53,7 +53,7 @@ pub struct Subject<'a> {
     /// Fingerprints of the first one, two, ... components of the id.
     pub prefixes: &'a [u128],
     /// The client's address.
-    pub client: IpAddr,
+    pub client: Option<IpAddr>,
     /// The id as people read it; asked for only if the limit has regular expressions.
     pub text: &'a dyn Fn() -> String,
     /// The wall clock.
@@ -133,6 +133,11 @@ impl Overrides {
         self.list.len()
     }
 
+    /// Whether there are some that go by the client's network.
+    pub fn has_networks(&self) -> bool {
+        !self.networks.is_empty()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -151,7 +156,8 @@ impl Overrides {
             let (_, index) = table.find(fingerprint_hash(*fingerprint), |(key, _)| key == fingerprint)?;
             holds(*index)
         });
-        exact.or_else(|| longest_first(&self.networks, subject.client).find_map(|index| holds(*index))).or_else(|| {
+        let network = |client| longest_first(&self.networks, client).find_map(|index| holds(*index));
+        exact.or_else(|| subject.client.and_then(network)).or_else(|| {
             let found = self.regexes.as_ref()?.matches(&(subject.text)());
             found.iter().find_map(|place| holds(self.patterns.get(place)?.1))
         })

@@ -25,8 +25,9 @@ const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// gRPC status codes.
-const RESOURCE_EXHAUSTED: &str = "8";
+/// gRPC's status of a request that a limit refuses.
+pub const RESOURCE_EXHAUSTED: &str = "8";
+/// gRPC's status of a request that nobody can decide.
 const UNAVAILABLE: &str = "14";
 
 /// Seconds after which to come back when the store is away: a breaker closes within about as long.
@@ -104,6 +105,11 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
     if generations.x_ratelimit {
         set_stricter(&X_RATELIMIT, &binding.decision, headers);
     }
+}
+
+/// Whether a field of ours, its name in lower case, is a list that may go on in another line.
+pub fn is_list(name: &[u8]) -> bool {
+    name == RATELIMIT.as_bytes() || name == RATELIMIT_POLICY.as_bytes()
 }
 
 /// Limits whose names the upstream's lists have already, by their index in the rules.

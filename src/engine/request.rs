@@ -19,15 +19,35 @@ pub struct Request<'a> {
     pub query: Option<&'a str>,
     /// The fields.
     pub headers: &'a Fields,
-    /// The client's address, IPv4-mapped addresses folded (see [`super::client_address`]).
-    pub client: IpAddr,
+    /// The client's address, IPv4-mapped addresses folded (see [`super::client_address`]); `None` from the rate limit
+    /// service, which is told nothing of the client but the descriptor.
+    pub client: Option<IpAddr>,
     /// The subject of the client's certificate, if it showed one that was verified.
     pub tls_subject: Option<&'a str>,
+    /// The domain that the rate limit service is asked about; `None` from every other door.
+    pub domain: Option<&'a str>,
+    /// What a gateway says of the request in its own words, in its order: a descriptor of the rate limit service, or the
+    /// `context_extensions` of `ext_authz`.
+    pub descriptor: &'a [Entry<'a>],
     /// The wall clock, for overrides that expire.
     pub now: Micros,
 }
 
+/// One entry of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The key, as the gateway's configuration names it; case-sensitive.
+    pub key: &'a str,
+    /// The value; it may be empty.
+    pub value: &'a str,
+}
+
 impl<'a> Request<'a> {
+    /// The value of a descriptor's entry; of several with this key the first.
+    pub fn entry(&self, key: &str) -> Option<&'a str> {
+        self.descriptor.iter().find(|entry| entry.key == key).map(|entry| entry.value)
+    }
+
     /// The value of a field. Of several the first counts; one that is no text counts as absent.
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.headers.text(name).map(str::trim)
@@ -124,15 +144,29 @@ pub(super) fn hex(digit: u8) -> u8 {
     }
 }
 
+/// A request of 192.0.2.7 for tests of what looks at requests: `GET` of `/` on host `a`.
+#[cfg(test)]
+pub(crate) fn sample(headers: &Fields) -> Request<'_> {
+    Request {
+        method: "GET",
+        host: "a",
+        path: "/",
+        query: None,
+        headers,
+        client: Some(IpAddr::from([192, 0, 2, 7])),
+        tls_subject: None,
+        domain: None,
+        descriptor: &[],
+        now: Micros(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     fn request<'a>(query: Option<&'a str>, headers: &'a Fields) -> Request<'a> {
-        let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Request { method: "GET", host: "a", path: "/", query, headers, client, tls_subject: None, now: Micros(0) }
+        Request { query, ..sample(headers) }
     }
 
     #[test]

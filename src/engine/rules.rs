@@ -1,24 +1,31 @@
 //! All limits together: from a request to its charges.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::charge::{Bucket, Charge, Mode};
+use super::descriptors::Tree;
 use super::fingerprint::{Fingerprinter, stable};
-use super::identity::{Identified, Lacking, describe, identify};
+use super::identity::{Identified, Lacking, Source, describe, identify};
 use super::index::{Candidates, Index};
 use super::limit::{Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
-use super::matching::Mismatch;
+use super::matching::{DescriptorMatch, Mismatch};
 use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::request::Request;
+
+/// The name of the limit that stands for those which requests carry with them. No file can name one so.
+const CARRIED: &str = "(request)";
 
 /// The compiled rules. They never change; a reload makes new ones.
 #[derive(Debug)]
 pub struct Rules {
     limits: Vec<Limit>,
+    /// Stands for the limits that requests carry with them; it has the index after the last of `limits`.
+    carried: Limit,
     index: Index,
     fingerprinter: Fingerprinter,
     effective_from: Micros,
@@ -28,8 +35,8 @@ pub struct Rules {
 /// What a request asks of the store, and which limit asks it.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The charges, to be decided together.
-    pub charges: Vec<Charge>,
+    /// The charges, to be decided together. Most requests make one, which needs no allocation.
+    pub charges: SmallVec<[Charge; 1]>,
     /// Whose they are: `origins[n]` made `charges[n]`.
     pub origins: SmallVec<[Planned; 4]>,
     /// Limits that refuse without asking the store, in the order of the rules.
@@ -86,6 +93,10 @@ pub enum Explanation {
     Off,
     /// A condition of `match` does not hold.
     Unmatched(Mismatch),
+    /// Another rule of the domain is closer to the descriptor.
+    Outranked,
+    /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
+    Undescribed,
     /// The request lacks this component of `by` and is not charged.
     Lacking(usize),
     /// It applies.
@@ -111,10 +122,27 @@ impl Rules {
         for (place, limit) in (0..).zip(&limits) {
             let applies_somewhere = limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if limit.mode != LimitMode::Off && applies_somewhere {
-                index.insert(place, &limit.conditions);
+                index.insert(place, limit);
             }
         }
-        Self { limits, index, fingerprinter, effective_from, files }
+        let carried = Limit { by: Vec::new(), ..Limit::new(CARRIED) };
+        Self { limits, carried, index, fingerprinter, effective_from, files }
+    }
+
+    /// Says which of the limits cover a descriptor in each of these domains: those that match whole descriptors.
+    #[must_use]
+    pub fn with_trees(mut self, trees: HashMap<String, Tree>) -> Self {
+        self.index.set_trees(trees);
+        self
+    }
+
+    /// Lets none of the limits refuse: they count and report as with `mode: shadow`.
+    #[must_use]
+    pub fn in_shadow(mut self) -> Self {
+        for limit in self.limits.iter_mut().chain([&mut self.carried]) {
+            limit.is_shadowed = true;
+        }
+        self
     }
 
     /// The limits, in the order of the file; plans name them by their index.
@@ -124,7 +152,40 @@ impl Rules {
 
     /// The limit at an index that a plan names.
     pub fn limit(&self, index: u32) -> Option<&Limit> {
-        self.limits.get(index as usize)
+        let index = index as usize;
+        self.limits.get(index).or_else(|| (index == self.limits.len()).then_some(&self.carried))
+    }
+
+    /// The limit that stands for all those which requests carry with them, and its index.
+    pub(super) fn carried(&self) -> (u32, &Limit) {
+        (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
+    }
+
+    /// Whether a limit is one that a request carried with it.
+    pub fn is_carried(&self, index: u32) -> bool {
+        index as usize == self.limits.len()
+    }
+
+    /// The names of all limits that a plan can name, in the order of their indices.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().chain([&self.carried]).map(|limit| limit.name.as_str())
+    }
+
+    /// Whether a limit names this domain of the rate limit service.
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        self.index.knows_domain(domain)
+    }
+
+    /// A limit that goes by the client's address, in its `by`, its `match` or an override; `None` if none does and a
+    /// request may come without one.
+    pub fn needs_client(&self) -> Option<&Limit> {
+        let goes_by_it = |limit: &&Limit| {
+            limit.mode != LimitMode::Off
+                && (limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                    || !limit.conditions.networks.is_empty()
+                    || limit.overrides.has_networks())
+        };
+        self.limits.iter().find(goes_by_it)
     }
 
     /// When the numbers took effect.
@@ -195,9 +256,22 @@ impl Rules {
         identify(&limit.by, &limit.short, request, share_missing, with_prefixes, &self.fingerprinter)
     }
 
-    /// What each limit makes of `request`, in the order of the file.
+    /// What each limit makes of `request`, in the order of the files.
     pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
-        self.limits.iter().map(|limit| self.explain_limit(limit, request)).collect()
+        let mut candidates = Candidates::new();
+        self.index.candidates(request, &mut candidates);
+        let explain = |(place, limit): (u32, &Limit)| {
+            let explanation = self.explain_limit(limit, request)?;
+            let applies =
+                matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
+            let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
+            Ok(match applies && !candidates.contains(&place) {
+                true if is_whole => Explanation::Outranked,
+                true => Explanation::Undescribed,
+                false => explanation,
+            })
+        };
+        (0..).zip(&self.limits).map(explain).collect()
     }
 
     fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, BadCost> {
@@ -264,7 +338,7 @@ fn readable(id: &[Option<std::borrow::Cow<'_, str>>]) -> String {
 
 /// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
 /// smaller share also in a larger one.
-fn in_share(share: u32, key: &str) -> bool {
+pub(super) fn in_share(share: u32, key: &str) -> bool {
     share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
 }
 
@@ -293,10 +367,11 @@ mod tests {
 
     use super::super::form::Form;
     use super::super::id::Id;
-    use super::super::identity::{Component, Source};
+    use super::super::identity::Component;
     use super::super::matching::Match;
     use super::super::overrides::{Origin, Override};
     use super::super::path::Pattern;
+    use super::super::request::sample;
     use super::*;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
@@ -327,17 +402,7 @@ mod tests {
 
     fn plan(limits: Vec<Limit>, fields: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
         let headers = fields.iter().copied().collect();
-        let client = "192.0.2.7".parse().unwrap();
-        let request = Request {
-            method: "GET",
-            host: "a",
-            path: "/v1/b",
-            query: Some("cost=3"),
-            headers: &headers,
-            client,
-            tls_subject: None,
-            now: Micros(now),
-        };
+        let request = Request { path: "/v1/b", query: Some("cost=3"), now: Micros(now), ..sample(&headers) };
         let mut limits = limits;
         for limit in &mut limits {
             limit.overrides.finish().unwrap();

@@ -2,7 +2,7 @@
 
 use super::charge::{Decision, Outcome};
 use super::numbers::{Micros, Numbers};
-use super::rules::{Plan, Planned, RefusedReason};
+use super::rules::{Plan, Planned, Refused, RefusedReason};
 
 /// The answer of one window of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,20 @@ pub struct Answer {
     pub decision: Decision,
     /// Whether the limit may refuse; if not, it is in shadow.
     pub enforced: bool,
+    /// The fingerprint of the bucket, which tells ids apart and tells none; `None` if no bucket was asked.
+    pub fingerprint: Option<u128>,
 }
 
 impl Answer {
+    /// Whether the cost was not there, be it refused for that or not.
+    pub fn is_short(&self) -> bool {
+        let unspent = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
+        unspent || self.decision.is_denied()
+    }
+
     /// Whether a limit in shadow would have refused the request.
     pub fn would_deny(&self) -> bool {
-        let short = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
-        !self.enforced && (short || self.decision.is_denied())
+        !self.enforced && self.is_short()
     }
 }
 
@@ -67,14 +74,15 @@ impl Verdict {
     pub fn decided(plan: &Plan, decisions: &[Decision]) -> Self {
         let answers = plan.origins.iter().zip(&plan.charges).zip(decisions).map(|((origin, charge), decision)| {
             let Planned { limit, window, enforced } = *origin;
-            Answer { limit, window, numbers: Some(charge.numbers), cost: charge.cost, decision: *decision, enforced }
+            let (numbers, fingerprint) = (Some(charge.numbers), Some(charge.bucket.fingerprint));
+            Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
-        Self::of(plan, answers.collect())
+        Self::of(&plan.refused, answers.collect())
     }
 
     /// The verdict when a limit of the plan refuses without asking the store: nothing is charged.
     pub fn refused(plan: &Plan) -> Self {
-        Self::of(plan, Vec::new())
+        Self::of(&plan.refused, Vec::new())
     }
 
     /// The verdict when the store gave no answer for some limits; the others were decided elsewhere.
@@ -87,14 +95,16 @@ impl Verdict {
         self
     }
 
-    fn of(plan: &Plan, mut answers: Vec<Answer>) -> Self {
-        answers.extend(plan.refused.iter().map(|refused| Answer {
+    /// The verdict of these answers, and of limits that refuse without asking the store.
+    pub(super) fn of(refused: &[Refused], mut answers: Vec<Answer>) -> Self {
+        answers.extend(refused.iter().map(|refused| Answer {
             limit: refused.limit,
             window: 0,
             numbers: None,
             cost: 1,
             decision: Decision::never(),
             enforced: refused.enforced,
+            fingerprint: None,
         }));
         answers.sort_by_key(|answer| (answer.limit, answer.window));
         let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.enforced);

@@ -43,6 +43,36 @@ impl DecisionResult {
     }
 }
 
+/// What the rate limit service answered: the label `answer` of `weir_rate_limit_service_answers_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateLimitAnswer {
+    /// The request passes.
+    Ok,
+    /// The request is refused.
+    OverLimit,
+    /// The request passes because no limit names its domain. Domains are what callers say, so they make no label.
+    UnknownDomain,
+    /// The call is one that cannot be answered.
+    Invalid,
+    /// The store gave no answer and a limit fails closed.
+    Unavailable,
+}
+
+impl RateLimitAnswer {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Ok, Self::OverLimit, Self::UnknownDomain, Self::Invalid, Self::Unavailable];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::UnknownDomain => "unknown_domain",
+            Self::Invalid => "invalid",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
 /// What a client came up against at the door: the label `limit` of `weir_http_door_limits_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoorLimit {
@@ -152,5 +182,100 @@ pub const CONNECTION_FAILURES: [&str; 5] =
 /// The label `kind` of `weir_tls_handshakes_total`.
 pub(super) const TLS_HANDSHAKES: [&str; 2] = ["full", "resumed"];
 
+/// How a gateway asks the check door: the label `convention` of `weir_check_requests_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// Envoy's `ext_authz` over HTTP.
+    Envoy,
+    /// nginx' `auth_request`.
+    Nginx,
+    /// Traefik's `ForwardAuth` and Caddy's `forward_auth`.
+    Forward,
+    /// HAProxy, by its Lua script `haproxy-auth-request`.
+    Haproxy,
+    /// Applications.
+    Json,
+}
+
+impl Convention {
+    /// Every convention.
+    pub const ALL: [Self; 5] = [Self::Envoy, Self::Nginx, Self::Forward, Self::Haproxy, Self::Json];
+
+    /// Its name, which is also its path at the door.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Envoy => "envoy",
+            Self::Nginx => "nginx",
+            Self::Forward => "forward",
+            Self::Haproxy => "haproxy",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// What the check door answered: the label `result` of `weir_check_requests_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckResult {
+    /// The request may pass.
+    Allowed,
+    /// A limit refuses it.
+    Denied,
+    /// The store gave no answer and a limit fails closed.
+    Unavailable,
+    /// The client's request, or an application's call, is none that can be judged.
+    Malformed,
+    /// The gateway does not say what it should.
+    Misconfigured,
+}
+
+impl CheckResult {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    pub(super) const ALL: [Self; 5] =
+        [Self::Allowed, Self::Denied, Self::Unavailable, Self::Malformed, Self::Misconfigured];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Unavailable => "unavailable",
+            Self::Malformed => "malformed",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+}
+
 /// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
+
+/// The methods of the gRPC door: the label `method` of `weir_grpc_calls_total`.
+pub const GRPC_METHODS: [&str; 7] =
+    ["check", "should_rate_limit", "health_check", "health_list", "health_watch", "reflection", "unknown"];
+
+/// The codes that the gRPC door answers with: the label `code` of `weir_grpc_calls_total`.
+pub const GRPC_CODES: [&str; 9] = [
+    "ok",
+    "cancelled",
+    "invalid_argument",
+    "deadline_exceeded",
+    "not_found",
+    "resource_exhausted",
+    "unimplemented",
+    "internal",
+    "unavailable",
+];
+
+/// Why a connection of `HAProxy`'s was ended by us: the label `reason` of `weir_spoe_disconnects_total`.
+pub const SPOE_DISCONNECTS: [&str; 10] = [
+    "normal",
+    "timeout",
+    "too_big",
+    "invalid",
+    "no_version",
+    "no_frame_size",
+    "no_capabilities",
+    "bad_version",
+    "bad_frame_size",
+    "fragmented",
+];

@@ -4,6 +4,7 @@
 //! Each metric has at most one free label, the limit's name, because prometheus 0.14 hashes label values without a
 //! separator, so that two free ones could run into each other.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -11,13 +12,17 @@ use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGau
 
 use self::labels::{STORE_ERRORS, TLS_HANDSHAKES};
 use self::register::{counter, counters, gauge, histogram, register};
+use self::tally::Tallies;
 
 mod labels;
 mod register;
+mod tally;
 
 pub use labels::{
-    CONNECTION_FAILURES, ConnectionRefusal, DecisionResult, DoorLimit, ENDPOINT_STATES, REQUEST_CODES, UPSTREAM_ERRORS,
+    CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult, DoorLimit, ENDPOINT_STATES,
+    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, UPSTREAM_ERRORS,
 };
+pub use tally::Tally;
 
 /// 50 us to 1.6 s in powers of two: from a decision in memory to a store that is worse than none.
 const DECISION_BUCKETS: [f64; 16] = [
@@ -35,10 +40,17 @@ pub struct LimitMetrics {
     decisions: [IntCounter; DecisionResult::ALL.len()],
 }
 
-impl LimitMetrics {
-    /// Counts one decision of the limit.
-    pub fn count(&self, result: DecisionResult) {
-        self.decisions[result as usize].inc();
+/// What a worker counts of one limit. Most limits come to few results, and the others have no tally.
+#[derive(Debug, Default)]
+pub struct LimitTallies {
+    decisions: [OnceCell<Tally>; DecisionResult::ALL.len()],
+}
+
+impl LimitTallies {
+    /// Counts one decision of the limit, whose handles are `limit`.
+    pub fn count(&self, metrics: &Metrics, limit: &LimitMetrics, result: DecisionResult) {
+        let tally = || metrics.tallies.counter(limit.decisions[result as usize].clone());
+        self.decisions[result as usize].get_or_init(tally).inc();
     }
 }
 
@@ -46,6 +58,7 @@ impl LimitMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    tallies: Tallies,
     decisions: IntCounterVec,
     /// How long a verdict took, the store's part included.
     pub decision_seconds: Histogram,
@@ -70,10 +83,12 @@ pub struct Metrics {
     /// When the rules in force were loaded, in seconds since the Unix epoch.
     pub reload_timestamp: IntGauge,
     requests: IntCounterVec,
+    grpc_calls: IntCounterVec,
+    check_requests: IntCounterVec,
     /// Requests that are being answered.
-    pub requests_in_flight: IntGauge,
+    requests_in_flight: IntGauge,
     /// Connections that were upgraded to another protocol and are open.
-    pub tunnels: IntGauge,
+    tunnels: IntGauge,
     door_limits: IntCounterVec,
     /// Connections of clients that are open.
     pub connections: IntGauge,
@@ -84,6 +99,7 @@ pub struct Metrics {
     pub access_log_dropped: IntCounter,
     connections_failed: IntCounterVec,
     tls_handshakes: IntCounterVec,
+    spoe_disconnects: IntCounterVec,
     tls_reloads: IntCounterVec,
     /// Without labels, and a family so that it is absent without TLS: a date of 0 would ring every alarm.
     tls_expiry: IntGaugeVec,
@@ -98,6 +114,8 @@ pub struct Metrics {
     pub upstream_retries: IntCounter,
     /// Lookups of upstreams' names that gave no address.
     pub upstream_resolve_errors: IntCounter,
+    /// In the order of [`RateLimitAnswer::ALL`].
+    rate_limit_answers: [IntCounter; RateLimitAnswer::ALL.len()],
     /// Tasks that panicked; each cost one connection.
     pub panics: IntCounter,
 }
@@ -107,7 +125,15 @@ impl Metrics {
     #[expect(clippy::too_many_lines, reason = "it is one list")]
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        let rate_limit_answers = counters(
+            &registry,
+            "weir_rate_limit_service_answers_total",
+            "Answers of the rate limit service",
+            &["answer"],
+        )?;
         let metrics = Self {
+            rate_limit_answers: RateLimitAnswer::ALL
+                .map(|answer| rate_limit_answers.with_label_values(&[answer.label()])),
             decisions: counters(
                 &registry,
                 "weir_decisions_total",
@@ -149,6 +175,18 @@ impl Metrics {
                 "When the rules in force were loaded",
             )?,
             requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
+            grpc_calls: counters(
+                &registry,
+                "weir_grpc_calls_total",
+                "gRPC calls by method and code",
+                &["method", "code"],
+            )?,
+            check_requests: counters(
+                &registry,
+                "weir_check_requests_total",
+                "Answers of the check door by convention and result",
+                &["convention", "result"],
+            )?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
             tunnels: gauge(&registry, "weir_http_tunnels", "Open connections that were upgraded")?,
             door_limits: counters(
@@ -181,6 +219,12 @@ impl Metrics {
                 &["reason"],
             )?,
             tls_handshakes: counters(&registry, "weir_tls_handshakes_total", "TLS handshakes of clients", &["kind"])?,
+            spoe_disconnects: counters(
+                &registry,
+                "weir_spoe_disconnects_total",
+                "Connections of HAProxy that were ended, by reason",
+                &["reason"],
+            )?,
             tls_reloads: counters(
                 &registry,
                 "weir_tls_reloads_total",
@@ -229,6 +273,7 @@ impl Metrics {
             )?,
             panics: counter(&registry, "weir_panics_total", "Tasks that panicked, one connection each")?,
             registry,
+            tallies: Tallies::default(),
         };
         metrics.announce()?;
         Ok(metrics)
@@ -245,6 +290,7 @@ impl Metrics {
             (&self.reloads, &["success", "failure"]),
             (&self.connections_failed, &CONNECTION_FAILURES),
             (&self.tls_handshakes, &TLS_HANDSHAKES),
+            (&self.spoe_disconnects, &SPOE_DISCONNECTS),
             (&self.tls_reloads, &["success", "failure"]),
         ] {
             for value in values {
@@ -281,6 +327,11 @@ impl Metrics {
         }
     }
 
+    /// Counts an answer of the rate limit service.
+    pub fn rate_limit_answer(&self, answer: RateLimitAnswer) {
+        self.rate_limit_answers[answer as usize].inc();
+    }
+
     /// Counts a store call without an answer.
     pub fn store_error(&self, kind: &'static str) {
         self.store_errors.with_label_values(&[kind]).inc();
@@ -302,6 +353,11 @@ impl Metrics {
         self.tls_handshakes.with_label_values(&[TLS_HANDSHAKES[usize::from(is_resumed)]]).inc();
     }
 
+    /// Counts a connection of `HAProxy`'s that we ended; `reason` is one of [`SPOE_DISCONNECTS`].
+    pub fn spoe_disconnect(&self, reason: &'static str) {
+        self.spoe_disconnects.with_label_values(&[reason]).inc();
+    }
+
     /// Counts a reload of the certificates.
     pub fn tls_reload(&self, successful: bool) {
         self.tls_reloads.with_label_values(&[if successful { "success" } else { "failure" }]).inc();
@@ -312,9 +368,29 @@ impl Metrics {
         self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
     }
 
-    /// The handles of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
-    pub fn request_counters(&self) -> [IntCounter; REQUEST_CODES.len()] {
-        REQUEST_CODES.map(|code| self.requests.with_label_values(&[code]))
+    /// A worker's share of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
+    pub fn request_tallies(&self) -> [Tally; REQUEST_CODES.len()] {
+        REQUEST_CODES.map(|code| self.tallies.counter(self.requests.with_label_values(&[code])))
+    }
+
+    /// A worker's share of the requests that are being answered.
+    pub fn in_flight_tally(&self) -> Tally {
+        self.tallies.gauge(self.requests_in_flight.clone())
+    }
+
+    /// A worker's share of the connections that were upgraded to another protocol and are open.
+    pub fn tunnel_tally(&self) -> Tally {
+        self.tallies.gauge(self.tunnels.clone())
+    }
+
+    /// The handles of `weir_grpc_calls_total`, in the order of [`GRPC_METHODS`] and [`GRPC_CODES`].
+    pub fn grpc_counters(&self) -> [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()] {
+        GRPC_METHODS.map(|method| GRPC_CODES.map(|code| self.grpc_calls.with_label_values(&[method, code])))
+    }
+
+    /// The handles of `weir_check_requests_total` of one convention, by [`CheckResult`].
+    pub fn check_counters(&self, convention: Convention) -> [IntCounter; CheckResult::COUNT] {
+        CheckResult::ALL.map(|result| self.check_requests.with_label_values(&[convention.label(), result.label()]))
     }
 
     /// The counter of connections that were refused for this reason.
@@ -352,6 +428,7 @@ impl Metrics {
 
     /// The text exposition format, version 0.0.4.
     pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
+        self.tallies.add_up();
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
@@ -370,8 +447,9 @@ mod tests {
     #[test]
     fn names_are_unique_and_labels_begin_at_zero() {
         let metrics = Metrics::new().unwrap();
-        metrics.limit("A").count(DecisionResult::Denied);
-        metrics.limit("B").count(DecisionResult::Allowed);
+        for (limit, result) in [("A", DecisionResult::Denied), ("B", DecisionResult::Allowed)] {
+            LimitTallies::default().count(&metrics, &metrics.limit(limit), result);
+        }
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(text.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{text}");
         assert!(text.contains("weir_store_errors_total{kind=\"late\"} 0"), "{text}");

@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::handover::hand_over;
-use super::inherited::Door;
 use super::sockets::Sockets;
 use super::{Stops, build_runtime, supervisor};
+use crate::doors::DoorKind;
 use crate::doors::admin::{Admin, Readiness};
-use crate::doors::proxy::AccessLog;
+use crate::doors::http::AccessLog;
 
 /// Connections to the admin door at once: a few scrapers and probes.
 const MAX_CONNECTIONS: usize = 64;
@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What the control thread is made of.
 pub(super) struct Control {
     /// The sockets of each door, for a process that takes over.
-    pub(super) sockets: Vec<(Door, Sockets)>,
+    pub(super) sockets: Vec<(DoorKind, Sockets)>,
     pub(super) admin: Option<(std::net::TcpListener, Admin)>,
     pub(super) access_log: Option<AccessLog>,
     pub(super) readiness: Arc<Readiness>,

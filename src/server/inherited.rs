@@ -15,6 +15,7 @@ use socket2::{Domain, SockRef, Type};
 
 use super::ServerError;
 use super::listener::Listener;
+use crate::doors::DoorKind;
 
 /// Holds the id of the process that hands its sockets over.
 pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
@@ -25,34 +26,17 @@ pub(super) const READY_NAME: &str = "handover";
 /// What the new process says when its doors are open.
 pub(super) const READY: &[u8] = b"ready";
 
-/// What a listening socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
-    Proxy,
-    Admin,
-}
-
-impl Door {
-    /// Its name in the log and among handed-over sockets.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Proxy => "proxy",
-            Self::Admin => "admin",
-        }
-    }
-}
-
 /// What a name among the handed-over sockets means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    Listener(Door),
+    Listener(DoorKind),
     Ready,
 }
 
 /// The sockets that this process was started with.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
-    sockets: Vec<(Door, Listener)>,
+    sockets: Vec<(DoorKind, Listener)>,
     ready: Option<UnixStream>,
 }
 
@@ -86,7 +70,7 @@ impl Inherited {
     }
 
     /// The sockets of a door; from now on they are not in here any more.
-    pub(super) fn of_door(&mut self, door: Door) -> Vec<Listener> {
+    pub(super) fn of_door(&mut self, door: DoorKind) -> Vec<Listener> {
         self.sockets.extract_if(.., |(of, _)| *of == door).map(|(_, listener)| listener).collect()
     }
 
@@ -106,17 +90,22 @@ impl Inherited {
 /// What the sockets are for. One without a name is the proxy's: `systemd-socket-activate` gives none unless told to.
 fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
     let Some(names) = names.filter(|names| !names.is_empty()) else {
-        return Ok(vec![Meaning::Listener(Door::Proxy); count]);
+        return Ok(vec![Meaning::Listener(DoorKind::Proxy); count]);
     };
     let names: Vec<_> = names.split(':').collect();
     if names.len() != count {
         return Err(format!("LISTEN_FDS says {count} and LISTEN_FDNAMES has {} names", names.len()));
     }
     let meaning = |name: &str| match name {
-        "proxy" | "unknown" | "" => Ok(Meaning::Listener(Door::Proxy)),
-        "admin" => Ok(Meaning::Listener(Door::Admin)),
+        "unknown" | "" => Ok(Meaning::Listener(DoorKind::Proxy)),
         READY_NAME => Ok(Meaning::Ready),
-        _ => Err(format!("`{name}` is no door; write `FileDescriptorName=proxy` or `=admin` in the socket's unit")),
+        _ => {
+            let door = DoorKind::ALL.into_iter().find(|door| door.name() == name);
+            door.map(Meaning::Listener).ok_or_else(|| {
+                let doors = DoorKind::ALL.map(|door| format!("`FileDescriptorName={}`", door.name())).join(" or ");
+                format!("`{name}` is no door; write {doors} in the socket's unit")
+            })
+        }
     };
     names.into_iter().map(meaning).collect()
 }
@@ -140,7 +129,7 @@ mod tests {
     #[test]
     fn names_say_which_door_a_socket_is_for() {
         use Meaning::{Listener, Ready};
-        let (proxy, admin) = (Listener(Door::Proxy), Listener(Door::Admin));
+        let (proxy, admin) = (Listener(DoorKind::Proxy), Listener(DoorKind::Admin));
         for (names, count, expected) in [
             (None, 2, vec![proxy, proxy]),
             (Some(""), 1, vec![proxy]),

@@ -13,12 +13,13 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
-use self::inherited::{Door, Inherited};
+use self::inherited::Inherited;
 use self::listener::Listener;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::doors::admin::{Admin, Readiness};
-use crate::doors::proxy::ProxyOptions;
+use crate::doors::http::{AccessLog, Admission};
+use crate::doors::{DoorKind, DoorOptions};
 use crate::gate::Shared;
 use crate::store::Store;
 
@@ -47,10 +48,12 @@ pub type Reload = Box<dyn FnMut(bool) + Send>;
 /// How the process serves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the proxy listens.
-    pub proxy_address: ListenAddress,
-    /// How the proxy is set up.
-    pub proxy: ProxyOptions,
+    /// The doors of the workers, and where they listen.
+    pub doors: Vec<(ListenAddress, DoorOptions)>,
+    /// The connections of all workers and doors.
+    pub admission: Arc<Admission>,
+    /// Where requests are logged, if they are.
+    pub access_log: Option<AccessLog>,
     /// Where the admin door listens, if there is to be one.
     pub admin_address: Option<SocketAddr>,
     /// Worker threads.
@@ -70,7 +73,7 @@ pub enum ServerError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address} ({door}): {error}")]
     Bind {
-        /// `proxy` or `admin`.
+        /// The name of a [`DoorKind`].
         door: &'static str,
         /// The address.
         address: ListenAddress,
@@ -92,8 +95,8 @@ pub enum ServerError {
 /// A server that runs.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the proxy listens.
-    pub proxy: ListenAddress,
+    /// Where the doors of the workers listen.
+    pub doors: Vec<(DoorKind, ListenAddress)>,
     /// Where the admin door listens.
     pub admin: Option<SocketAddr>,
     control: JoinHandle<()>,
@@ -112,6 +115,11 @@ struct Stops {
 }
 
 impl Running {
+    /// Where a door listens, if it is open.
+    pub fn address(&self, kind: DoorKind) -> Option<&ListenAddress> {
+        self.doors.iter().find(|(door, _)| *door == kind).map(|(_, address)| address)
+    }
+
     /// Begins the end: after the delay, what runs is finished within the grace period.
     pub fn stop(&self) {
         self.stops.leave.cancel();
@@ -135,10 +143,16 @@ pub fn start(
 ) -> Result<Running, ServerError> {
     let workers = options.workers.get();
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
-    let mut proxies = open(Door::Proxy, &mut inherited, &options.proxy_address, workers)?;
-    let proxy = proxies.address().map_err(ServerError::System)?.unwrap_or_else(|| options.proxy_address.clone());
+    let mut doors = Vec::with_capacity(options.doors.len());
+    let mut addresses = Vec::with_capacity(options.doors.len());
+    for (address, door) in &options.doors {
+        let sockets = open(door.kind(), &mut inherited, address, workers)?;
+        let address = sockets.address().map_err(ServerError::System)?.unwrap_or_else(|| address.clone());
+        addresses.push((door.kind(), address));
+        doors.push((door.kind(), sockets));
+    }
     let admin_address = options.admin_address.map(ListenAddress::Tcp);
-    let admins = admin_address.map(|address| open(Door::Admin, &mut inherited, &address, 1)).transpose()?;
+    let admins = admin_address.map(|address| open(DoorKind::Admin, &mut inherited, &address, 1)).transpose()?;
     let admin_listener = admins.as_ref().map(one_tcp).transpose()?;
     let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
     let admin = admin.map_err(ServerError::System)?;
@@ -156,7 +170,8 @@ pub fn start(
         openers.push(opener);
         let worker = Worker {
             open,
-            proxy: options.proxy.clone(),
+            doors: options.doors.iter().map(|(_, door)| door.clone()).collect(),
+            admission: options.admission.clone(),
             shared: shared.clone(),
             make_store: make_store.clone(),
             drain: stops.drain.child_token(),
@@ -179,12 +194,17 @@ pub fn start(
     let admin_door =
         Admin { readiness: readiness.clone(), metrics: shared.metrics().clone(), stores: worker_stores.into() };
     let is_handover = inherited.is_handover();
-    proxies.widen(workers);
-    let shares = proxies.spread(workers).map_err(ServerError::System)?;
+    let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(doors.len())).collect();
+    for (place, (_, sockets)) in doors.iter_mut().enumerate() {
+        sockets.widen(workers);
+        for (share, listeners) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
+            share.extend(listeners.into_iter().map(|listener| (place, listener)));
+        }
+    }
     let control = Control {
-        sockets: [(Door::Proxy, proxies)].into_iter().chain(admins.map(|admin| (Door::Admin, admin))).collect(),
+        sockets: doors.into_iter().chain(admins.map(|admin| (DoorKind::Admin, admin))).collect(),
         admin: admin_listener.map(|listener| (listener, admin_door)),
-        access_log: options.proxy.access_log.clone(),
+        access_log: options.access_log.clone(),
         readiness: readiness.clone(),
         stops: stops.clone(),
         drain_delay: options.drain_delay,
@@ -209,7 +229,9 @@ pub fn start(
     on_error.disarm();
     drain_on_error.disarm();
     leave_on_error.disarm();
-    tracing::info!(door = "proxy", address = %proxy, workers = options.workers, "listening");
+    for (door, address) in &addresses {
+        tracing::info!(door = door.name(), %address, workers = options.workers, "listening");
+    }
     if let Some(address) = admin {
         tracing::info!(door = "admin", %address, "listening");
     }
@@ -217,12 +239,12 @@ pub fn start(
     if !is_handover {
         supervisor::notify(supervisor::READY);
     }
-    Ok(Running { proxy, admin, control, stops })
+    Ok(Running { doors: addresses, admin, control, stops })
 }
 
 /// The sockets of a door: those that were handed over, or else new ones.
 fn open(
-    door: Door,
+    door: DoorKind,
     inherited: &mut Inherited,
     address: &ListenAddress,
     workers: usize,

@@ -1,15 +1,16 @@
 //! Keeping the rules in force as the files say.
 
-use std::path::PathBuf;
-
-use crate::config::{Change, Loaded, Look, Report, Sources, Watcher, load};
+use crate::config::{Change, Files, Loaded, Look, Report, Sources, Watcher, load};
 use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::rules::Rules;
 use crate::gate::Shared;
 use crate::store::Clock;
 
 /// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
+    /// Whether the rules refuse nothing.
+    shadow: bool,
     fingerprinter: Fingerprinter,
     clock: Clock,
 }
@@ -27,19 +28,15 @@ pub enum Reloaded {
 
 impl Reloader {
     /// Reads the files for the first time; the rules of them are the error if they are broken.
-    pub fn start(
-        limits: PathBuf,
-        overrides: Vec<PathBuf>,
-        fingerprinter: Fingerprinter,
-        clock: Clock,
-    ) -> (Self, Loaded) {
-        let mut watcher = Watcher::new(limits, overrides);
+    /// With `shadow` none of the rules refuses anything.
+    pub fn start(files: Files, shadow: bool, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
+        let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(Look::Always) {
-            Change::New(sources) => compile(&sources, fingerprinter, &clock),
+            Change::New(sources) => compile(&sources, shadow, fingerprinter, &clock),
             Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
             Change::Same => Loaded { rules: None, report: Report::default() },
         };
-        (Self { watcher, fingerprinter, clock }, loaded)
+        (Self { watcher, shadow, fingerprinter, clock }, loaded)
     }
 
     /// Looks at the files and puts what is new in force. `look` says whether to read them even if they seem untouched.
@@ -48,7 +45,7 @@ impl Reloader {
     pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
-            Change::New(sources) => compile(&sources, self.fingerprinter, &self.clock),
+            Change::New(sources) => compile(&sources, self.shadow, self.fingerprinter, &self.clock),
             Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
         };
         let Some(rules) = loaded.rules else {
@@ -67,8 +64,9 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
-    load(&sources.limits, &sources.overrides, fingerprinter, clock.now())
+fn compile(sources: &Sources, shadow: bool, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
+    let Loaded { rules, report } = load(sources, fingerprinter, clock.now());
+    Loaded { rules: if shadow { rules.map(Rules::in_shadow) } else { rules }, report }
 }
 
 /// The wall clock in seconds.

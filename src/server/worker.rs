@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use tokio_util::task::TaskTracker;
 
 use super::listener::{AsyncListener, Listener};
 use super::{MakeStore, build_runtime};
-use crate::doors::proxy::{Place, Proxy, ProxyOptions, Stream};
+use crate::doors::http::{Admission, Place, Stream};
+use crate::doors::{Door, DoorOptions};
 use crate::gate::{Gate, Shared};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -36,8 +38,11 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 /// What a worker is made of.
 pub(super) struct Worker {
     /// Gives the listeners when connections are to be taken: when nothing can fail any more that would lose them.
-    pub(super) open: oneshot::Receiver<Vec<Listener>>,
-    pub(super) proxy: ProxyOptions,
+    /// Each is for one of `doors`, by its place there.
+    pub(super) open: oneshot::Receiver<Vec<(usize, Listener)>>,
+    pub(super) doors: Vec<DoorOptions>,
+    /// The connections of all workers and doors.
+    pub(super) admission: Arc<Admission>,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
     /// Cancelled when no new connection is to be taken.
@@ -68,10 +73,10 @@ impl Worker {
         report(Ok(store.clone()));
         // Without listeners the server did not start.
         let Ok(listeners) = self.open.await else { return };
-        let mut listeners = Listeners::new(listeners);
-        let admission = self.proxy.admission.clone();
         let metrics = self.shared.metrics().clone();
-        let proxy = Proxy::new(Gate::new(self.shared, store), &self.proxy);
+        let gate = Rc::new(Gate::new(self.shared, store));
+        let doors: Vec<_> = self.doors.iter().map(|options| Door::new(gate.clone(), options)).collect();
+        let mut listeners = Listeners::new(listeners, &doors);
         let tasks = TaskTracker::new();
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -81,21 +86,22 @@ impl Worker {
             let accepted = tokio::select! {
                 () = &mut drained => break,
                 _ = reaping.tick() => {
-                    proxy.reap();
+                    gate.flush();
+                    doors.iter().for_each(Door::reap);
                     continue;
                 }
                 accepted = poll_fn(|cx| listeners.poll_accept(cx)) => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => {
+                Ok((door, stream, peer)) => {
                     // Whoever is too many is told at once, which lets a load balancer try another process, and leaves
                     // the system's queue to those who come when there is room again.
-                    let Ok(place) = admission.enter() else { continue };
-                    let (proxy, drain) = (proxy.clone(), self.drain.clone());
+                    let Ok(place) = self.admission.enter() else { continue };
+                    let drain = self.drain.clone();
                     let open = Open::new(metrics.clone(), place);
                     tasks.spawn_local(async move {
                         let _open = open;
-                        proxy.serve_connection(stream, peer, drain).await;
+                        door.serve_connection(stream, peer, drain).await;
                     });
                 }
                 Err(error) => pause(&error, &metrics, &mut said).await,
@@ -120,29 +126,31 @@ impl Worker {
 
 /// A worker's listeners, which take turns.
 struct Listeners {
-    all: Vec<AsyncListener>,
+    all: Vec<(Door, AsyncListener)>,
     next: usize,
     in_a_row: u32,
 }
 
 impl Listeners {
-    fn new(listeners: Vec<Listener>) -> Self {
-        let listeners = listeners.into_iter().filter_map(|listener| {
+    fn new(listeners: Vec<(usize, Listener)>, doors: &[Door]) -> Self {
+        let listeners = listeners.into_iter().filter_map(|(place, listener)| {
             // The runtime has its descriptors, and so has the socket: what is wrong here is the system's memory.
-            listener.into_async().inspect_err(|error| tracing::error!("a listener is deaf: {error}")).ok()
+            let listener =
+                listener.into_async().inspect_err(|error| tracing::error!("a listener is deaf: {error}")).ok()?;
+            Some((doors.get(place)?.clone(), listener))
         });
         Self { all: listeners.collect(), next: 0, in_a_row: 0 }
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, IpAddr)>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Door, Stream, IpAddr)>> {
         let (first, second) = self.all.split_at(self.next);
         let mut place = self.next;
-        for listener in second.iter().chain(first) {
+        for (door, listener) in second.iter().chain(first) {
             place = if place + 1 < self.all.len() { place + 1 } else { 0 };
             if let Poll::Ready(accepted) = listener.poll_accept(cx) {
                 self.next = place;
                 self.in_a_row += 1;
-                return Poll::Ready(accepted);
+                return Poll::Ready(accepted.map(|(stream, peer)| (door.clone(), stream, peer)));
             }
         }
         self.in_a_row = 0;
@@ -200,7 +208,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doors::proxy::{Admission, ConnectionLimits};
+    use crate::doors::http::ConnectionLimits;
 
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {

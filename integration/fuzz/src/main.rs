@@ -6,10 +6,17 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use weir::config::properties::{duration, rules};
-use weir::doors::proxy::properties::{ALL, Property};
+use weir::doors::check::properties::ALL as CHECK;
+use weir::doors::envoy::properties::ALL as GRPC;
+use weir::doors::http::properties::{ALL as HTTP, Property};
+use weir::doors::spoe;
 
-const OF_TEXT: [(&str, Property); 2] =
-    [("rules", |bytes| of_text(bytes, rules)), ("duration", |bytes| of_text(bytes, duration))];
+/// Those that are beside what they are about.
+const OTHERS: [(&str, Property); 3] = [
+    ("rules", |bytes| of_text(bytes, rules)),
+    ("duration", |bytes| of_text(bytes, duration)),
+    ("spoe", spoe::properties::frames),
+];
 
 fn of_text(bytes: &[u8], property: fn(&str)) {
     if let Ok(text) = std::str::from_utf8(bytes) {
@@ -19,11 +26,11 @@ fn of_text(bytes: &[u8], property: fn(&str)) {
 
 static PROPERTY: LazyLock<Property> = LazyLock::new(|| {
     let name = std::env::var("WEIR_FUZZ").unwrap_or_default();
-    let mut all = ALL.iter().chain(&OF_TEXT);
-    match all.find(|(given, _)| *given == name) {
+    let all = HTTP.iter().chain(&CHECK).chain(&GRPC).chain(&OTHERS);
+    match all.clone().find(|(given, _)| *given == name) {
         Some((_, property)) => *property,
         None => {
-            println!("{}", ALL.iter().chain(&OF_TEXT).map(|(name, _)| *name).collect::<Vec<_>>().join(" "));
+            println!("{}", all.map(|(name, _)| *name).collect::<Vec<_>>().join(" "));
             std::process::exit(if name == "list" { 0 } else { 2 });
         }
     }

@@ -1,14 +1,15 @@
 //! What a limit may say, and what it is told.
 
 use super::{NOW, check, load_texts};
+use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::fields::Fields;
 use crate::engine::form::Form;
 use crate::engine::identity::{self, Component};
 use crate::engine::limit::{Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::matching::HostPattern;
-use crate::engine::numbers::{Allowance, Micros, Numbers};
+use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, sample};
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -28,6 +29,7 @@ limits:
     enforce_for: 12.5%
     missing: shared
     on_store_error: local
+    per_call: true
     short: f
     algorithm: token_bucket
   Plain: {}
@@ -64,7 +66,7 @@ overrides:
     assert_eq!(full.allowance, Allowance::Windows(windows.into()));
     assert_eq!(full.cost, Cost::Header("x-cost".parse().unwrap()));
     assert_eq!((full.mode, full.enforce_for), (LimitMode::Enforce, 125_000));
-    assert_eq!((full.missing, full.on_store_error), (Missing::Shared, StoreErrorPolicy::Local));
+    assert_eq!((full.missing, full.on_store_error, full.per_call), (Missing::Shared, StoreErrorPolicy::Local, true));
 
     let whole = Component { source: identity::Source::Ip { ipv6_prefix: 128 }, form: Form::Text };
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
@@ -73,14 +75,12 @@ overrides:
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, Origin { file: 0, line: 22, comment: Some("why".into()) });
+    assert_eq!(first.origin, Origin { file: 0, line: 23, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
     let headers = Fields::new();
-    let client = "192.0.2.9".parse().unwrap();
-    let (query, tls_subject, now) = (None, None, NOW);
-    let request = Request { method: "GET", host: "a", path: "/", query, headers: &headers, client, tls_subject, now };
+    let request = Request { client: "192.0.2.9".parse().ok(), now: NOW, ..sample(&headers) };
     assert_eq!(rules.charges(&request).unwrap().unlimited, [1], "the folded address is found");
 
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
@@ -98,6 +98,7 @@ fn field(fields: &str, expected: &[&str]) {
 fn numbers_say_what_would_be_right() {
     for (fields, expected) in [
         ("burst: 5", ""),
+        ("per_call: true", ""),
         ("count: 5", "`count` without `period`"),
         ("period: 1s", "`period` without `count`"),
         ("burst: 5, period: 1s", "add `count`"),
@@ -149,7 +150,9 @@ fn fields_say_what_would_be_right() {
         ("by: { tls: subjekt }", "did you mean `subject`?"),
         ("by: { tls: true }", "subject"),
         ("by: tls", "write `{ tls: subject }`"),
-        ("by: { descriptor: x }", "not supported by this version"),
+        ("by: { descriptor: tenant }", ""),
+        ("by: [{ descriptor: tenant, as: integer }, ip]", ""),
+        ("by: descriptor", "write `{ descriptor: NAME }`"),
         ("by: [ip, global]", "leave it out"),
         ("by: [ip, ip]", "twice"),
         ("by: []", "by: global"),
@@ -184,7 +187,21 @@ fn fields_say_what_would_be_right() {
         ("match: { cidr: \"::ffff:10.0.0.0/104\" }", "write 10.0.0.0/8"),
         ("match: { cidr: ten }", "no network"),
         ("match: { when: x }", "not supported by this version"),
-        ("match: { domain: x }", "not supported by this version"),
+        ("match: { domain: [x, y] }, by: { descriptor: tenant }", ""),
+        ("match: { domain: x }, by: global", ""),
+        ("match: { domain: x }", "needs `by`"),
+        ("match: { domain: x }, by: [{ descriptor: tenant }, ip]", "only entries of the descriptor"),
+        ("match: { domain: x, path: /v1 }, by: global", "`path` and `domain` together never match"),
+        ("match: { domain: \"\" }, by: global", "a domain is empty"),
+        ("match: { descriptor: { tenant: acme, path: \"/v1/*\", n: 5, e: \"\" } }", ""),
+        ("match: { descriptor: { a: { present: false }, b: { value: \"*\" }, c: { glob: \"*x\" } } }", ""),
+        ("match: { descriptor: { a: { glob: x } } }", "write `value:`"),
+        ("match: { descriptor: { a: { glob: \"*\", value: x } } }", "this has 2"),
+        ("match: { descriptor: { a: true } }", "`{ present: true }`"),
+        ("match: { descriptor: { a: } }", "`a` has no value"),
+        ("match: { descriptor: { a: x, a: y } }", "stands here twice"),
+        ("match: { descriptor: {} }", "the map is empty"),
+        ("match: { descriptor: tenant }", "is a map"),
         ("match: /v1", "`match` is a map"),
         ("match: { paths: /v1 }", "did you mean `path`?"),
         ("cost: 5", ""),
@@ -203,10 +220,13 @@ fn fields_say_what_would_be_right() {
         ("enforce_for: 1.00001%", "four digits"),
         ("missing: ignore", "known are `skip`, `deny`, `shared`"),
         ("on_store_error: fail", "known are"),
+        ("per_call: true", ""),
+        ("per_call: yes", "write `true`"),
         ("short: rq", ""),
         ("short: \"a:b\"", "no short name"),
         ("algorithm: token_bucket", ""),
-        ("algorithm: fixed_window", "not supported by this version"),
+        ("algorithm: fixed_window, aligned: clock", ""),
+        ("algorithm: sliding_log", "not supported by this version"),
         ("algorithm: magic", "known are"),
         ("elevated: { burst: 1 }", "not supported by this version"),
         ("cost_from_response: { header: x }", "not supported by this version"),
@@ -214,4 +234,66 @@ fn fields_say_what_would_be_right() {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         field(fields, &expected);
     }
+}
+
+#[test]
+fn windows_say_what_would_be_right() {
+    for (fields, expected) in [
+        ("aligned: clock, burst: 20, count: 10, period: 1m", ""),
+        ("aligned: first, count: 10, period: 30d", ""),
+        ("count: 10, period: month, timezone: Europe/Berlin, resets_on: 31", ""),
+        ("count: 10, period: month, aligned: clock", ""),
+        ("count: 10, period: year, timezone: asia/tokyo", ""),
+        ("burst: 10", ""),
+        ("unlimited: true", ""),
+        ("aligned: clocks, count: 10, period: 1m", "did you mean `clock`?"),
+        ("aligned: first, count: 10, period: month", "begins with the calendar"),
+        ("count: 10, period: month, timezone: Europe/Berlim", "did you mean `Europe/Berlin`?"),
+        ("count: 10, period: month, timezone: CET+1x", "IANA name"),
+        ("count: 10, period: month, resets_on: 0", "31 is the last day of every month"),
+        ("count: 10, period: month, resets_on: first", "no whole number"),
+        ("count: 10, period: year, resets_on: 15", "`resets_on` needs `period: month`"),
+        ("count: 10, period: 1d, resets_on: 15", "`resets_on` needs `period: month`"),
+        ("count: 10, period: 1d, timezone: UTC", "`timezone` needs `period: month`"),
+        ("count: 10, period: months", "`months` is no duration"),
+        ("burst: 1000, count: 10, period: month", "more than 24 windows of the calendar"),
+        ("burst: 9007199254740991, count: 1, period: 1s", "the largest burst is 9007199254"),
+        ("count: 10, period: 1500ns", "whole number of microseconds"),
+        ("timezone: UTC, rates: [{ count: 10, period: 1s }, { count: 100, period: month }]", ""),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ algorithm: fixed_window, {fields} }}\n"), &[], &expected);
+    }
+    for (fields, expected) in [
+        ("count: 10, period: month", "a month or a year needs `algorithm: fixed_window`"),
+        ("count: 10, period: 1s, aligned: clock", "`aligned` needs `algorithm: fixed_window`"),
+        ("algorithm: gcra, timezone: UTC, count: 10, period: 1s", "`timezone` needs `algorithm: fixed_window`"),
+        // One mistake is told once, whatever the numbers would need.
+        ("algorithm: fixed_windows, aligned: clock, count: 10, period: month", "did you mean `fixed_window`?"),
+    ] {
+        check(&format!("limits:\n  A: {{ {fields} }}\n"), &[], &[expected]);
+    }
+}
+
+#[test]
+fn windows_of_a_limit_are_those_of_its_overrides() {
+    let limits = "limits:\n  A: { algorithm: fixed_window, aligned: clock, timezone: Asia/Tokyo, resets_on: 3, \
+                  count: 10, period: month }\n";
+    let second = 1_000_000_000;
+    for (fields, expected) in [
+        ("count: 20, period: 1m", Numbers::windows(20, 20, 60 * second, Aligned::Clock).unwrap()),
+        ("aligned: first, count: 20, period: 1m", Numbers::windows(20, 20, 60 * second, Aligned::First).unwrap()),
+        ("count: 20, period: month", monthly(20, 3, "Asia/Tokyo")),
+        ("count: 20, period: month, resets_on: 1", monthly(20, 1, "Asia/Tokyo")),
+        ("count: 20, period: month, timezone: UTC", monthly(20, 3, "UTC")),
+    ] {
+        let text = format!("{limits}overrides:\n  A:10.0.0.1: {{ {fields} }}\n");
+        let rules = load_texts(&text, &[]).rules.unwrap();
+        let given = rules.limits()[0].overrides.get(0).unwrap();
+        assert_eq!(given.allowance, Allowance::Windows([expected].into()), "{fields}");
+    }
+}
+
+fn monthly(count: u64, day: i8, zone: &str) -> Numbers {
+    Numbers::calendar(count, count, Calendar::find(Unit::Month(day), zone).unwrap()).unwrap()
 }

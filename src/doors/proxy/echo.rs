@@ -6,9 +6,9 @@ use std::task::Poll;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::activity::Activity;
-use super::failure::UpstreamError;
-use super::message::{Piece, Request, Response, ResponseBody};
+use crate::doors::http::activity::Activity;
+use crate::doors::http::failure::UpstreamError;
+use crate::doors::http::message::{Piece, Request, Response, ResponseBody};
 use crate::engine::fields::Fields;
 
 /// Answers with the method, the target, the fields and the length of the body, as JSON.

@@ -4,73 +4,65 @@ use std::borrow::Cow;
 
 use http::{Method, Version};
 
-use super::failure::Failure;
-use super::forwarding;
-use super::message::Request;
-use crate::engine::path::{self, EscapedSlashes};
+use crate::doors::http::failure::Failure;
+use crate::doors::http::forwarding;
+use crate::doors::http::message::Request;
+use crate::engine::path::EscapedSlashes;
 use crate::engine::request::host_of;
+use crate::engine::target;
 
 /// How often a request may come by here: more proxies of this kind in a row than anybody has, and few turns of a loop.
 const MOST_HOPS: usize = 5;
 
-/// Checks a request, and makes its target the origin form and its `Host` the target's. Returns the host without its
-/// port, in lower case; empty if an HTTP/1.0 request names none.
-pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<String, Failure> {
+/// Checks a request, and makes its target the origin form and its `Host` the target's. Whether that is a host is for
+/// [`host`] to say.
+pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<(), Failure> {
     match request.method {
         Method::CONNECT => return Err(Failure::Method("this proxy opens no tunnels")),
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
         _ => {}
     }
-    if is_misspelt(&request.method) {
-        return Err(Failure::Malformed("a method is spelt in upper case"));
-    }
+    target::check_method(request.method.as_str()).map_err(Failure::Malformed)?;
     if request.fields.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
         return Err(Failure::Expectation);
     }
     if request.fields.contains("via") && forwarding::hops(&request.fields) >= MOST_HOPS {
         return Err(Failure::Loop);
     }
-    let host = host(request)?;
-    target(request, slashes)?;
-    Ok(host)
-}
-
-/// Whether this is a method that everybody knows, in another spelling. It is another method (RFC 9110 section 9.1) and no
-/// limit for the known one covers it, but frameworks that write what they get in upper case, as Werkzeug does, would
-/// serve it all the same.
-fn is_misspelt(method: &Method) -> bool {
-    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    let name = method.as_str();
-    name.bytes().any(|byte| byte.is_ascii_lowercase()) && KNOWN.iter().any(|known| name.eq_ignore_ascii_case(known))
-}
-
-fn host(request: &mut Request) -> Result<String, Failure> {
-    let mut hosts = request.fields.all("host");
-    let given = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(std::str::from_utf8(host).ok().and_then(host_of).map(Cow::into_owned)),
-        (None, _) if request.version < Version::HTTP_11 => None,
-        (None, _) => return Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
-        (Some(_), Some(_)) => return Err(Failure::Malformed("a request has one `Host` field")),
-    };
-    drop(hosts);
-    let given =
-        given.map_or(Ok(String::new()), |host| host.ok_or(Failure::Malformed("the `Host` field is no host")))?;
-    if !request.target.starts_with('/') && request.target != "*" {
-        return absolute(request);
+    if request.fields.all("host").count() > 1 {
+        return Err(Failure::Malformed("a request has one `Host` field"));
     }
-    Ok(given)
+    if !request.target.starts_with('/') && request.target != "*" {
+        absolute(request)?;
+    }
+    target::check(request.method.as_str(), &request.target, slashes).map_err(Failure::Malformed)
+}
+
+/// The host of a request that was checked, without its port and in lower case; empty if an HTTP/1.0 request names none.
+pub(super) fn host(request: &Request) -> Result<Cow<'_, str>, Failure> {
+    match request.fields.get("host") {
+        Some(host) => {
+            let host = std::str::from_utf8(host).ok().and_then(host_of);
+            host.ok_or(Failure::Malformed("the `Host` field is no host"))
+        }
+        None if request.version < Version::HTTP_11 => Ok(Cow::Borrowed("")),
+        None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
+    }
 }
 
 /// A target in absolute form: its authority counts and `Host` is ignored and replaced.
-fn absolute(request: &mut Request) -> Result<String, Failure> {
+fn absolute(request: &mut Request) -> Result<(), Failure> {
     const FORM: Failure = Failure::Malformed("a target is a path, or an `http://` or `https://` URL");
+    // `Host` has to be one all the same.
+    host(request)?;
     let (scheme, rest) = request.target.split_once("://").ok_or(FORM)?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(FORM);
     }
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let host = host_of(authority).filter(|host| !host.is_empty());
-    let host = host.ok_or(Failure::Malformed("the target's authority is no host"))?.into_owned();
+    if host_of(authority).is_none_or(|host| host.is_empty()) {
+        return Err(Failure::Malformed("the target's authority is no host"));
+    }
     let target = match path {
         // The whole server is meant (RFC 9112 section 3.2.4).
         "" if request.method == Method::OPTIONS => "*".to_owned(),
@@ -80,24 +72,7 @@ fn absolute(request: &mut Request) -> Result<String, Failure> {
     let authority = authority.to_owned();
     request.fields.set("host", authority);
     request.target = target;
-    Ok(host)
-}
-
-fn target(request: &Request, slashes: EscapedSlashes) -> Result<(), Failure> {
-    if request.target == "*" {
-        let is_whole_server = request.method == Method::OPTIONS;
-        return if is_whole_server { Ok(()) } else { Err(Failure::Malformed("only OPTIONS has `*` as its target")) };
-    }
-    let (path, query) = split(&request.target);
-    if query.is_some_and(|query| query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#')) {
-        return Err(Failure::Malformed("a query has printable ASCII and no fragment"));
-    }
-    path::check(path, slashes).map_err(Failure::Malformed)
-}
-
-/// The path and the query of a target.
-pub(super) fn split(target: &str) -> (&str, Option<&str>) {
-    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
+    Ok(())
 }
 
 /// What RFC 9110 section 7.6.2 says of `Max-Forwards`: for how many more hops an OPTIONS request is. `None` if it says
@@ -115,8 +90,8 @@ pub(super) fn count_down(request: &mut Request) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::RequestBody;
     use super::*;
+    use crate::doors::http::message::RequestBody;
 
     type Lines = &'static [(&'static str, &'static str)];
 
@@ -128,7 +103,8 @@ mod tests {
     #[track_caller]
     fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
         let mut request = request(method, target, version, lines);
-        let host = check(&mut request, EscapedSlashes::Keep)?;
+        check(&mut request, EscapedSlashes::Keep)?;
+        let host = host(&request)?;
         Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))
     }
 

@@ -8,6 +8,7 @@
 
 use crate::engine::meter::Meter;
 use crate::engine::numbers::Micros;
+use crate::engine::refill::Refill;
 
 /// The slots of the smallest table.
 const SMALLEST: usize = 16;
@@ -21,7 +22,8 @@ struct Entry {
     meter: Meter,
 }
 
-const VACANT: Entry = Entry { fingerprint: 0, meter: Meter { since: Micros(0), level: 0, token: 0, drain: 0 } };
+const VACANT: Entry =
+    Entry { fingerprint: 0, meter: Meter { since: Micros(0), level: 0, token: 0, refill: Refill::evenly(0) } };
 
 /// The table. It starts without memory and doubles until `bound` buckets fit.
 pub(super) struct Table {
@@ -205,7 +207,7 @@ mod tests {
 
     /// Full at the microsecond `full_at`.
     fn meter(full_at: u64) -> Meter {
-        Meter { since: Micros(0), level: full_at, token: 1, drain: 1 }
+        Meter { since: Micros(0), level: full_at, token: 1, refill: Refill::evenly(1) }
     }
 
     #[derive(Clone, Debug)]

@@ -85,7 +85,7 @@ impl Call {
     }
 
     fn push(&mut self, batch: &Batch<'_>, asker: oneshot::Sender<Answer>) {
-        self.requests.push(batch.charges);
+        self.requests.push(batch.charges, self.now.unwrap_or(batch.now));
         self.askers.push(asker);
     }
 }

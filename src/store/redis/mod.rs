@@ -1,4 +1,4 @@
-//! Buckets in a Redis server: one call of `lua/gcra.lua` decides all charges of a request, and those of all requests that
+//! Buckets in a Redis server: one call of the script in `lua/` decides all charges of a request, and those of all requests that
 //! ask at the same time (`calls`).
 //!
 //! A request uses the connection that is there or fails at once; it never waits for another. The connection belongs to
@@ -132,6 +132,11 @@ impl RedisStore {
         }
         let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
         shared.calls.ask(shared, batch, now).await.unwrap_or(Err(StoreError::Down))
+    }
+
+    /// How long a decision takes at most.
+    pub fn timeout(&self) -> Duration {
+        self.shared.timeout
     }
 
     /// How the store stands.

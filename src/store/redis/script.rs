@@ -1,4 +1,6 @@
-//! The call of `lua/gcra.lua`: its keys, its arguments, its reply.
+//! The call of the script: its keys, its arguments, its reply.
+//!
+//! The script is `lua/gcra.lua` with the windows of `lua/fixed_window.lua` in it. Each file runs alone as well.
 
 use std::sync::LazyLock;
 
@@ -6,13 +8,26 @@ use redis::{Cmd, Script, Value};
 
 use super::describe;
 use crate::engine::charge::{Charge, Decision, Mode, Outcome};
-use crate::engine::numbers::{EXACT, Micros};
+use crate::engine::numbers::{EXACT, Micros, Numbers};
+use crate::engine::refill::Windows;
 use crate::store::Decisions;
 
-const SOURCE: &str = include_str!("../../../lua/gcra.lua");
+const GCRA: &str = include_str!("../../../lua/gcra.lua");
+const FIXED_WINDOW: &str = include_str!("../../../lua/fixed_window.lua");
+
+/// The line of `gcra.lua` that the windows replace, and where they begin and end in `fixed_window.lua`.
+const NO_WINDOWS: &str = "local fixed_windows = nil\n";
+const ALONE: &str = "-- Alone";
+
+static SOURCE: LazyLock<String> = LazyLock::new(|| {
+    // What is said of how to call the file alone need not go to the server.
+    let code = FIXED_WINDOW.find("local function fixed_windows()").map_or("", |start| &FIXED_WINDOW[start..]);
+    let windows = code.find(ALONE).map_or(code, |end| &code[..end]);
+    GCRA.replacen(NO_WINDOWS, windows, 1)
+});
 
 /// The SHA-1 under which a server keeps the script. Computed once: hashing the source takes longer than a decision.
-static HASH: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+static HASH: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 
 /// The beginning of a bucket's key.
 ///
@@ -74,8 +89,8 @@ impl Texts {
 }
 
 impl Requests {
-    /// Adds a request with these charges.
-    pub(super) fn push(&mut self, charges: &[Charge]) {
+    /// Adds a request with these charges, which asks at `now` by the clock of this machine.
+    pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
         for (place, Charge { bucket, numbers, cost, mode }) in charges.iter().enumerate() {
             self.keys.text.push_str(KEY_PREFIX);
             self.keys.text.push_str(&bucket.key);
@@ -84,11 +99,13 @@ impl Requests {
             if place > 0 {
                 words.push(' ');
             }
-            let mut digits = itoa::Buffer::new();
-            for number in [numbers.burst(), numbers.token(), numbers.drain(), *cost] {
-                words.push_str(digits.format(number));
-                words.push(' ');
+            push_number(words, numbers.burst(), ' ');
+            push_number(words, numbers.written().0, ' ');
+            match numbers.refill().windows() {
+                None => push_number(words, numbers.drain(), ' '),
+                Some(windows) => push_windows(words, numbers, windows, now),
             }
+            push_number(words, *cost, ' ');
             words.push_str(word(*mode));
             self.bursts.push(numbers.burst());
         }
@@ -109,14 +126,14 @@ impl Requests {
     /// By how much these charges make it longer at most.
     pub(super) fn bytes_of(charges: &[Charge]) -> usize {
         let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
-        keys + charges.len() * LONGEST_WORDS
+        keys + charges.iter().map(|charge| longest_words(&charge.numbers)).sum::<usize>()
     }
 
     /// The command that decides them; `now` is `None` for the server's clock.
     pub(super) fn command(&self, form: Form, now: Option<Micros>, effective_from: Micros) -> Cmd {
         let (name, script) = match form {
             Form::Hash => ("EVALSHA", HASH.as_str()),
-            Form::Source => ("EVAL", SOURCE),
+            Form::Source => ("EVAL", SOURCE.as_str()),
         };
         let arguments = 5 + self.charges() + self.counts.len();
         let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
@@ -169,6 +186,50 @@ impl Requests {
     }
 }
 
+fn push_number(words: &mut String, number: u64, end: char) {
+    words.push_str(itoa::Buffer::new().format(number));
+    words.push(end);
+}
+
+/// The windows as the script reads them. Those of a calendar around `now` are sent along: the server knows no time zone,
+/// but its clock decides, which may be some windows ahead of ours or behind.
+fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Micros) {
+    match windows {
+        Windows::First(period) => {
+            words.push_str("first:");
+            push_number(words, period, ' ');
+        }
+        Windows::Clock(period) => {
+            words.push_str("clock:");
+            push_number(words, period, ' ');
+        }
+        Windows::Calendar(calendar) => {
+            let (current, fill) = (calendar.number(now), numbers.windows_to_fill());
+            let first = current.saturating_sub(fill);
+            words.push_str(calendar.name());
+            words.push(':');
+            push_number(words, first, ':');
+            for number in first..=current + 1 + fill {
+                let end = if number > current + fill { ' ' } else { ',' };
+                push_number(words, calendar.start(number).0, end);
+            }
+        }
+    }
+}
+
+/// How long the words of a charge are at most.
+fn longest_words(numbers: &Numbers) -> usize {
+    let calendar = match numbers.refill().windows() {
+        Some(Windows::Calendar(calendar)) => {
+            // The windows to fill the bucket, twice, two more, and the number of the first.
+            let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
+            calendar.name().len() + 1 + 21 * windows
+        }
+        _ => "first:".len(),
+    };
+    LONGEST_WORDS + calendar
+}
+
 const fn word(mode: Mode) -> &'static str {
     match mode {
         Mode::Spend => "spend",
@@ -207,7 +268,6 @@ fn number(value: &Value) -> Result<u64, String> {
 mod tests {
     use super::*;
     use crate::engine::charge::Bucket;
-    use crate::engine::numbers::Numbers;
 
     fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
         let numbers = Numbers::new(20, 20, 1_000_000_000).unwrap();
@@ -217,7 +277,7 @@ mod tests {
     fn requests(requests: &[&[Charge]]) -> Requests {
         let mut collected = Requests::default();
         for charges in requests {
-            collected.push(charges);
+            collected.push(charges, Micros(0));
         }
         collected
     }
@@ -239,7 +299,7 @@ mod tests {
                         20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend";
         assert_eq!(own.join("|").replace(HASH.as_str(), "#"), expected);
         let set = words(Form::Source, &[&[a]], Some(Micros(7)));
-        assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE, "7"));
+        assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE.as_str(), "7"));
     }
 
     /// What two requests are told, the first of one charge and the second of two: outcomes with what remains, the wait

@@ -1,0 +1,282 @@
+//! Applications that ask about limits by name. Every answer, and every call that is taken, fits the `OpenAPI` document.
+
+use std::sync::Arc;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::{body, call, charge, on_redis, post, send, stopped};
+use crate::support::redis::RedisServer;
+use crate::support::server::Weir;
+use crate::support::wire::{Message, Wire};
+
+const RULES: &str = r"
+limits:
+  Logins: { by: { header: x-user }, burst: 2, count: 2, period: 1h }
+  Domains: { by: [{ header: x-account, as: integer }, { query: domain, as: registered-domain }], count: 2, period: 1h }
+  Networks: { by: ip/64, burst: 2 }
+  Tenants: { by: { header: x-tenant }, per_call: true }
+  Plans: { by: { header: x-tenant }, count: 5, period: 1h, per_call: true }
+  Both: { match: { path: /both }, by: { header: x-user }, rates: [{ count: 3, period: 1m }, { count: 4, period: 1h }] }
+  Watched: { by: { header: x-user }, burst: 1, mode: shadow }
+  Everything: { by: global, burst: 1000, match: { path: /none } }
+  Shut: { by: { header: x-user }, deny: true, match: { path: /shut } }
+overrides:
+  Logins:vip: { burst: 9, count: 9, period: 1h }
+  Logins:free: { unlimited: true }
+  Plans:shut: { deny: true }
+";
+
+/// The document that the door gives, taken apart.
+struct Contract {
+    call: Validator,
+    verdict: Validator,
+    problem: Validator,
+}
+
+impl Contract {
+    fn of(weir: &Weir) -> Self {
+        let answer = weir.connect_check().get("/openapi.json");
+        assert_eq!((answer.status(), answer.field("content-type")), (200, Some("application/json")));
+        let document = body(&answer);
+        assert_eq!(document["openapi"], "3.1.0");
+        let schema = |name: &str| {
+            let mut schema = document.clone();
+            schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+            schema["$ref"] = format!("#/components/schemas/{name}").into();
+            jsonschema::validator_for(&schema).unwrap()
+        };
+        let statuses = document["paths"]["/json"]["post"]["responses"].as_object().unwrap();
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), ["200", "400", "405", "413", "415", "429", "503"]);
+        let contract = Self { call: schema("Call"), verdict: schema("Verdict"), problem: schema("Problem") };
+        let content = &document["paths"]["/json"]["post"]["requestBody"]["content"]["application/json"];
+        for (name, example) in content["examples"].as_object().unwrap() {
+            contract.call.validate(&example["value"]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        contract
+    }
+
+    /// Whether an answer is one that the document describes.
+    #[track_caller]
+    fn check(&self, answer: &Message) {
+        let (validator, kind) = match answer.status() {
+            200 | 429 | 503 => (&self.verdict, "application/json"),
+            400 | 405 | 413 | 415 => (&self.problem, "application/problem+json"),
+            other => panic!("{other} is not in the document"),
+        };
+        assert_eq!(answer.field("content-type"), Some(kind));
+        validator.validate(&body(answer)).unwrap_or_else(|error| panic!("{error}: {}", answer.text()));
+    }
+}
+
+/// One connection, and the document that its answers are held against.
+struct Application {
+    contract: Arc<Contract>,
+    wire: Wire,
+}
+
+impl Application {
+    fn new(weir: &Weir) -> Self {
+        Self { contract: Arc::new(Contract::of(weir)), wire: weir.connect_check() }
+    }
+
+    #[track_caller]
+    fn call(&mut self, asked: &Value) -> Message {
+        let answer = call(&mut self.wire, asked);
+        self.contract.check(&answer);
+        let fits = self.contract.call.validate(asked);
+        if answer.status() != 400 {
+            fits.unwrap_or_else(|error| panic!("{asked} is taken, and does not fit: {error}"));
+        }
+        answer
+    }
+
+    /// The status, whether it is allowed, the limit that binds, and `name outcome limit remaining` of each.
+    #[track_caller]
+    fn expect(&mut self, asked: &Value, status: u16, binding: Option<&str>, limits: &[&str]) -> Value {
+        let answer = self.call(asked);
+        assert_eq!(answer.status(), status, "{asked}: {}", answer.text());
+        let told = body(&answer);
+        assert_eq!(told["allowed"], status == 200, "{asked}: {told}");
+        assert_eq!(told["binding"].as_str(), binding, "{asked}: {told}");
+        let shown = |limit: &Value| {
+            let text = |key: &str| limit[key].as_str().unwrap().to_owned();
+            format!("{} {} {} {}", text("name"), text("outcome"), limit["limit"], limit["remaining"])
+        };
+        let shown: Vec<String> = told["limits"].as_array().unwrap().iter().map(shown).collect();
+        assert_eq!(shown, limits, "{asked}: {told}");
+        assert_eq!(answer.field("cache-control"), Some("no-store"));
+        told
+    }
+}
+
+fn check_all(weir: &Weir) {
+    let mut app = Application::new(weir);
+    let with = |mut call: Value, key: &str, value: Value| {
+        call[key] = value;
+        call
+    };
+
+    // By name and id, until it is denied; the times are those of a clock that stands still.
+    let alice = charge("Logins", "alice");
+    app.expect(&alice, 200, Some("Logins"), &["Logins allowed 2 1"]);
+    let told = app.expect(&alice, 200, Some("Logins"), &["Logins allowed 2 0"]);
+    assert_eq!(told["retry_after_ms"], 0);
+    assert_eq!(told["limits"][0]["retry_after_ms"], 1_800_000, "when another one would fit");
+    assert_eq!(told["limits"][0]["reset_after_ms"], 3_600_000);
+    let denied = app.call(&alice);
+    assert_eq!((denied.status(), denied.field("retry-after")), (429, Some("1800")));
+    assert_eq!(denied.field("ratelimit"), Some("\"Logins\";r=0;t=1800"));
+    assert_eq!(denied.field("ratelimit-policy"), Some("\"Logins\";q=2;w=3600"));
+    assert_eq!(body(&denied)["retry_after_ms"], 1_800_000);
+
+    // The other ways to use a bucket.
+    app.expect(&with(alice.clone(), "op", "check".into()), 429, Some("Logins"), &["Logins denied 2 0"]);
+    app.expect(&with(alice.clone(), "op", "spend_only".into()), 200, Some("Logins"), &["Logins unchanged 2 0"]);
+    app.expect(&with(alice.clone(), "op", "refund".into()), 200, Some("Logins"), &["Logins allowed 2 1"]);
+    app.expect(&with(alice.clone(), "op", "check".into()), 200, Some("Logins"), &["Logins allowed 2 0"]);
+    app.expect(&with(alice.clone(), "cost", 0.into()), 200, Some("Logins"), &["Logins allowed 2 1"]);
+    app.expect(&with(alice.clone(), "op", "reset".into()), 200, Some("Logins"), &["Logins allowed 2 2"]);
+    let never = app.expect(&with(alice, "cost", 3.into()), 429, Some("Logins"), &["Logins denied 2 2"]);
+    assert_eq!((&never["retry_after_ms"], &never["limits"][0]["cost"]), (&Value::Null, &json!(3)));
+
+    // Overrides, and limits that ask no store.
+    app.expect(&charge("Logins", "vip"), 200, Some("Logins"), &["Logins allowed 9 8"]);
+    app.expect(&charge("Logins", "free"), 200, None, &[]);
+    let shut = app.expect(&charge("Shut", "x"), 429, Some("Shut"), &["Shut denied 0 0"]);
+    assert_eq!(shut["retry_after_ms"], Value::Null);
+    app.expect(&json!({ "op": "refund", "limit": "Shut", "id": "x" }), 200, None, &[]);
+    app.expect(&charge("Watched", "x"), 200, None, &["Watched allowed 1 0"]);
+    app.expect(&charge("Watched", "x"), 200, None, &["Watched unchanged 1 0"]);
+    app.expect(&json!({ "limit": "Everything" }), 200, Some("Everything"), &["Everything allowed 1000 999"]);
+
+    // Ids are made canonical.
+    app.expect(&charge("Networks", "2001:db8::1"), 200, Some("Networks"), &["Networks allowed 2 1"]);
+    app.expect(&charge("Networks", "2001:db8:0:0:ffff::2"), 200, Some("Networks"), &["Networks allowed 2 0"]);
+    app.expect(&charge("Domains", "7:example.com"), 200, Some("Domains"), &["Domains allowed 2 1"]);
+    let listed = json!({ "limit": "Domains", "id": ["7", "www.EXAMPLE.com"] });
+    app.expect(&listed, 200, Some("Domains"), &["Domains allowed 2 0"]);
+
+    // All or nothing.
+    let together = json!({ "limits": [charge("Logins", "bob"), listed] });
+    app.expect(&together, 429, Some("Domains"), &["Logins unchanged 2 2", "Domains denied 2 0"]);
+    let together = json!({ "limits": [charge("Logins", "bob"), { "limit": "Everything", "cost": 99 }] });
+    app.expect(&together, 200, Some("Logins"), &["Logins allowed 2 1", "Everything allowed 1000 900"]);
+
+    // The numbers of a call.
+    app.expect(&charge("Tenants", "a"), 200, None, &[]);
+    let of_call = |limit: &str, id: &str, count: u64| json!({ "limit": limit, "id": id, "burst": 20, "count": count, "period": "1m", "cost": 15 });
+    app.expect(&of_call("Tenants", "a", 10), 200, Some("Tenants"), &["Tenants allowed 20 5"]);
+    let told = app.expect(&of_call("Tenants", "a", 10), 429, Some("Tenants"), &["Tenants denied 20 5"]);
+    assert_eq!(told["retry_after_ms"], 60_000);
+    // What was used stays used when the next call says otherwise.
+    let told = app.expect(&of_call("Tenants", "a", 20), 429, Some("Tenants"), &["Tenants denied 20 5"]);
+    assert_eq!(told["retry_after_ms"], 30_000);
+    app.expect(&of_call("Plans", "a", 10), 200, Some("Plans"), &["Plans allowed 20 5"]);
+    app.expect(&of_call("Plans", "shut", 10), 429, Some("Plans"), &["Plans denied 0 0"]);
+
+    // A request, and what it costs.
+    let request = json!({ "url": "https://a.example/both", "ip": "192.0.2.1", "headers": { "X-User": "carol" } });
+    let all =
+        ["Logins allowed 2 1", "Networks allowed 2 1", "Both allowed 3 2", "Both allowed 4 3", "Watched allowed 1 0"];
+    app.expect(&json!({ "request": request }), 200, Some("Networks"), &all);
+    let check = json!({ "request": request, "cost": 3, "op": "check" });
+    app.expect(
+        &check,
+        429,
+        Some("Networks"),
+        &["Logins denied 2 1", "Networks denied 2 1", "Both denied 3 2", "Both unchanged 4 3", "Watched denied 1 0"],
+    );
+    let back =
+        ["Logins allowed 2 2", "Networks allowed 2 2", "Both allowed 3 3", "Both allowed 4 4", "Watched allowed 1 1"];
+    app.expect(&json!({ "request": request, "op": "refund" }), 200, Some("Networks"), &back);
+    let named = json!({ "url": "/both", "ip": "192.0.2.1", "headers": { "host": "a.example", "x-user": ["carol"] } });
+    app.expect(
+        &json!({ "request": named, "cost": 2 }),
+        200,
+        Some("Networks"),
+        &[
+            "Logins allowed 2 0",
+            "Networks allowed 2 0",
+            "Both allowed 3 1",
+            "Both allowed 4 2",
+            "Watched unchanged 1 1",
+        ],
+    );
+    // The gateway of the same client meets the same buckets.
+    let fields = [("host", "a.example"), ("x-user", "carol"), ("x-forwarded-for", "192.0.2.1")];
+    assert_eq!(send(&mut app.wire, "GET", "/envoy/both", &fields).status(), 429);
+}
+
+#[test]
+fn applications_ask_by_name_on_memory() {
+    let weir = stopped(RULES).start("echo");
+    check_all(&weir);
+    // A call that only asks or gives back is no decision about a request.
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Shut\",result=\"denied\"}"), 1);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Tenants\",result=\"denied\"}"), 2);
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Both\",result=\"denied\"}"), 0);
+    assert_eq!(weir.metric("weir_panics_total"), 0);
+}
+
+#[test]
+fn applications_ask_by_name_on_redis() {
+    let server = RedisServer::plain();
+    check_all(&on_redis(RULES, &server));
+}
+
+#[test]
+fn mistakes_are_told_with_their_places() {
+    let weir = stopped(RULES).start("echo");
+    let mut app = Application::new(&weir);
+    for (asked, expected) in [
+        (json!({}), &[("#", "give `limit` and `id`")][..]),
+        (json!({ "limit": "Login", "id": "a" }), &[("#/limit", "there is no limit `Login`")]),
+        (json!({ "limit": "Logins" }), &[("#/id", "an id is missing")]),
+        (json!({ "limit": "Domains", "id": ["x", "a.example"] }), &[("#/id/0", "no unsigned 64-bit integer")]),
+        (json!({ "limit": "Logins", "id": "a", "count": 1, "period": "1s" }), &[("#/count", "per_call")]),
+        (
+            json!({ "limits": [charge("Logins", "a"), charge("Logins", "a")] }),
+            &[("#/limits/1/id", "charged twice for this id; add the costs")],
+        ),
+        (
+            json!({ "limits": [{ "limit": "Logins", "id": 1 }, { "limit": 2 }], "op": "burn" }),
+            &[("#/op", "write one of `spend`"), ("#/limits/0/id", "this is 1"), ("#/limits/1/limit", "is text")],
+        ),
+        (json!({ "request": { "url": "https://a.example/" } }), &[("#/request", "nothing says the client's address")]),
+        (json!({ "request": { "url": "/", "ip": "192.0.2.1" } }), &[("#/request", "`Host` is missing")]),
+        (json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }), &[("#/request", "is no `http://`")]),
+        (json!({ "request": { "url": "http://a/\\", "ip": "192.0.2.1" } }), &[("#/request", "backslash")]),
+    ] {
+        let answer = app.call(&asked);
+        assert_eq!(answer.status(), 400, "{asked}");
+        let told = body(&answer);
+        let errors = told["errors"].as_array().unwrap();
+        assert_eq!(errors.len(), expected.len(), "{told}");
+        assert_eq!(told["detail"], errors[0]["detail"]);
+        for (error, (pointer, part)) in errors.iter().zip(expected) {
+            assert_eq!(error["pointer"], *pointer, "{told}");
+            assert!(error["detail"].as_str().unwrap().contains(part), "{told}");
+        }
+    }
+    let mut told = |content_type: &str, text: &str, status: u16, part: &str| {
+        let answer = post(&mut app.wire, content_type, text);
+        app.contract.check(&answer);
+        assert_eq!(answer.status(), status, "{content_type}: {text:.40}");
+        assert!(body(&answer)["detail"].as_str().unwrap().contains(part), "{}", answer.text());
+    };
+    let good = charge("Logins", "a").to_string();
+    told(
+        "application/json; charset=utf-8",
+        "{\"limit\": \"Logins\", \"limit\": \"Logins\"}",
+        400,
+        "comes twice at line 1",
+    );
+    told("Application/JSON", "nope", 400, "no JSON");
+    told("text/plain", &good, 415, "Content-Type: application/json");
+    told("application/x-www-form-urlencoded", &good, 415, "Content-Type: application/json");
+    let answer = send(&mut weir.connect_check(), "GET", "/json", &[("host", "limiter")]);
+    app.contract.check(&answer);
+    assert_eq!((answer.status(), answer.field("allow")), (405, Some("POST")));
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Logins\",result=\"allowed\"}"), 0, "nothing was charged");
+}

@@ -1,0 +1,288 @@
+//! One table of requests, asked about in the way of every gateway: the answers are the proxy's.
+
+use serde_json::json;
+
+use super::{Fields, body, call, on_redis, send, stopped};
+use crate::support::redis::RedisServer;
+use crate::support::server::Weir;
+use crate::support::wire::Message;
+
+const RULES: &str = r#"
+limits:
+  PerAddress: { by: ip/64, burst: 3, count: 3, period: 1h }
+  Logins:
+    match: { methods: [POST], host: shop.example, path: "/login" }
+    by: { header: x-user }
+    burst: 2
+    count: 2
+    period: 1h
+  Search:
+    match: { path: "/search/{kind}", headers: { x-plan: free } }
+    by: [{ query: tenant }, { path: kind }]
+    cost: { header: x-cost }
+    rates: [{ count: 10, period: 1m }, { count: 15, period: 1h }]
+  Watched: { by: { header: x-user }, burst: 1, mode: shadow }
+  Shut: { match: { path: /shut/** }, by: global, deny: true }
+overrides:
+  Logins:vip: { unlimited: true }
+"#;
+
+/// A request of a client. `{}` in a field stands for the way that it comes, so that ways have buckets of their own.
+struct Asked {
+    method: &'static str,
+    target: &'static str,
+    host: &'static str,
+    /// The last part of the client's address.
+    client: u8,
+    fields: Fields<'static>,
+}
+
+const ASKED: Asked = Asked { method: "GET", target: "/", host: "shop.example", client: 1, fields: &[] };
+
+/// What is asked in turn, and the status of each answer.
+fn table() -> Vec<(Asked, u16)> {
+    let login = |user| Asked { method: "POST", target: "/login", client: 2, fields: user, ..ASKED };
+    let search = |target, client, fields| Asked { target, client, fields, ..ASKED };
+    let free = |cost: &'static str| -> Fields<'static> {
+        match cost {
+            "9" => &[("x-plan", "free"), ("x-cost", "9")],
+            "2" => &[("x-plan", "free"), ("x-cost", "2")],
+            _ => &[("x-plan", "free"), ("x-cost", "much")],
+        }
+    };
+    vec![
+        (ASKED, 200),
+        (Asked { target: "/other?x=1", host: "a.example", ..ASKED }, 200),
+        (Asked { method: "PUT", ..ASKED }, 200),
+        (ASKED, 429),
+        (Asked { method: "HEAD", ..ASKED }, 429),
+        // Spelt otherwise, and still the login; told apart by the user, who is in the fields.
+        (login(&[("x-user", "{}-u")]), 200),
+        (Asked { target: "//x/%2e%2e/%6Cogin/", host: "SHOP.example:8443", ..login(&[("X-User", "{}-u")]) }, 200),
+        (login(&[("x-user", "{}-u")]), 429),
+        (login(&[("x-user", "vip")]), 200),
+        (Asked { client: 3, ..login(&[("x-user", "{}-u")]) }, 429),
+        (Asked { client: 3, host: "other.example", ..login(&[("x-user", "{}-u")]) }, 200),
+        (search("/search/books?tenant={}", 4, free("9")), 200),
+        (search("/search/books?tenant={}", 4, free("2")), 429),
+        (search("/search/films?tenant={}", 4, free("9")), 200),
+        (search("/search/books?tenant={}", 5, free("much")), 400),
+        (search("/search/books?q", 5, free("9")), 200),
+        (Asked { target: "/shut/down", client: 6, ..ASKED }, 429),
+        (Asked { method: "OPTIONS", target: "*", client: 7, ..ASKED }, 200),
+        // What is refused with 200 to a client of gRPC must not be 200 to a gateway.
+        (
+            Asked {
+                target: "/shut/a.B/C",
+                method: "POST",
+                client: 8,
+                fields: &[("content-type", "application/grpc")],
+                ..ASKED
+            },
+            429,
+        ),
+        (Asked { method: "get", client: 9, ..ASKED }, 400),
+        (Asked { target: "/%00", client: 9, ..ASKED }, 400),
+        (Asked { target: "/a\\b", client: 9, ..ASKED }, 400),
+        (Asked { host: "user@shop.example", client: 9, ..ASKED }, 400),
+    ]
+}
+
+/// The ways to ask, the proxy first; [`ask`] knows them.
+const WAYS: [&str; 10] = [
+    "proxy",
+    "envoy",
+    "envoy-address",
+    "nginx",
+    "ingress-nginx",
+    "nginx-gateway-fabric",
+    "traefik",
+    "caddy",
+    "haproxy",
+    "json",
+];
+
+/// What a client is told in the end.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    status: u16,
+    retry_after: Option<String>,
+    policies: Option<String>,
+    left: Option<String>,
+    /// The limits that the problem names.
+    violated: Option<String>,
+}
+
+fn told(message: &Message, status: u16, violated: Option<String>) -> Told {
+    let field = |name: &str| message.field(name).map(str::to_owned);
+    Told {
+        status,
+        retry_after: field("retry-after"),
+        policies: field("ratelimit-policy"),
+        left: field("ratelimit"),
+        violated,
+    }
+}
+
+#[track_caller]
+fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
+    let name = WAYS[way];
+    let fill = |text: &str| text.replace("{}", name);
+    let target = fill(asked.target);
+    let client = format!("198.51.{way}.{}", asked.client);
+    let own: Vec<(&str, String)> = asked.fields.iter().map(|(name, value)| (*name, fill(value))).collect();
+    let with = |more: &[(&'static str, &str)]| -> Vec<(String, String)> {
+        let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        more.chain(own.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    // What a client claims, which gateways pass on with the rest of its fields.
+    let claim = format!("203.0.113.5, {client}");
+    let forwarded = [
+        ("host", "limiter"),
+        ("x-forwarded-method", asked.method),
+        ("x-forwarded-uri", &target),
+        ("x-forwarded-host", asked.host),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-for", &claim),
+    ];
+    let url = format!("https://{}{target}", asked.host);
+    let (method, to, fields) = match name {
+        "proxy" => (asked.method, target.clone(), with(&[("host", asked.host), ("x-forwarded-for", &claim)])),
+        "envoy" => {
+            (asked.method, format!("/envoy{target}"), with(&[("host", asked.host), ("x-forwarded-for", &claim)]))
+        }
+        "envoy-address" => (
+            asked.method,
+            format!("/envoy{target}"),
+            with(&[("host", asked.host), ("x-forwarded-for", "203.0.113.5"), ("x-envoy-external-address", &client)]),
+        ),
+        "nginx" => (
+            "GET",
+            "/nginx".to_owned(),
+            with(&[
+                ("host", "limiter"),
+                ("x-original-method", asked.method),
+                ("x-original-uri", &target),
+                ("x-original-host", asked.host),
+                ("x-real-ip", &client),
+                ("x-forwarded-for", "203.0.113.5"),
+                ("path", "/free"),
+                ("method", "TRACE"),
+            ]),
+        ),
+        "ingress-nginx" => (
+            "GET",
+            "/nginx".to_owned(),
+            with(&[
+                ("host", "limiter"),
+                ("x-original-method", asked.method),
+                ("x-original-url", &url),
+                ("x-real-ip", &client),
+                ("x-forwarded-for", &client),
+            ]),
+        ),
+        "nginx-gateway-fabric" => (
+            "GET",
+            "/nginx".to_owned(),
+            with(&[("host", asked.host), ("method", asked.method), ("path", &target), ("x-forwarded-for", &claim)]),
+        ),
+        "traefik" => ("GET", "/forward".to_owned(), with(&forwarded)),
+        // The original query follows the URI of the check.
+        "caddy" => {
+            ("GET", format!("/forward?{}", target.split_once('?').map_or("", |(_, query)| query)), with(&forwarded))
+        }
+        "haproxy" => ("HEAD", "/haproxy".to_owned(), with(&forwarded)),
+        _ => {
+            let mut headers = serde_json::Map::new();
+            for (name, value) in &own {
+                headers.insert((*name).to_owned(), json!(value));
+            }
+            let request = json!({ "method": asked.method, "url": url, "ip": client, "headers": headers });
+            let answer = call(&mut weir.connect_check(), &json!({ "request": request }));
+            let denied = (answer.status() == 429).then(|| {
+                let limits = body(&answer)["limits"].as_array().unwrap().clone();
+                let denied = limits.iter().filter(|limit| limit["outcome"] == "denied" && limit["enforced"] == true);
+                let mut names: Vec<_> = denied.map(|limit| limit["name"].clone()).collect();
+                names.dedup();
+                json!(names).to_string()
+            });
+            return told(&answer, answer.status(), denied);
+        }
+    };
+    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut wire = if name == "proxy" { weir.connect() } else { weir.connect_check() };
+    let answer = send(&mut wire, method, &to, &fields);
+    let status = match answer.field("x-ratelimit-status") {
+        Some(status) => {
+            assert!(to == "/nginx" && answer.status() == 403, "{name}: {answer:?}");
+            status.parse().unwrap()
+        }
+        None => answer.status(),
+    };
+    assert!(to != "/nginx" || matches!(answer.status(), 200 | 403), "{name}: nginx knows no {}", answer.status());
+    let violated = (status == 429 && method != "HEAD").then(|| body(&answer)["violated-policies"].to_string());
+    told(&answer, status, violated)
+}
+
+fn check_all(weir: &Weir) {
+    let ask_as = |way| table().iter().map(|(asked, _)| ask(weir, way, asked)).collect::<Vec<_>>();
+    let proxy = ask_as(0);
+    for ((asked, status), told) in table().iter().zip(&proxy) {
+        // The proxy refuses a call of gRPC in the way of gRPC, and answers OPTIONS with what the upstream says.
+        let is_grpc = asked.fields.iter().any(|(_, value)| *value == "application/grpc");
+        assert_eq!(told.status, if is_grpc { 200 } else { *status }, "{} {}: {told:?}", asked.method, asked.target);
+    }
+    for (way, name) in WAYS.iter().enumerate().skip(1) {
+        for (((asked, status), told), proxy) in table().iter().zip(ask_as(way)).zip(&proxy) {
+            let case = format!("{name}: {} {}", asked.method, asked.target);
+            assert_eq!(told.status, *status, "{case}: {told:?}");
+            let told = (told.retry_after, told.policies, told.left, told.violated.filter(|_| proxy.violated.is_some()));
+            let expected =
+                (proxy.retry_after.clone(), proxy.policies.clone(), proxy.left.clone(), proxy.violated.clone());
+            // HAProxy's script asks with HEAD, and then there is no body.
+            let expected = if told.3.is_none() { (expected.0, expected.1, expected.2, None) } else { expected };
+            assert_eq!(told, expected, "{case}");
+        }
+    }
+}
+
+#[test]
+fn every_gateway_hears_what_the_proxy_says_on_memory() {
+    let weir = stopped(RULES).start("echo");
+    check_all(&weir);
+    let counted = |convention: &str, result: &str| {
+        weir.metric(&format!("weir_check_requests_total{{convention=\"{convention}\",result=\"{result}\"}}"))
+    };
+    let rows = |status: u16| table().iter().filter(|(_, expected)| *expected == status).count() as u64;
+    for (convention, ways) in [("envoy", 2), ("nginx", 3), ("forward", 2), ("haproxy", 1), ("json", 1)] {
+        assert_eq!(counted(convention, "allowed"), ways * rows(200), "{convention}");
+        assert_eq!(counted(convention, "denied"), ways * rows(429), "{convention}");
+        assert_eq!(counted(convention, "malformed"), ways * rows(400), "{convention}");
+        assert_eq!(counted(convention, "misconfigured") + counted(convention, "unavailable"), 0, "{convention}");
+    }
+}
+
+#[test]
+fn every_gateway_hears_what_the_proxy_says_on_redis() {
+    let server = RedisServer::plain();
+    check_all(&on_redis(RULES, &server));
+}
+
+/// `on_store_error: deny` while Redis is away: no gateway lets it pass, and the client can be told 503.
+#[test]
+fn a_store_that_is_away_is_no_allowance() {
+    let mut server = RedisServer::plain();
+    let rules = "limits: { Closed: { by: global, count: 100, period: 1h, on_store_error: deny } }";
+    let weir = on_redis(rules, &server);
+    let asked = || Asked { client: 1, ..ASKED };
+    for (way, name) in WAYS.iter().enumerate() {
+        assert_eq!(ask(&weir, way, &asked()).status, 200, "{name}");
+    }
+    server.kill();
+    for (way, name) in WAYS.iter().enumerate() {
+        let told = ask(&weir, way, &asked());
+        assert_eq!((told.status, told.retry_after.as_deref()), (503, Some("1")), "{name}");
+        assert_eq!((told.policies, told.left), (None, None), "{name}");
+    }
+    assert!(weir.metric("weir_check_requests_total{convention=\"nginx\",result=\"unavailable\"}") == 3);
+}

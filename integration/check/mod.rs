@@ -1,0 +1,83 @@
+//! The check door: gateways and applications that ask over HTTP.
+
+mod applications;
+mod conventions;
+mod mistakes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weir::engine::numbers::Micros;
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Clock, Store};
+
+use crate::support::eventually;
+use crate::support::redis::RedisServer;
+use crate::support::server::{Setup, Weir};
+use crate::support::wire::{Message, Wire};
+
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
+/// A door and a proxy that share one count, at a time that stands still, so that waits are always the same.
+fn stopped(rules: &str) -> Setup {
+    Setup {
+        check: true,
+        // Where requests of the tests come from, so that the proxy too hears of clients by `X-Forwarded-For`.
+        trusted: vec!["127.0.0.0/8"],
+        clock: Clock::set(Micros::from_millis(1_700_000_000_000)),
+        ..Setup::new(rules)
+    }
+}
+
+/// The same with its buckets in Redis.
+fn on_redis(rules: &str, server: &RedisServer) -> Weir {
+    let setup = stopped(rules);
+    // An answer that is late on a busy machine would be an allowance.
+    let timeout = Duration::from_secs(5);
+    let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
+    let target = options.target().unwrap();
+    let store: weir::server::MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
+    let weir = Setup { store: Some(store), ..setup }.start("echo");
+    eventually("the store is connected", || match weir.metric("weir_store_connections") {
+        1 => Ok(()),
+        other => Err(other),
+    });
+    weir
+}
+
+/// Sends a request without a body and reads the response.
+#[track_caller]
+fn send(wire: &mut Wire, method: &str, target: &str, fields: Fields<'_>) -> Message {
+    let mut head = format!("{method} {target} HTTP/1.1\r\n");
+    for (name, value) in fields {
+        head.extend([*name, ": ", *value, "\r\n"]);
+    }
+    wire.send(head + "\r\n");
+    if method == "HEAD" { wire.head().expect("a response") } else { wire.response() }
+}
+
+/// Sends a call and reads the answer.
+#[track_caller]
+fn call(wire: &mut Wire, call: &Value) -> Message {
+    post(wire, "application/json", &call.to_string())
+}
+
+#[track_caller]
+fn post(wire: &mut Wire, content_type: &str, body: &str) -> Message {
+    let length = body.len();
+    wire.send(format!(
+        "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}"
+    ));
+    wire.response()
+}
+
+#[track_caller]
+fn body(message: &Message) -> Value {
+    serde_json::from_slice(&message.body).unwrap_or_else(|error| panic!("{error}: {message:?}"))
+}
+
+/// A charge of one limit as a call.
+fn charge(limit: &str, id: &str) -> Value {
+    json!({ "limit": limit, "id": id })
+}

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Asks the gRPC door at ADDRESS, of which each address may have three requests, what Envoy and gRPC's tools ask.
+
+Prints {"passed": [..], "failed": {..}} and ends with 1 if anything failed. With --drain PROCESS it watches the health of
+the process, tells it to end, and prints what it was told: {"statuses": [..], "code": ..}. With --calls N it makes so many
+calls, two at a time, and prints how many ended with each code.
+"""
+
+import argparse
+import collections
+import json
+import os
+import signal
+
+import grpc
+from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
+from envoy.service.ratelimit.v3 import rls_pb2  # noqa: F401: its descriptors are compared with those of the door
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+import checking
+from checking import equal
+
+TIMEOUT = 20
+AUTHORIZATION = "envoy.service.auth.v3.Authorization"
+RATE_LIMIT = "envoy.service.ratelimit.v3.RateLimitService"
+# Envoy has it since 1.38, and the package not yet.
+NEWER = {"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits"}
+
+
+def check_request(address):
+    request = external_auth_pb2.CheckRequest()
+    attributes = request.attributes
+    attributes.source.address.socket_address.address = address
+    attributes.request.http.method = "GET"
+    attributes.request.http.path = "/x?y"
+    attributes.request.http.host = "a.example"
+    attributes.request.http.headers["user-agent"] = "python"
+    return request
+
+
+def authorization(channel):
+    stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+    answers = [stub.Check(check_request("192.0.2.1"), timeout=TIMEOUT) for _ in range(4)]
+    equal([answer.status.code for answer in answers], [0, 0, 0, 8])
+    equal([answer.WhichOneof("http_response") for answer in answers], ["ok_response"] * 3 + ["denied_response"])
+    denied = answers[3].denied_response
+    equal(denied.status.code, 429)
+    equal(json.loads(denied.body)["violated-policies"], ["Three"])
+    equal(answers[3].dynamic_metadata["limit"], "Three")
+
+
+def fields_that_are_not_read_do_no_harm(channel):
+    request = check_request("192.0.2.2")
+    http = request.attributes.request.http
+    http.id, http.size, http.protocol, http.scheme, http.body = "7", 12, "HTTP/1.1", "http", "a body"
+    request.attributes.destination.address.pipe.path = "/run/envoy"
+    request.attributes.source.labels["a"] = "b"
+    request.attributes.request.time.GetCurrentTime()
+    request.attributes.tls_session.sni = "a.example"
+    request.attributes.metadata_context.filter_metadata["x"]["y"] = 1
+    stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+    equal(stub.Check(request, timeout=TIMEOUT).status.code, 0)
+
+
+def outcome(call):
+    try:
+        call()
+        return "OK"
+    except grpc.RpcError as error:
+        return error.code().name
+
+
+def mistakes_have_their_codes(channel):
+    stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+    check = f"/{AUTHORIZATION}/Check"
+    equal(outcome(lambda: stub.Check(external_auth_pb2.CheckRequest(), timeout=TIMEOUT)), "INVALID_ARGUMENT")
+    equal(outcome(lambda: channel.unary_unary("/a.B/C")(b"", timeout=TIMEOUT)), "UNIMPLEMENTED")
+    equal(outcome(lambda: channel.unary_unary(check)(b"\xff" * 9, timeout=TIMEOUT)), "INTERNAL")
+    equal(outcome(lambda: channel.unary_unary(check)(bytes(1 << 20), timeout=TIMEOUT)), "RESOURCE_EXHAUSTED")
+    large = check_request("192.0.2.3")
+    # gRPC leaves alone what compression would make longer.
+    large.attributes.request.http.headers["x-long"] = "long" * 1_000
+    compressed = lambda: stub.Check(large, timeout=TIMEOUT, compression=grpc.Compression.Gzip)
+    equal(outcome(compressed), "UNIMPLEMENTED")
+    equal(outcome(lambda: channel.stream_unary(check)(iter([b"", b""]), timeout=TIMEOUT)), "UNIMPLEMENTED")
+
+
+def health_check(channel):
+    stub = health_pb2_grpc.HealthStub(channel)
+    ask = lambda service: stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT).status
+    for service in ["", AUTHORIZATION, RATE_LIMIT]:
+        equal(ask(service), health_pb2.HealthCheckResponse.SERVING)
+    equal(outcome(lambda: ask("a.B")), "NOT_FOUND")
+
+
+def health_list(channel):
+    statuses = health_pb2_grpc.HealthStub(channel).List(health_pb2.HealthListRequest(), timeout=TIMEOUT).statuses
+    equal({name: status.status for name, status in statuses.items()}[AUTHORIZATION], 1)
+    equal("" in statuses, True)
+
+
+def health_watch(channel):
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service, expected in [("", "SERVING"), ("a.B", "SERVICE_UNKNOWN")]:
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT)
+        equal(health_pb2.HealthCheckResponse.ServingStatus.Name(next(watch).status), expected)
+        watch.cancel()
+
+
+def reflection_lists_services(channel):
+    database = ProtoReflectionDescriptorDatabase(channel)
+    equal({AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health"} <= set(database.get_services()), True)
+
+
+def reflection_by_its_present_name(channel):
+    """v1 has the messages of v1alpha."""
+    ask = channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    questions = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=AUTHORIZATION),
+        reflection_pb2.ServerReflectionRequest(file_by_filename="nothing.proto"),
+        reflection_pb2.ServerReflectionRequest(),
+    ]
+    answers = list(ask(iter(questions), timeout=TIMEOUT))
+    kinds = [answer.WhichOneof("message_response") for answer in answers]
+    equal(kinds, ["list_services_response", "file_descriptor_response", "error_response", "error_response"])
+    equal([answer.error_response.error_code for answer in answers[2:]], [5, 3])
+
+
+def reflected(channel):
+    return descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+
+
+def compare(ours, theirs, seen):
+    """Every field of ours is one of theirs, with the same number, type and label."""
+    if ours.full_name in seen:
+        return
+    seen.add(ours.full_name)
+    for field in ours.fields:
+        other = theirs.fields_by_name.get(field.name)
+        if f"{ours.full_name}.{field.name}" in NEWER:
+            continue
+        if other is None:
+            raise AssertionError(f"{ours.full_name} has no field {field.name}")
+        place = f"{ours.full_name}.{field.name}"
+        shape = lambda field: (field.number, field.type, field.is_repeated)
+        equal((place, shape(field)), (place, shape(other)))
+        if field.enum_type:
+            known = {value.name: value.number for value in other.enum_type.values}
+            ours_known = {value.name: value.number for value in field.enum_type.values}
+            equal((place, ours_known), (place, {name: known.get(name) for name in ours_known}))
+        if field.message_type:
+            equal((place, field.message_type.full_name), (place, other.message_type.full_name))
+            compare(field.message_type, other.message_type, seen)
+
+
+def reflection_agrees_with_envoys_files(channel):
+    pool, seen = reflected(channel), set()
+    for name in [AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
+        theirs = descriptor_pool.Default().FindServiceByName(name)
+        for method in pool.FindServiceByName(name).methods:
+            other = theirs.methods_by_name[method.name]
+            equal((method.client_streaming, method.server_streaming), (other.client_streaming, other.server_streaming))
+            compare(method.input_type, other.input_type, seen)
+            compare(method.output_type, other.output_type, seen)
+    equal(len(seen) > 25, True)
+
+
+def drain(channel, process):
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+    statuses = []
+    try:
+        for answer in watch:
+            statuses.append(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+            if len(statuses) == 1:
+                os.kill(process, signal.SIGTERM)
+        code = "OK"
+    except grpc.RpcError as error:
+        code = error.code().name
+    print(json.dumps({"statuses": statuses, "code": code}))
+
+
+def call(channel, count):
+    """Two at a time, so that there is always one on its way."""
+    codes = collections.Counter()
+    stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+    waiting = collections.deque()
+    for _ in range(count):
+        waiting.append(stub.Check.future(check_request("192.0.2.1"), timeout=TIMEOUT))
+        if len(waiting) > 1:
+            codes[waiting.popleft().code().name] += 1
+    codes.update(one.code().name for one in waiting)
+    print(json.dumps(codes))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address")
+    parser.add_argument("--drain", metavar="PROCESS", type=int)
+    parser.add_argument("--calls", metavar="N", type=int)
+    options = parser.parse_args()
+    with grpc.insecure_channel(options.address) as channel:
+        if options.drain:
+            return drain(channel, options.drain)
+        if options.calls:
+            return call(channel, options.calls)
+        checks = [
+            authorization,
+            fields_that_are_not_read_do_no_harm,
+            mistakes_have_their_codes,
+            health_check,
+            health_list,
+            health_watch,
+            reflection_lists_services,
+            reflection_by_its_present_name,
+            reflection_agrees_with_envoys_files,
+        ]
+        checking.run(checks, channel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+//! External authorization, over gRPC.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
+use envoy_types::pb::envoy::config::core::v3::{Address, HeaderMap, HeaderValue, HeaderValueOption, SocketAddress};
+use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
+use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
+use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
+use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest, CheckResponse};
+use envoy_types::pb::google::protobuf::value::Kind as Json;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use crate::support::becomes;
+use crate::support::redis::RedisServer;
+use crate::support::server::{Setup, Weir};
+use crate::support::weir::Weir as Process;
+
+async fn client(address: impl std::fmt::Display) -> AuthorizationClient<Channel> {
+    AuthorizationClient::connect(format!("http://{address}")).await.unwrap()
+}
+
+fn serve(limits: &str) -> Weir {
+    Setup::new(limits).start("echo")
+}
+
+/// What Envoy asks about a request from this address.
+fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
+    let socket = SocketAddress { address: source.to_owned(), ..SocketAddress::default() };
+    let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
+    let http = HttpRequest {
+        id: "1".to_owned(),
+        method: "GET".to_owned(),
+        path: path.to_owned(),
+        host: "a.example".to_owned(),
+        scheme: "http".to_owned(),
+        protocol: "HTTP/1.1".to_owned(),
+        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        ..HttpRequest::default()
+    };
+    let attributes = AttributeContext {
+        source: Some(Peer { address, ..Peer::default() }),
+        request: Some(Request { http: Some(http), ..Request::default() }),
+        ..AttributeContext::default()
+    };
+    CheckRequest { attributes: Some(attributes) }
+}
+
+/// The status that the client sees, 200 for one who passes, and the value of a field that it is told.
+fn seen(response: &CheckResponse, field: &str) -> (i32, Option<String>) {
+    let (status, headers) = match response.http_response.as_ref().unwrap() {
+        HttpResponse::OkResponse(ok) => (200, &ok.response_headers_to_add),
+        HttpResponse::DeniedResponse(denied) | HttpResponse::ErrorResponse(denied) => {
+            (denied.status.as_ref().unwrap().code, &denied.headers)
+        }
+    };
+    let header = |option: &HeaderValueOption| {
+        let header = option.header.as_ref().unwrap();
+        (header.key == field).then(|| header.value.clone())
+    };
+    (status, headers.iter().find_map(header))
+}
+
+#[tokio::test]
+async fn a_burst_passes_and_what_follows_is_told_when_to_come_back() {
+    let weir = serve("limits: { Two: { by: ip, burst: 2, count: 2, period: 60s } }");
+    let mut client = client(weir.grpc).await;
+    for left in ["\"Two\";r=1;t=30", "\"Two\";r=0;t=30"] {
+        let answer = client.check(request("192.0.2.1", "/x?y=1", &[])).await.unwrap().into_inner();
+        assert_eq!(answer.status.as_ref().unwrap().code, 0);
+        assert_eq!(seen(&answer, "ratelimit"), (200, Some(left.to_owned())));
+    }
+    let answer = client.check(request("192.0.2.1", "/x?y=1", &[])).await.unwrap().into_inner();
+    assert_eq!(answer.status.as_ref().unwrap().code, Code::ResourceExhausted as i32);
+    assert_eq!(seen(&answer, "retry-after"), (429, Some("30".to_owned())));
+    let Some(HttpResponse::DeniedResponse(denied)) = &answer.http_response else { panic!("{answer:?}") };
+    let body: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(body["violated-policies"], serde_json::json!(["Two"]));
+    let metadata = answer.dynamic_metadata.unwrap().fields;
+    assert_eq!(metadata["limit"].kind, Some(Json::StringValue("Two".to_owned())));
+    assert_eq!(metadata["remaining"].kind, Some(Json::NumberValue(0.0)));
+    // Another client has its own.
+    let other = client.check(request("192.0.2.2", "/", &[])).await.unwrap().into_inner();
+    assert_eq!(seen(&other, "ratelimit").0, 200);
+    assert_eq!(weir.metric("weir_grpc_calls_total{code=\"ok\",method=\"check\"}"), 4);
+}
+
+/// The address of the client as a limit sees it, by what is left in the buckets of addresses.
+#[tokio::test]
+async fn the_address_is_the_clients_and_never_envoys() {
+    let setup = Setup::new("limits: { One: { by: ip, burst: 1 } }");
+    let trusted = vec!["10.0.0.0/8", "127.0.0.0/8"];
+    let weir = Setup { trusted, ..setup }.start("echo");
+    let mut client = client(weir.grpc).await;
+    let forwarded = [("x-forwarded-for", "9.9.9.9, 203.0.113.7")];
+    let external = [("x-forwarded-for", "9.9.9.9"), ("x-envoy-external-address", "203.0.113.8")];
+    for (source, headers, expected) in [
+        ("192.0.2.1", &[][..], 200),
+        // The client is who it is, whatever it says of itself.
+        ("192.0.2.1", &[("x-forwarded-for", "192.0.2.99")], 429),
+        ("10.0.0.1", &forwarded, 200),
+        ("203.0.113.7", &[], 429),
+        ("10.0.0.2", &external, 200),
+        ("203.0.113.8", &[], 429),
+    ] {
+        let mut call = tonic::Request::new(request(source, "/", headers));
+        // Envoy's own, which says nothing of the client.
+        call.metadata_mut().insert("x-forwarded-for", "198.51.100.1".parse().unwrap());
+        let answer = client.check(call).await.unwrap().into_inner();
+        assert_eq!(seen(&answer, "").0, expected, "{source} {headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn fields_come_as_a_map_or_line_by_line() {
+    let weir = serve("limits: { One: { by: { header: x-id }, burst: 1 } }");
+    let mut client = client(weir.grpc).await;
+    let mut raw = request("192.0.2.1", "/", &[]);
+    let http = raw.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
+    let line = |key: &str, value: &str| HeaderValue {
+        key: key.to_owned(),
+        raw_value: value.as_bytes().to_vec(),
+        ..HeaderValue::default()
+    };
+    http.header_map = Some(HeaderMap { headers: vec![line(":path", "/"), line("x-id", "seven"), line("x-id", "8")] });
+    for (request, expected) in [
+        (request("192.0.2.1", "/", &[("x-id", "six")]), 200),
+        (raw, 200),
+        (request("192.0.2.1", "/", &[("x-id", "seven")]), 429),
+        (request("192.0.2.1", "/", &[]), 200),
+    ] {
+        let answer = client.check(request).await.unwrap().into_inner();
+        assert_eq!(seen(&answer, "").0, expected);
+    }
+}
+
+#[tokio::test]
+async fn what_the_route_says_is_a_descriptor() {
+    let weir =
+        serve("limits: { One: { match: { descriptor: { plan: free } }, by: { descriptor: tenant }, burst: 1 } }");
+    let mut client = client(weir.grpc).await;
+    for (plan, tenant, expected) in
+        [("free", "acme", 200), ("free", "acme", 429), ("free", "other", 200), ("paid", "acme", 200)]
+    {
+        let mut asked = request("192.0.2.1", "/", &[]);
+        asked.attributes.as_mut().unwrap().context_extensions =
+            HashMap::from([("plan".to_owned(), plan.to_owned()), ("tenant".to_owned(), tenant.to_owned())]);
+        let answer = client.check(asked).await.unwrap().into_inner();
+        assert_eq!(seen(&answer, "").0, expected, "{plan} {tenant}");
+    }
+}
+
+#[tokio::test]
+async fn paths_are_matched_in_one_spelling_and_what_servers_read_in_two_ways_is_refused() {
+    let weir = serve("limits: { One: { match: { path: /v1/a }, by: global, burst: 1 } }");
+    let mut client = client(weir.grpc).await;
+    for (path, expected) in
+        [("/v1/a", 200), ("/v1//x/%2e%2e/%61?q", 429), ("/v1/b", 200), ("/v1\\a", 400), ("/v1/a%zz", 400)]
+    {
+        let answer = client.check(request("192.0.2.1", path, &[])).await.unwrap().into_inner();
+        assert_eq!(seen(&answer, "").0, expected, "{path}");
+    }
+    let nothing = client.check(CheckRequest::default()).await.unwrap_err();
+    assert_eq!(nothing.code(), Code::InvalidArgument);
+    assert!(nothing.message().contains("attributes.request.http"), "{nothing}");
+}
+
+/// The caller's deadline is ours: the store has 5 s, the caller a tenth of one.
+#[tokio::test]
+async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
+    let redis = RedisServer::plain();
+    let limits = "limits:
+      Open:   { match: { path: /open },   by: global, burst: 1000, on_store_error: allow }
+      Closed: { match: { path: /closed }, by: global, burst: 1000, on_store_error: deny }";
+    let url = redis.url();
+    let flags = ["--grpc", "127.0.0.1:0", "--store", &url, "--store-timeout", "5s", "--workers", "1"];
+    let weir = Process::serve(limits, &flags);
+    becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+    let mut client = client(weir.door("grpc")).await;
+    let ask = async |client: &mut AuthorizationClient<Channel>, path| {
+        let mut call = tonic::Request::new(request("192.0.2.1", path, &[]));
+        call.metadata_mut().insert("x-envoy-expected-rq-timeout-ms", "200".parse().unwrap());
+        client.check(call).await.unwrap().into_inner()
+    };
+    assert_eq!(seen(&ask(&mut client, "/closed").await, "").0, 200);
+    redis.freeze();
+    let start = Instant::now();
+    let answer = ask(&mut client, "/closed").await;
+    assert!(start.elapsed() < Duration::from_secs(3), "the store's own timeout was waited for");
+    assert!(matches!(answer.http_response, Some(HttpResponse::ErrorResponse(_))), "{answer:?}");
+    assert_eq!(answer.status.as_ref().unwrap().code, Code::Unavailable as i32);
+    assert_eq!(seen(&answer, "retry-after"), (503, Some("1".to_owned())));
+    assert_eq!(seen(&ask(&mut client, "/open").await, "").0, 200);
+    assert!(weir.metric("weir_store_errors_total{kind=\"late\"}") >= 2);
+    redis.thaw();
+}

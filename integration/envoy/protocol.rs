@@ -1,0 +1,161 @@
+//! gRPC itself: messages as nobody should send them, connections that end, floods.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use tokio::net::TcpStream;
+use weir::doors::envoy::ConnectionAge;
+
+use crate::support::becomes;
+use crate::support::frames::{END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};
+use crate::support::server::{Setup, WIDE, Weir};
+use crate::support::wire::Wire;
+
+const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+
+fn serve(age: ConnectionAge) -> Weir {
+    Setup { connection_age: age, ..Setup::new(WIDE) }.start("echo")
+}
+
+/// A message with the prefix of its length.
+fn framed(message: &[u8]) -> Vec<u8> {
+    [&[0], &u32::try_from(message.len()).unwrap().to_be_bytes()[..], message].concat()
+}
+
+/// What a call is answered with.
+struct Answer {
+    status: u16,
+    head: HeaderMap,
+    /// The code and the message, from the trailers or from the head if there are none.
+    code: String,
+    message: String,
+}
+
+/// Calls a method with these pieces of a body, each a frame, on a connection of its own.
+async fn call(weir: &Weir, path: &str, fields: &[(&'static str, &str)], pieces: &[&[u8]]) -> Answer {
+    let stream = TcpStream::connect(weir.grpc).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut head = Request::builder().method(Method::POST).uri(format!("http://a.example{path}"));
+    if !fields.iter().any(|(name, _)| *name == "content-type") {
+        head = head.header("content-type", "application/grpc");
+    }
+    for (name, value) in fields {
+        head = head.header(*name, *value);
+    }
+    let (response, mut body) = client.send_request(head.body(()).unwrap(), pieces.is_empty()).unwrap();
+    for (place, piece) in pieces.iter().enumerate() {
+        // It may have been answered already.
+        let _ = body.send_data(Bytes::copy_from_slice(piece), place + 1 == pieces.len());
+    }
+    let response = response.await.unwrap();
+    let (status, head) = (response.status().as_u16(), response.headers().clone());
+    let mut body = response.into_body();
+    while let Some(data) = body.data().await {
+        let length = data.unwrap().len();
+        body.flow_control().release_capacity(length).unwrap();
+    }
+    let trailers = body.trailers().await.unwrap().unwrap_or_else(|| head.clone());
+    let text = |name: &str| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
+    let answer = Answer { status, code: text("grpc-status"), message: text("grpc-message"), head };
+    connection.abort();
+    answer
+}
+
+#[tokio::test]
+async fn messages_that_are_none_have_each_their_code() {
+    let weir = serve(ConnectionAge::default());
+    let huge = vec![7; 600 * 1024];
+    let huge = [&[0, 0, 9, 0x60, 0][..], &huge].concat();
+    let empty = framed(&[]);
+    let rows: [(&str, &[&[u8]], &str, &str); 13] = [
+        ("no message", &[], "12", "none came"),
+        ("an empty body", &[&[]], "12", "none came"),
+        ("half a prefix", &[&empty[..3]], "13", "in the middle"),
+        ("half a message", &[&[0, 0, 0, 0, 9, 1]], "13", "in the middle"),
+        ("two messages", &[&empty, &empty], "12", "more came"),
+        ("a compressed message", &[&[1, 0, 0, 0, 0]], "12", "compressed"),
+        ("another flag", &[&[2, 0, 0, 0, 0]], "13", "0 or 1"),
+        ("a length of 4 GiB", &[&[0, 0xff, 0xff, 0xff, 0xff]], "8", "4294967295 bytes"),
+        ("a message that is too long", &[&huge], "8", "above 524288"),
+        ("no protocol buffer", &[&framed(&[0xff; 20])], "13", "cannot be read"),
+        ("a field that ends early", &[&framed(&[0x0a, 0x7f, 1])], "13", "cannot be read"),
+        ("nothing to check", &[&empty], "3", "attributes.request.http"),
+        ("nothing to check, byte by byte", &[&empty[..1], &empty[1..2], &empty[2..]], "3", "attributes.request.http"),
+    ];
+    for (what, pieces, code, part) in rows {
+        let answer = call(&weir, CHECK, &[], pieces).await;
+        assert_eq!((answer.status, answer.code.as_str()), (200, code), "{what}: {}", answer.message);
+        assert!(answer.message.contains(part), "{what}: {}", answer.message);
+        assert_eq!(answer.head["content-type"], "application/grpc", "{what}");
+    }
+    let compressed = call(&weir, CHECK, &[("grpc-encoding", "gzip")], &[&[1, 0, 0, 0, 0]]).await;
+    assert_eq!(compressed.head["grpc-accept-encoding"], "identity");
+}
+
+#[tokio::test]
+async fn messages_that_are_nested_too_deep_are_refused() {
+    let weir = serve(ConnectionAge::default());
+    // attributes, and in it an unknown group in a group, ten thousand deep.
+    let groups = [vec![0x7b; 10_000], vec![0x7c; 10_000]].concat();
+    let mut attributes = vec![0x0a];
+    prost::encoding::encode_varint(groups.len() as u64, &mut attributes);
+    attributes.extend(groups);
+    let answer = call(&weir, CHECK, &[], &[&framed(&attributes)]).await;
+    assert_eq!(answer.code, "13", "{}", answer.message);
+}
+
+#[tokio::test]
+async fn calls_that_are_none_are_told_so() {
+    let weir = serve(ConnectionAge::default());
+    for (path, fields, status, code) in [
+        ("/envoy.service.auth.v3.Authorization/Nothing", &[][..], 200, "12"),
+        ("/", &[], 200, "12"),
+        (CHECK, &[("content-type", "application/json")], 415, ""),
+        (CHECK, &[("content-type", "application/grpc-web")], 415, ""),
+        (CHECK, &[("content-type", "application/grpc+proto")], 200, "3"),
+        (CHECK, &[("grpc-timeout", "soon")], 200, "3"),
+        (CHECK, &[("grpc-timeout", "100m")], 200, "3"),
+    ] {
+        let answer = call(&weir, path, fields, &[&framed(&[])]).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{path} {fields:?} {}", answer.message);
+    }
+    assert_eq!(Wire::connect(weir.grpc).get("/").status(), 415);
+    let answer = Wire::connect(weir.grpc).get_with(CHECK, &[("content-type", "application/grpc")]);
+    assert!(answer.status() == 505 && answer.text().contains("HTTP/2"), "{answer:?}");
+}
+
+/// A client that opens calls and takes them back at once is cut off, and the next one is served.
+#[tokio::test]
+async fn a_flood_of_resets_is_cut_off() {
+    let weir = serve(ConnectionAge::default());
+    let mut client = Frames::connect(weir.grpc);
+    let head = request("POST", CHECK, &[("content-type", "application/grpc"), ("te", "trailers")]);
+    for stream in (1..2_000).step_by(2) {
+        let cancelled = frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes());
+        client.send([frame(HEADERS, END_HEADERS, stream, &head), cancelled].concat());
+    }
+    assert_eq!(client.next_of(GOAWAY).error(), 11, "ENHANCE_YOUR_CALM");
+    becomes("it is counted", 1, || weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"));
+    assert_eq!(call(&weir, CHECK, &[], &[&framed(&[])]).await.code, "3");
+}
+
+#[test]
+fn a_connection_that_is_old_is_told_to_end() {
+    let age = ConnectionAge { most: Some(Duration::from_millis(50)), grace: Duration::from_secs(10) };
+    let weir = serve(age);
+    let mut frames = Frames::connect(weir.grpc);
+    assert_eq!(frames.next_of(GOAWAY).error(), 0, "NO_ERROR");
+}
+
+/// The stream of a call that is answered before its body has come is not left open.
+#[test]
+fn an_answer_does_not_wait_for_a_body_that_nobody_reads() {
+    let weir = serve(ConnectionAge::default());
+    let mut client = Frames::connect(weir.grpc);
+    let head = request("POST", "/a.B/Unknown", &[("content-type", "application/grpc")]);
+    client.send(frame(HEADERS, END_HEADERS, 1, &head));
+    let frames = client.stream(1);
+    assert!(frames[0].kind == HEADERS && frames[0].flags & END_STREAM != 0, "{frames:?}");
+}

@@ -1,0 +1,99 @@
+//! The examples that nothing here can start: Traefik, Istio and Envoy Gateway are in no registry that the tests install
+//! from. Their files are held against a schema of the parts that they use, which allows nothing else.
+
+use std::fs;
+
+use saphyr_parser::{Event, Parser, ScalarStyle};
+use serde_json::{Map, Value, json};
+
+use super::process::examples;
+
+const SCHEMA: &str = include_str!("manifests.json");
+
+/// The documents of a file.
+#[track_caller]
+fn documents(text: &str) -> Vec<Value> {
+    let mut events = Parser::new_from_str(text).map(|event| event.unwrap().0);
+    let mut documents = Vec::new();
+    while let Some(event) = events.next() {
+        if let Event::DocumentStart(_) = event {
+            let first = events.next().unwrap();
+            documents.push(value(first, &mut events));
+        }
+    }
+    documents
+}
+
+/// The value that begins with an event.
+#[track_caller]
+fn value<'text>(event: Event<'text>, events: &mut impl Iterator<Item = Event<'text>>) -> Value {
+    match event {
+        // What is plain and reads as a number or a truth value is one; Kubernetes' tools read it so.
+        Event::Scalar(text, ScalarStyle::Plain, ..) => serde_json::from_str(&text).unwrap_or_else(|_| json!(text)),
+        Event::Scalar(text, ..) => json!(text),
+        Event::SequenceStart(..) => {
+            let mut items = Vec::new();
+            loop {
+                match events.next().unwrap() {
+                    Event::SequenceEnd => return Value::Array(items),
+                    first => items.push(value(first, events)),
+                }
+            }
+        }
+        Event::MappingStart(..) => {
+            let mut map = Map::new();
+            loop {
+                let key = match events.next().unwrap() {
+                    Event::MappingEnd => return Value::Object(map),
+                    Event::Scalar(key, ..) => key.into_owned(),
+                    other => panic!("a key that is {other:?}"),
+                };
+                let first = events.next().unwrap();
+                assert!(map.insert(key.clone(), value(first, events)).is_none(), "{key} stands there twice");
+            }
+        }
+        other => panic!("{other:?} where a value should be"),
+    }
+}
+
+/// What is wrong with a file of the examples.
+#[track_caller]
+fn mistakes(file: &str, text: &str) -> Vec<String> {
+    let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    schema["$ref"] = json!(format!("#/$defs/{}", file.replace('/', "~1")));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let documents = documents(text);
+    assert!(!documents.is_empty(), "{file} has no document");
+    let of_one = |document| validator.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path()));
+    documents.iter().flat_map(of_one).map(|error| format!("{file}: {error}")).collect()
+}
+
+/// Every file and what a reader may have got wrong in it: what stands there, and what else must not.
+const FILES: &[(&str, &[(&str, &str)])] = &[
+    ("traefik/traefik.yml", &[("address: ", "adress: "), ("filename:", "file:")]),
+    (
+        "traefik/dynamic.yml",
+        &[("forwardAuth:", "forwardauth:"), ("address: http", "address: htp"), ("service: application", "")],
+    ),
+    (
+        "istio/mesh-config.yaml",
+        &[("timeout: 0.2s", "timeout: 200ms"), ("statusOnError: \"503\"", "statusOnError: 503"), ("port: 9001", "")],
+    ),
+    ("istio/authorization-policy.yaml", &[("action: CUSTOM", "action: custom"), ("provider:", "providers:")]),
+    (
+        "envoy-gateway/security-policy.yaml",
+        &[("timeout: 200ms", "timeout: 0.2s"), ("failOpen: true", "failOpen: yes"), ("to:\n", "too:\n")],
+    ),
+];
+
+#[test]
+fn files_of_gateways_that_cannot_be_started_are_of_their_schemas() {
+    for (file, wrong) in FILES {
+        let text = fs::read_to_string(examples().join(file)).unwrap();
+        assert_eq!(mistakes(file, &text), [""; 0]);
+        for (right, wrong) in *wrong {
+            assert!(text.contains(right), "{right} is not in {file}");
+            assert!(!mistakes(file, &text.replacen(right, wrong, 1)).is_empty(), "{file} may say `{wrong}`");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! One set of requests through every gateway: real programs with the configurations of `integration/examples`, each in
+//! front of the same application and asking a Weir process of its own. Verdicts, statuses and fields are those of the
+//! proxy, but for what [`examples::Exceptions`] says.
+
+mod asking;
+mod examples;
+mod manifests;
+mod process;
+mod table;
+
+use std::net::SocketAddr;
+
+use asking::{Asked, check_rows};
+use examples::{ALL, Gateway, RESOURCE_EXHAUSTED};
+use process::{Change, Ports, Process};
+use table::{AT_THE_EDGE, BEHIND_A_LOAD_BALANCER, OWN, OWN_FIELDS, Row};
+
+use crate::support::programs::{Server, client};
+use crate::support::redis::{RedisServer, free_port};
+use crate::support::upstream::Upstream;
+use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
+
+/// Of each Weir, so that a gateway's connections come to more than one.
+const WORKERS: u64 = 2;
+
+/// Answers with what it saw, and with fields of its own where the path asks for them.
+fn application() -> Upstream {
+    Upstream::answering(|request| {
+        let body = format!("{} {}", request.start, request.text());
+        let own = if request.start.contains(OWN) { OWN_FIELDS } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\n{own}content-length: {}\r\n\r\n", body.len());
+        if request.start.starts_with("HEAD ") { head } else { head + &body }
+    })
+}
+
+/// A Weir and a gateway that asks it.
+struct Chain {
+    gateway: &'static Gateway,
+    weir: Option<Weir>,
+    process: Option<Process>,
+    flags: Vec<String>,
+    /// What all limits say of a store that does not answer.
+    on_store_error: &'static str,
+}
+
+impl Chain {
+    /// Starts both in front of an application, the example with these changes and Weir with these flags.
+    #[track_caller]
+    fn start(gateway: &'static Gateway, application: &str, changes: &[Change], flags: &[&str]) -> Self {
+        Self::start_with(gateway, application, changes, flags, "allow")
+    }
+
+    #[track_caller]
+    fn start_with(
+        gateway: &'static Gateway,
+        application: &str,
+        changes: &[Change],
+        flags: &[&str],
+        on_store_error: &'static str,
+    ) -> Self {
+        let (_, port) = application.rsplit_once(':').unwrap();
+        let ports = Ports { application: port.parse().unwrap(), door: free_port() };
+        let workers = WORKERS.to_string();
+        let mut all: Vec<String> = ["--upstream", application, "--workers", &workers].map(str::to_owned).into();
+        all.extend(flags.iter().map(|&flag| flag.to_owned()));
+        if gateway.program.is_some() {
+            all.extend([gateway.door.to_owned(), format!("127.0.0.1:{}", ports.door)]);
+        }
+        let mut chain = Self { gateway, weir: None, process: None, flags: all, on_store_error };
+        chain.start_weir();
+        if let Some(program) = gateway.program {
+            let changes = [gateway.patience, changes].concat();
+            chain.process = Some(Process::start(program, gateway.example, &changes, ports));
+        }
+        chain
+    }
+
+    #[track_caller]
+    fn start_weir(&mut self) {
+        let own = process::examples().join(self.gateway.example).join("limits.yaml");
+        let common = process::examples().join("limits.yaml");
+        let rules = std::fs::read_to_string(if own.is_file() { own } else { common }).unwrap();
+        let period = "    period: 1h\n";
+        let rules = rules.replace(period, &format!("{period}    on_store_error: {}\n", self.on_store_error));
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let weir = Weir::serve(&rules, &flags);
+        if flags.contains(&"--store") {
+            // Until a worker has its connection, its limits let pass.
+            becomes("every worker is connected to Redis", WORKERS, || weir.metric("weir_store_connections"));
+        }
+        self.weir = Some(weir);
+    }
+
+    fn stop_weir(&mut self) {
+        self.weir = None;
+    }
+
+    /// Where the clients ask.
+    fn address(&self) -> SocketAddr {
+        match (&self.process, &self.weir) {
+            (Some(process), _) => process.address,
+            (None, Some(weir)) => weir.proxy,
+            (None, None) => panic!("neither a gateway nor Weir"),
+        }
+    }
+}
+
+impl Drop for Chain {
+    #[expect(clippy::print_stderr, reason = "a failed test shows what its programs said")]
+    fn drop(&mut self) {
+        if let Some(weir) = self.weir.as_ref().filter(|_| std::thread::panicking()) {
+            eprintln!("what Weir said:\n{}", weir.log());
+        }
+    }
+}
+
+/// The table for clients that connect to the gateway themselves.
+#[track_caller]
+fn check_at_the_edge(gateway: &'static Gateway, flags: &[&str]) {
+    let application = application();
+    let chain = Chain::start(gateway, &format!("http://{}", application.address), &[], flags);
+    let asked = |row: &Row| Asked { from: row.client.parse().unwrap(), forwarded_for: None };
+    check_rows(&chain, &application, AT_THE_EDGE, asked);
+    // All clients are gone, so what is open is what the gateway keeps for its next question.
+    if let (Some(weir), Some(_)) = (&chain.weir, gateway.program) {
+        let open = weir.metric("weir_http_connections");
+        assert!(open > 0 || gateway.door == "--spoe", "every question opened a connection of its own");
+    }
+}
+
+/// The same with the counts in Redis.
+#[track_caller]
+fn check_on_redis(gateway: &'static Gateway) {
+    let redis = RedisServer::plain();
+    // No test measures speed.
+    check_at_the_edge(gateway, &["--store", &redis.url(), "--store-timeout", "2s"]);
+    assert_ne!(redis.cli(&["DBSIZE"]), "0", "the counts are in Redis");
+}
+
+/// The table for clients that a load balancer names.
+#[track_caller]
+fn check_behind(gateway: &'static Gateway) {
+    let application = application();
+    let upstream = format!("http://{}", application.address);
+    let chain = Chain::start(gateway, &upstream, gateway.behind, gateway.behind_flags);
+    let asked = |row: &Row| Asked { from: [127, 0, 0, 1].into(), forwarded_for: Some(row.client) };
+    check_rows(&chain, &application, BEHIND_A_LOAD_BALANCER, asked);
+}
+
+/// A client of gRPC calls until it is refused, and is told so in gRPC's words.
+#[track_caller]
+fn check_grpc(gateway: &'static Gateway) {
+    let application = Server::start("grpc_server.py");
+    let chain = Chain::start(gateway, &format!("h2c://{}", application.address), gateway.grpc, &[]);
+    let call = || client("grpc_client.py", &[&chain.address().to_string(), "--once"]);
+    for number in 1..=5 {
+        assert_eq!(call()["code"], "OK", "call {number}");
+    }
+    let refused = call();
+    assert_eq!(refused["code"], gateway.exceptions.grpc_code, "{refused}");
+    if gateway.exceptions.grpc_code == RESOURCE_EXHAUSTED {
+        let told = &refused["trailing"];
+        assert!(told["retry-after"].as_str().is_some_and(|seconds| seconds.parse::<u64>().unwrap() <= 60), "{refused}");
+        let left = told["ratelimit"].as_str().unwrap_or_default();
+        assert!(left.starts_with("\"RequestsPerAddress\";r=0;t="), "{refused}");
+    }
+}
+
+/// While Weir is gone every request is answered with this status, and as soon as it is back the limits hold again.
+#[track_caller]
+fn check_without_weir(gateway: &'static Gateway, changes: &[Change], status: u16) {
+    let application = application();
+    let mut chain = Chain::start(gateway, &format!("http://{}", application.address), changes, &[]);
+    let asked = Asked { from: [127, 0, 0, 2].into(), forwarded_for: None };
+    let get = |chain: &Chain| asked.get(chain.address());
+    assert_eq!((get(&chain).status(), get(&chain).all("ratelimit").len()), (200, 1), "with Weir");
+    chain.stop_weir();
+    for _ in 0..10 {
+        let answer = get(&chain);
+        assert_eq!((answer.status(), answer.all("ratelimit").len()), (status, 0), "without Weir: {answer:?}");
+    }
+    chain.start_weir();
+    eventually("Weir is asked again", || {
+        let answer = get(&chain);
+        if answer.all("ratelimit").is_empty() { Err(answer) } else { Ok(()) }
+    });
+    eventually("its limits hold again", || match get(&chain) {
+        answer if answer.status() == 429 => Ok(()),
+        answer => Err(answer),
+    });
+}
+
+/// While Redis is gone and the limits say `deny`, a gateway that fails closed answers 503.
+#[track_caller]
+fn check_without_redis(gateway: &'static Gateway) {
+    let mut redis = RedisServer::plain();
+    let application = application();
+    let upstream = format!("http://{}", application.address);
+    let flags = ["--store", &redis.url(), "--store-timeout", "2s"];
+    let chain = Chain::start_with(gateway, &upstream, gateway.closed, &flags, "deny");
+    let asked = Asked { from: [127, 0, 0, 2].into(), forwarded_for: None };
+    assert_eq!(asked.get(chain.address()).status(), 200, "with Redis");
+    redis.kill();
+    for _ in 0..3 {
+        let answer = asked.get(chain.address());
+        assert_eq!((answer.status(), answer.all("ratelimit").len()), (503, 0), "without Redis: {answer:?}");
+    }
+}
+
+/// The same tests for every gateway.
+macro_rules! gateways {
+    ($($name:ident: $gateway:ident,)*) => { $(
+        mod $name {
+            use super::examples::$gateway;
+
+            #[test]
+            fn answers_as_the_proxy_does() {
+                super::check_at_the_edge(&$gateway, &[]);
+            }
+
+            #[test]
+            fn answers_as_the_proxy_does_on_redis() {
+                super::check_on_redis(&$gateway);
+            }
+
+            #[test]
+            fn takes_a_load_balancers_word_for_the_client() {
+                super::check_behind(&$gateway);
+            }
+
+            #[test]
+            fn tells_a_client_of_grpc_in_its_words() {
+                super::check_grpc(&$gateway);
+            }
+
+            #[test]
+            fn lets_requests_pass_without_weir() {
+                super::check_without_weir(&$gateway, &[], 200);
+            }
+
+            #[test]
+            fn refuses_requests_without_weir_if_it_is_told_to() {
+                super::check_without_weir(&$gateway, $gateway.closed, 503);
+            }
+
+            #[test]
+            fn refuses_requests_without_redis_if_the_limits_say_so() {
+                super::check_without_redis(&$gateway);
+            }
+        }
+    )* };
+}
+
+gateways! {
+    envoy_ext_authz_grpc: ENVOY_EXT_AUTHZ_GRPC,
+    envoy_ext_authz_http: ENVOY_EXT_AUTHZ_HTTP,
+    envoy_rls: ENVOY_RLS,
+    nginx: NGINX,
+    haproxy: HAPROXY,
+    haproxy_spoe: HAPROXY_SPOE,
+    caddy: CADDY,
+}
+
+mod proxy {
+    use super::examples::PROXY;
+
+    #[test]
+    fn answers_as_the_table_says() {
+        super::check_at_the_edge(&PROXY, &[]);
+    }
+
+    #[test]
+    fn answers_as_the_table_says_on_redis() {
+        super::check_on_redis(&PROXY);
+    }
+
+    #[test]
+    fn takes_a_load_balancers_word_for_the_client() {
+        super::check_behind(&PROXY);
+    }
+
+    #[test]
+    fn tells_a_client_of_grpc_in_its_words() {
+        super::check_grpc(&PROXY);
+    }
+
+    #[test]
+    fn refuses_requests_without_redis_if_the_limits_say_so() {
+        super::check_without_redis(&PROXY);
+    }
+}
+
+/// What the table of the examples says of a gateway.
+fn row(gateway: &Gateway) -> String {
+    let Gateway { example, program, door, closed, exceptions, .. } = gateway;
+    let name = if program.is_none() { "the proxy itself".to_owned() } else { format!("[`{example}`]({example})") };
+    let body = if exceptions.refusal.is_some() { "its own" } else { "Weir's" };
+    let path = if exceptions.forwards.is_empty() { "as it was sent" } else { "in one spelling" };
+    let without = if closed.is_empty() { "no answer" } else { "passes, or 503" };
+    format!("| {name} | `{door}` | {body} | {} | {path} | {without} |", exceptions.grpc_code)
+}
+
+#[test]
+fn the_table_of_the_examples_says_what_is_tested() {
+    let readme = std::fs::read_to_string(process::examples().join("README.md")).unwrap();
+    let missing: Vec<_> = ALL.iter().map(row).filter(|row| !readme.lines().any(|line| line == row)).collect();
+    assert!(missing.is_empty(), "these lines are not in integration/examples/README.md:\n{}", missing.join("\n"));
+}

@@ -1,0 +1,267 @@
+//! The requests, and what a client is told of each, through whatever gateway it comes. The rules are those of the examples.
+
+/// What one client asks, step by step, and nobody else with the same address or key.
+pub(super) struct Row {
+    pub(super) what: &'static str,
+    /// Its address: one of the loopback's, or any where a load balancer says it.
+    pub(super) client: &'static str,
+    pub(super) steps: &'static [Step],
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) method: &'static str,
+    pub(super) target: &'static str,
+    pub(super) host: &'static str,
+    pub(super) fields: &'static [(&'static str, &'static str)],
+    pub(super) body: &'static str,
+    pub(super) told: Told,
+}
+
+/// What a client is told. All times are in seconds, and those of a bucket that has been filling for a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<u64>,
+    /// The limits of `RateLimit-Policy`.
+    pub(super) policies: &'static [Policy],
+    /// The members of `RateLimit`: name, what is left, until when.
+    pub(super) left: &'static [(&'static str, u64, u64)],
+    /// The limits that a refusal's problem document names.
+    pub(super) violated: &'static [&'static str],
+}
+
+/// A limit as `RateLimit-Policy` describes it: its name, `q` and `w`.
+pub(super) type Policy = (&'static str, u64, u64);
+
+pub(super) const ADDRESS: Policy = ("RequestsPerAddress", 5, 300);
+const LOGINS: Policy = ("LoginsPerAddress", 2, 600);
+const KEY: Policy = ("RequestsPerKey", 3, 180);
+
+/// What the application says of itself where the path is [`OWN`].
+const APPLICATION: Policy = ("Application", 9, 60);
+
+/// Where the application answers with fields of its own.
+pub(super) const OWN: &str = "/own";
+
+/// The application's fields there.
+pub(super) const OWN_FIELDS: &str =
+    "ratelimit-policy: \"Application\";q=9;w=60\r\nratelimit: \"Application\";r=8;t=7\r\n";
+
+const fn passes(policies: &'static [Policy], left: &'static [(&'static str, u64, u64)]) -> Told {
+    Told { status: 200, retry_after: None, policies, left, violated: &[] }
+}
+
+/// Refused by the one limit that it is about.
+const fn refused(
+    retry_after: u64,
+    policies: &'static [Policy],
+    left: &'static [(&'static str, u64, u64)],
+    violated: &'static [&'static str],
+) -> Told {
+    Told { status: 429, retry_after: Some(retry_after), policies, left, violated }
+}
+
+const BAD_REQUEST: Told = Told { status: 400, retry_after: None, policies: &[], left: &[], violated: &[] };
+
+const STEP: Step =
+    Step { method: "GET", target: "/", host: "www.example.com", fields: &[], body: "", told: passes(&[ADDRESS], &[]) };
+
+/// Requests that only the limit of addresses covers, by what is left after each.
+const GET_4: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 4, 60)]), ..STEP };
+const GET_3: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 3, 120)]), ..STEP };
+const GET_2: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 2, 180)]), ..STEP };
+const GET_1: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 1, 240)]), ..STEP };
+const GET_0: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 0, 60)]), ..STEP };
+const GET_DENIED: Step =
+    Step { told: refused(60, &[ADDRESS], &[("RequestsPerAddress", 0, 60)], &["RequestsPerAddress"]), ..STEP };
+
+/// Attempts to log in as the first requests of a client.
+const LOGIN_1: Step = Step {
+    method: "POST",
+    target: "/login",
+    body: "user=a&password=b",
+    told: passes(&[ADDRESS, LOGINS], &[("RequestsPerAddress", 4, 60), ("LoginsPerAddress", 1, 300)]),
+    ..STEP
+};
+const LOGIN_0: Step = Step {
+    told: passes(&[ADDRESS, LOGINS], &[("RequestsPerAddress", 3, 120), ("LoginsPerAddress", 0, 300)]),
+    ..LOGIN_1
+};
+const LOGIN_DENIED: Step =
+    Step { told: refused(300, &[ADDRESS, LOGINS], &[("LoginsPerAddress", 0, 300)], &["LoginsPerAddress"]), ..LOGIN_1 };
+
+const READ_DIFFERENTLY: &str = "what servers read differently is refused and costs nothing";
+
+/// What the rate limit service says there: it is not told of the path, and Envoy knows one of the two by itself.
+pub(super) const UNSEEN_PATHS: Row = Row {
+    what: READ_DIFFERENTLY,
+    client: "127.0.0.13",
+    steps: &[Step { target: "/a%00", told: BAD_REQUEST, ..STEP }, Step { target: "/%g0", ..GET_4 }, GET_3],
+};
+
+/// For clients that are this machine.
+pub(super) const AT_THE_EDGE: &[Row] = &[
+    Row {
+        what: "five pass at once, and the sixth is told when to come again",
+        client: "127.0.0.2",
+        steps: &[GET_4, GET_3, GET_2, GET_1, GET_0, GET_DENIED, GET_DENIED],
+    },
+    Row {
+        what: "two limits: what one refuses costs the other nothing",
+        client: "127.0.0.3",
+        steps: &[LOGIN_1, LOGIN_0, LOGIN_DENIED, LOGIN_DENIED, GET_2],
+    },
+    Row {
+        what: "a limit by a header",
+        client: "127.0.0.4",
+        steps: &[
+            Step {
+                fields: &[("x-api-key", "alpha")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
+                ..STEP
+            },
+            Step {
+                fields: &[("X-API-Key", "alpha")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 1, 120)]),
+                ..STEP
+            },
+            Step {
+                fields: &[("x-api-key", "beta")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 2, 180), ("RequestsPerKey", 2, 60)]),
+                ..STEP
+            },
+            GET_1,
+        ],
+    },
+    Row {
+        what: "the key is charged wherever it comes from",
+        client: "127.0.0.5",
+        steps: &[
+            Step {
+                fields: &[("x-api-key", "alpha")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 0, 60)]),
+                ..STEP
+            },
+            Step {
+                fields: &[("x-api-key", "alpha")],
+                told: refused(60, &[ADDRESS, KEY], &[("RequestsPerKey", 0, 60)], &["RequestsPerKey"]),
+                ..STEP
+            },
+            GET_3,
+        ],
+    },
+    Row {
+        what: "an override without a limit, and one that lets nothing pass",
+        client: "127.0.0.6",
+        steps: &[
+            Step { fields: &[("x-api-key", "partner")], ..GET_4 },
+            Step { fields: &[("x-api-key", "partner")], ..GET_3 },
+            Step { fields: &[("x-api-key", "partner")], ..GET_2 },
+            Step { fields: &[("x-api-key", "partner")], ..GET_1 },
+            Step {
+                fields: &[("x-api-key", "stolen")],
+                told: Told { status: 429, retry_after: None, policies: &[], left: &[], violated: &["RequestsPerKey"] },
+                ..STEP
+            },
+        ],
+    },
+    Row {
+        what: "a path in other spellings is the same path",
+        client: "127.0.0.7",
+        steps: &[
+            Step { target: "//login/./?next=%2Fhome", ..LOGIN_1 },
+            Step { target: "/a/%2e%2e/%6Cogin", ..LOGIN_0 },
+            Step { target: "/login?", ..LOGIN_DENIED },
+            Step { method: "POST", target: "/login%2f", ..GET_2 },
+        ],
+    },
+    Row {
+        what: "a host in other spellings is the same host, and one that no limit names",
+        client: "127.0.0.8",
+        steps: &[
+            Step { host: "WWW.Example.com:8000", ..LOGIN_1 },
+            Step { host: "www.example.com:80", ..LOGIN_0 },
+            Step { host: "unknown.test", method: "POST", target: "/login", ..GET_2 },
+            LOGIN_DENIED,
+        ],
+    },
+    Row {
+        what: "other methods: HEAD, and one that another limit does not cover",
+        client: "127.0.0.9",
+        steps: &[
+            Step { method: "HEAD", ..GET_4 },
+            Step { target: "/login", ..GET_3 },
+            Step { method: "DELETE", target: "/v1/things?id=1&id=2", ..GET_2 },
+            Step { method: "PUT", body: "0123456789", ..GET_1 },
+            Step { method: "OPTIONS", ..GET_0 },
+            Step { method: "HEAD", ..GET_DENIED },
+        ],
+    },
+    Row {
+        what: "what a client says of its address is not believed",
+        client: "127.0.0.10",
+        steps: &[
+            Step { fields: &[("x-forwarded-for", "192.0.2.1")], ..GET_4 },
+            Step { fields: &[("x-forwarded-for", "192.0.2.2, 192.0.2.3")], ..GET_3 },
+            Step { fields: &[("x-real-ip", "192.0.2.4"), ("forwarded", "for=192.0.2.5")], ..GET_2 },
+            Step { fields: &[("x-envoy-external-address", "192.0.2.6"), ("x-client-ip", "192.0.2.7")], ..GET_1 },
+        ],
+    },
+    Row {
+        what: "nor is what it says of the rest",
+        client: "127.0.0.11",
+        steps: &[
+            Step {
+                fields: &[
+                    ("x-forwarded-method", "GET"),
+                    ("x-forwarded-uri", "/"),
+                    ("x-forwarded-host", "unknown.test"),
+                ],
+                ..LOGIN_1
+            },
+            Step {
+                fields: &[("x-original-method", "GET"), ("x-original-uri", "/"), ("x-original-host", "unknown.test")],
+                ..LOGIN_0
+            },
+            Step { fields: &[("x-original-url", "http://unknown.test/"), ("x-original-path", "/")], ..LOGIN_DENIED },
+        ],
+    },
+    Row {
+        what: READ_DIFFERENTLY,
+        client: "127.0.0.13",
+        steps: &[
+            Step { target: "/a%00", told: BAD_REQUEST, ..STEP },
+            Step { target: "/%g0", told: BAD_REQUEST, ..STEP },
+            GET_4,
+        ],
+    },
+    Row {
+        what: "the application's own fields are kept beside Weir's",
+        client: "127.0.0.12",
+        steps: &[Step {
+            target: OWN,
+            told: passes(&[ADDRESS, APPLICATION], &[("RequestsPerAddress", 4, 60), ("Application", 8, 7)]),
+            ..STEP
+        }],
+    },
+];
+
+/// For clients that a load balancer says, which is this machine.
+pub(super) const BEHIND_A_LOAD_BALANCER: &[Row] = &[
+    Row {
+        what: "an address of version 4",
+        client: "192.0.2.1",
+        steps: &[GET_4, GET_3, GET_2, GET_1, GET_0, GET_DENIED],
+    },
+    Row { what: "another one has a bucket of its own", client: "192.0.2.2", steps: &[LOGIN_1, LOGIN_0, LOGIN_DENIED] },
+    Row { what: "an address of version 6", client: "2001:db8:0:1::1", steps: &[GET_4, GET_3] },
+    Row {
+        what: "another one of the same network",
+        client: "2001:db8:0:1:ffff::2",
+        steps: &[GET_2, GET_1, GET_0, GET_DENIED],
+    },
+    Row { what: "one of another network", client: "2001:db8:0:2::1", steps: &[GET_4] },
+    Row { what: "only what the load balancer adds is believed", client: "203.0.113.9, 192.0.2.3", steps: &[GET_4] },
+    Row { what: "and not what stands before it", client: "203.0.113.10, 192.0.2.3", steps: &[GET_3] },
+];

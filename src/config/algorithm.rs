@@ -1,0 +1,161 @@
+//! How tokens come back: `algorithm`, `aligned`, `timezone`, `resets_on`, and what a `period` may be.
+
+use super::fields::{Fields, choice, text, whole};
+use super::numbers::value_place;
+use super::problem::{Findings, Place, Reported, quoted};
+use super::suggest::nearest;
+use super::yaml::Node;
+use crate::engine::calendar::{Calendar, Unit};
+use crate::engine::duration;
+use crate::engine::numbers::{Aligned, NumbersError};
+
+/// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
+pub(super) const ALGORITHMS: [&str; 3] = ["gcra", "token_bucket", "fixed_window"];
+
+/// Algorithms of the file format that this version does not have.
+const ALGORITHMS_NOT_YET: [&str; 5] = ["sliding_log", "sliding_window", "concurrency", "queue", "script"];
+
+/// The fields that say how tokens come back in fixed windows.
+pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
+
+/// The words of `aligned`.
+pub(super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
+
+/// How the tokens of a limit come back, for its own numbers and for those of its overrides.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Style {
+    /// Evenly.
+    #[default]
+    Gcra,
+    /// In fixed windows.
+    FixedWindow(WindowStyle),
+}
+
+/// What a limit or an override says of its fixed windows, beside their numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WindowStyle {
+    pub(super) aligned: Aligned,
+    /// The name of the time zone of months and years, and where it stands.
+    zone: Option<(String, Place)>,
+    /// The day on which a month begins.
+    day: Option<i8>,
+}
+
+/// The value of `period`.
+#[derive(Clone, Copy)]
+pub(super) enum Period {
+    /// Nanoseconds.
+    Span(u64),
+    Month,
+    Year,
+}
+
+impl Style {
+    /// The style of fields whose limit has `base`: what they do not say is as there.
+    pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
+        let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
+        let base = match (base, given) {
+            (Self::Gcra, None) => return Ok(Self::Gcra),
+            (Self::Gcra, Some(key)) => {
+                let message = format!("`{}` needs `algorithm: fixed_window`", key.text);
+                return Err(findings.error(
+                    key.place,
+                    message,
+                    "GCRA has no windows: add it to the limit, or remove this",
+                ));
+            }
+            (Self::FixedWindow(base), _) => base,
+        };
+        let aligned = fields.read("aligned", findings, |node, findings| choice(node, &ALIGNED, findings));
+        let zone = fields.read("timezone", findings, |node, findings| Ok((zone(node, findings)?, node.place)));
+        let day = fields.read("resets_on", findings, day);
+        Ok(Self::FixedWindow(WindowStyle {
+            aligned: aligned?.unwrap_or(base.aligned),
+            zone: zone?.or_else(|| base.zone.clone()),
+            day: day?.or(base.day),
+        }))
+    }
+
+    /// Where windows of plain spans begin, if there are windows.
+    pub(super) const fn aligned(&self) -> Option<Aligned> {
+        match self {
+            Self::Gcra => None,
+            Self::FixedWindow(windows) => Some(windows.aligned),
+        }
+    }
+}
+
+/// The style that the value of `algorithm` names.
+pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, Reported> {
+    let given = text(node, findings)?;
+    if ALGORITHMS_NOT_YET.contains(&given) {
+        let message = format!("`algorithm: {given}` is not supported by this version of Weir");
+        return Err(findings.error(node.place, message, "known are `gcra`, `token_bucket` and `fixed_window`"));
+    }
+    match choice(node, &ALGORITHMS.map(|name| (name, name)), findings)? {
+        "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
+        _ => Ok(Style::Gcra),
+    }
+}
+
+/// The name of a time zone.
+fn zone(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
+    let given = text(node, findings)?;
+    if !Calendar::is_zone(given) {
+        let zones = Calendar::zones();
+        let help = nearest(given, zones.iter().map(String::as_str)).map_or_else(
+            || "write an IANA name, such as Europe/Berlin or UTC".into(),
+            |zone| format!("did you mean `{zone}`?"),
+        );
+        return Err(findings.error(node.place, format!("{} is no time zone", quoted(given)), help));
+    }
+    Ok(given.to_owned())
+}
+
+/// A day of a month.
+fn day(node: &Node, findings: &mut Findings) -> Result<i8, Reported> {
+    let day = whole(node, findings)?;
+    i8::try_from(day).ok().filter(|day| (1..=31).contains(day)).ok_or_else(|| {
+        let help = "write 1 to 31; 31 is the last day of every month";
+        findings.error(node.place, format!("a month has no day {day}"), help)
+    })
+}
+
+/// The calendar of months or years.
+pub(super) fn calendar(
+    fields: &Fields<'_>,
+    style: &WindowStyle,
+    period: Period,
+    findings: &mut Findings,
+) -> Result<Calendar, Reported> {
+    let place = value_place(fields, "period");
+    if let (Some((_, node)), Aligned::First) = (fields.get("aligned"), style.aligned) {
+        let message = "a month or a year begins with the calendar";
+        return Err(findings.error(node.place, message, "remove `aligned`, or write a span such as 30d"));
+    }
+    let unit = match (period, style.day) {
+        (Period::Year, Some(_)) if fields.get("resets_on").is_some() => {
+            let place = value_place(fields, "resets_on");
+            return Err(findings.error(place, "`resets_on` needs `period: month`", "a year begins on 1 January"));
+        }
+        (Period::Year, _) => Unit::Year,
+        (_, day) => Unit::Month(day.unwrap_or(1)),
+    };
+    let (zone, place) = style.zone.as_ref().map_or(("UTC", place), |(zone, place)| (zone.as_str(), *place));
+    Calendar::find(unit, zone).map_err(|error| findings.error(place, error.to_string(), ""))
+}
+
+/// A span of time, or a month or a year.
+pub(super) fn period(node: &Node, findings: &mut Findings) -> Result<Period, Reported> {
+    let given = text(node, findings)?;
+    match given {
+        "month" => return Ok(Period::Month),
+        "year" => return Ok(Period::Year),
+        _ => {}
+    }
+    match duration::parse(given) {
+        Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "write a duration such as 1s")),
+        Ok(nanoseconds) => Ok(Period::Span(nanoseconds)),
+        Err((message, help)) => Err(findings.error(node.place, message, help)),
+    }
+}

@@ -1,0 +1,262 @@
+//! The files of envoyproxy/ratelimit, turned into limits and a tree of them for each domain.
+//!
+//! They are read as that service reads them (`src/config/config_impl.go`), with three differences, on purpose: a key and
+//! a value may stand on one level once for each unit, and all of these hold; a `rate_limit` without a number is a
+//! mistake rather than a limit of 0; and a name that would break the header that Envoy writes it into is refused.
+
+use std::collections::HashMap;
+
+use super::fields::{Fields, text, truth};
+use super::problem::{Findings, Place, Reported, quoted};
+use super::yaml::{Node, Opened, Reader, Seen, Value};
+use crate::engine::descriptors::{DescriptorRule, Tree, limit_name};
+use crate::engine::form::Form;
+use crate::engine::glob::Glob;
+use crate::engine::identity::{Component, Source};
+use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
+use siblings::Siblings;
+
+mod metadata;
+mod rate_limit;
+mod siblings;
+
+/// The keys of a file.
+const KEYS: [&str; 2] = ["domain", "descriptors"];
+
+/// The fields of a descriptor.
+const DESCRIPTOR_KEYS: [&str; 10] = [
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
+/// The domains read so far.
+#[derive(Default)]
+pub(super) struct Domains {
+    /// The limits, in the order of the files.
+    pub(super) limits: Vec<Limit>,
+    /// Which of the limits cover a descriptor. They are numbered from those of `limits.yaml` on.
+    pub(super) trees: HashMap<String, Tree>,
+    /// The index of the first limit.
+    first: u32,
+    /// The file and the line of each domain.
+    places: HashMap<String, (String, u32)>,
+}
+
+/// One entry on the way to a limit.
+#[derive(Clone)]
+struct Level {
+    entry: EntryMatch,
+    /// Whether all values that fit share a counter.
+    shares: bool,
+}
+
+/// What is read of one file.
+struct Reading<'d> {
+    domain: String,
+    limits: &'d mut Vec<Limit>,
+    first: u32,
+    tree: Tree,
+    /// Whether it was said that metrics have no values of requests.
+    metrics_are_explained: bool,
+}
+
+impl Domains {
+    /// No domains; `first` limits stand before theirs.
+    pub(super) fn after(first: usize) -> Self {
+        Self { first: u32::try_from(first).unwrap_or(u32::MAX), ..Self::default() }
+    }
+
+    /// Adds the domain of a file.
+    pub(super) fn add(&mut self, file: &str, text: &str, findings: &mut Findings) -> Result<(), Reported> {
+        Reader::refuse_tabs(text, findings)?;
+        let mut reader = Reader::new(text);
+        let help = "a file has `domain:` and `descriptors:`";
+        let root = match reader.root(findings)? {
+            Opened::Map(place) => place,
+            Opened::List(place) => return Err(findings.error(place, "the file is a map, this is a list", help)),
+            Opened::Scalar(node) => {
+                let message = format!("the file is a map, this is {}", node.kind());
+                return Err(findings.error(node.place, message, help));
+            }
+            Opened::Nothing => {
+                return Err(findings.error(Place { line: 1, column: 1, width: 1 }, "the file is empty", help));
+            }
+        };
+        let mut entries = Vec::new();
+        let mut seen = Seen::default();
+        while let Some(key) = reader.key(findings)? {
+            let node = reader.node(findings)?;
+            if seen.is_new(&key, findings) {
+                entries.push((key, node));
+            }
+        }
+        reader.end(findings)?;
+        let whole = Node { place: root, value: Value::Map(entries) };
+        let fields = Fields::sparse(&whole, "the file", &KEYS, findings)?;
+        let domain = self.domain(file, &fields, findings);
+        let mut reading = Reading {
+            domain: domain.clone().unwrap_or_default(),
+            limits: &mut self.limits,
+            first: self.first,
+            tree: Tree::default(),
+            metrics_are_explained: false,
+        };
+        if let Some((_, node)) = fields.get("descriptors") {
+            reading.level(node, &[], findings);
+        }
+        let tree = reading.tree;
+        self.trees.insert(domain?, tree);
+        Ok(())
+    }
+
+    fn domain(&mut self, file: &str, fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Reported> {
+        let help = "write the `domain` of the gateway's filter";
+        let Some((_, node)) = fields.get("domain") else {
+            return Err(findings.error(fields.place, "the file has no `domain`", help));
+        };
+        let domain = text(node, findings)?;
+        if domain.is_empty() {
+            return Err(findings.error(node.place, "the domain is empty", help));
+        }
+        if let Some((other, line)) = self.places.get(domain) {
+            let message = format!("the domain {} has a file already", quoted(domain));
+            return Err(findings.error(
+                node.place,
+                message,
+                format!("it is at {other}:{line}; put both into one file"),
+            ));
+        }
+        self.places.insert(domain.to_owned(), (file.to_owned(), node.place.line));
+        Ok(domain.to_owned())
+    }
+}
+
+impl Reading<'_> {
+    /// Reads the descriptors of one level. The depth of the text bounds the recursion.
+    fn level(&mut self, node: &Node, above: &[Level], findings: &mut Findings) {
+        let Value::List(items) = &node.value else {
+            let message = format!("`descriptors` is a list, this is {}", node.kind());
+            findings.error(node.place, message, "write `- key: NAME` for each");
+            return;
+        };
+        let mut siblings = Siblings::default();
+        for item in items {
+            // What is wrong has been reported, and the others may be right.
+            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, &mut siblings, findings);
+        }
+    }
+
+    fn descriptor(
+        &mut self,
+        node: &Node,
+        above: &[Level],
+        siblings: &mut Siblings,
+        findings: &mut Findings,
+    ) -> Result<(), Reported> {
+        let fields = Fields::sparse(node, "a descriptor", &DESCRIPTOR_KEYS, findings)?;
+        let level = level(&fields, findings);
+        let limit = self.limit(&fields, findings);
+        let below = fields.get("descriptors");
+        let path = level.map(|level| [above, &[level]].concat());
+        if let Some((_, below)) = below {
+            // Without its own level what is below would stand where it does not belong, and is still looked through.
+            self.level(below, path.as_deref().unwrap_or(above), findings);
+        }
+        let (path, limit) = (path?, limit?);
+        let entries: Vec<EntryMatch> = path.iter().map(|level| level.entry.clone()).collect();
+        let Some(last) = entries.last() else { return Ok(()) };
+        let unit = limit.as_ref().and_then(|limit| Some(limit.rule.as_deref()?.per_unit?.unit));
+        let number = siblings.add(last, node.place, unit, below.is_some(), findings)?;
+        let index = limit.is_some().then(|| self.first + u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
+        self.tree.insert(&entries, index);
+        if let Some(limit) = limit {
+            let name = limit_name(&self.domain, &entries, unit.filter(|_| number > 0));
+            let (domains, descriptor) = (vec![self.domain.clone()], DescriptorMatch::Whole(entries));
+            let conditions = Match { domains, descriptor, ..Match::default() };
+            self.limits.push(Limit { short: name.clone(), name, conditions, by: components(&path), ..limit });
+        }
+        Ok(())
+    }
+
+    /// The limit of a descriptor, if it has one, without its name and what it covers.
+    fn limit(&mut self, fields: &Fields<'_>, findings: &mut Findings) -> Result<Option<Limit>, Reported> {
+        let is_shadow = fields.read("shadow_mode", findings, truth);
+        let is_quota = fields.read("quota_mode", findings, truth);
+        let metadata = fields.read("metadata", findings, metadata::read);
+        let detailed = self.explain_metrics(fields, "detailed_metric", findings);
+        let by_value = self.explain_metrics(fields, "value_to_metric", findings);
+        let rule = fields.read("rate_limit", findings, rate_limit::read)?;
+        let (is_shadow, is_quota, metadata) = (is_shadow?.unwrap_or(false), is_quota?.unwrap_or(false), metadata?);
+        detailed.and(by_value)?;
+        Ok(rule.map(|(rule, allowance)| Limit {
+            allowance,
+            mode: if is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
+            // Envoy's `failure_mode_deny` decides what becomes of a request that cannot be counted.
+            on_store_error: StoreErrorPolicy::Deny,
+            rule: Some(Box::new(DescriptorRule { is_quota, metadata, ..rule })),
+            ..Limit::new("")
+        }))
+    }
+
+    /// Says once in a file what becomes of the switches that make metrics of values.
+    fn explain_metrics(&mut self, fields: &Fields<'_>, name: &str, findings: &mut Findings) -> Result<(), Reported> {
+        let is_on = fields.read(name, findings, truth)?.unwrap_or(false);
+        if let (Some((key, _)), true, false) = (fields.get(name), is_on, self.metrics_are_explained) {
+            self.metrics_are_explained = true;
+            let message = format!("{} has no effect: decisions are counted by rule", quoted(name));
+            findings.warning(
+                key.place,
+                message,
+                "values of requests make no labels, as nothing would bound their number",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The entry that a descriptor is for.
+fn level(fields: &Fields<'_>, findings: &mut Findings) -> Result<Level, Reported> {
+    let key = fields.read("key", findings, text);
+    let value = fields.read("value", findings, text);
+    let shares = fields.read("share_threshold", findings, truth);
+    let help = "write `key:` with a key of the gateway's descriptors";
+    let key = match (key?, fields.get("key")) {
+        (None, _) => return Err(findings.error(fields.place, "a descriptor has no `key`", help)),
+        (Some(""), Some((_, node))) => return Err(findings.error(node.place, "the key is empty", help)),
+        (Some(key), _) => key.to_owned(),
+    };
+    let test = match value?.filter(|value| !value.is_empty()) {
+        None => EntryTest::Present(true),
+        Some(value) => Glob::parse(value).map_or_else(|| EntryTest::Value(value.to_owned()), EntryTest::Glob),
+    };
+    let shares = shares?.unwrap_or(false);
+    if let (Some((key, _)), true, false) = (fields.get("share_threshold"), shares, matches!(test, EntryTest::Glob(_))) {
+        let help = "write a `value` such as `files/*`, whose matches then share one counter";
+        return Err(findings.error(key.place, "`share_threshold` needs a value with `*`", help));
+    }
+    Ok(Level { entry: EntryMatch { key, test }, shares })
+}
+
+/// What tells the counters of one limit apart: the entries whose values the path leaves open.
+fn components(path: &[Level]) -> Vec<Component> {
+    let is_open = |level: &Level| match level.entry.test {
+        EntryTest::Present(_) => true,
+        EntryTest::Glob(_) => !level.shares,
+        EntryTest::Value(_) => false,
+    };
+    let open = path.iter().enumerate().filter(|(_, level)| is_open(level));
+    open.map(|(place, level)| {
+        let source = Source::Entry { key: level.entry.key.clone(), place };
+        Component { source, form: Form::Text }
+    })
+    .collect()
+}

@@ -1,0 +1,68 @@
+//! What stands twice on one level.
+
+use std::collections::HashMap;
+
+use super::super::problem::{Findings, Place, Reported, quoted};
+use crate::engine::descriptors::Unit;
+use crate::engine::matching::{EntryMatch, EntryTest};
+
+/// The entries of one level, to find those that stand there twice.
+#[derive(Default)]
+pub(super) struct Siblings(HashMap<(String, String), First>);
+
+/// Those of one key and value.
+struct First {
+    line: u32,
+    /// The units of their limits; `None` for one that has none.
+    units: Vec<Option<Unit>>,
+    has_descriptors: bool,
+}
+
+impl Siblings {
+    /// Adds an entry, with the unit of its limit, and gives how many there are of it already: with a
+    /// limit in another unit each, and descriptors below one of them at most.
+    pub(super) fn add(
+        &mut self,
+        entry: &EntryMatch,
+        place: Place,
+        unit: Option<Unit>,
+        has_descriptors: bool,
+        findings: &mut Findings,
+    ) -> Result<usize, Reported> {
+        let value = match &entry.test {
+            EntryTest::Value(value) => value.clone(),
+            EntryTest::Glob(glob) => glob.to_string(),
+            EntryTest::Present(_) => String::new(),
+        };
+        let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
+        let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {
+            line: place.line,
+            units: Vec::new(),
+            has_descriptors: false,
+        });
+        let known = first.units.len();
+        let help = match unit {
+            _ if known == 0 => None,
+            Some(unit) if first.units.contains(&Some(unit)) => {
+                Some(format!("the first one is in line {}, with a limit per {} too", first.line, unit.name()))
+            }
+            Some(_) if first.units.contains(&None) => {
+                Some(format!("the first one is in line {}, without a limit per unit", first.line))
+            }
+            None => Some(format!(
+                "the first one is in line {}; only limits in another unit can stand beside it",
+                first.line
+            )),
+            Some(_) if has_descriptors && first.has_descriptors => {
+                Some(format!("the first one is in line {}; put all `descriptors` below it", first.line))
+            }
+            Some(_) => None,
+        };
+        if let Some(help) = help {
+            return Err(findings.error(place, format!("{shown} stands on this level twice"), help));
+        }
+        first.units.push(unit);
+        first.has_descriptors |= has_descriptors;
+        Ok(known)
+    }
+}

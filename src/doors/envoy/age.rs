@@ -1,0 +1,121 @@
+//! How long a connection of gRPC is kept.
+//!
+//! A client of gRPC keeps its connection for as long as it can, so a process that joins later would be asked nothing.
+//! Therefore each connection ends some time, politely: the client is told to open another, which the load balancer may
+//! give to somebody else.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// The share by which an age differs from connection to connection, up or down: those that were opened together are not
+/// closed together. As much as gRPC's own servers have (proposal A9).
+const JITTER_PERCENT: u32 = 10;
+
+/// How long connections are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionAge {
+    /// Until the client is told to open another; `None` for ever.
+    pub most: Option<Duration>,
+    /// How long its calls may go on after that.
+    pub grace: Duration,
+}
+
+impl Default for ConnectionAge {
+    fn default() -> Self {
+        Self { most: Some(Duration::from_mins(30)), grace: Duration::from_secs(10) }
+    }
+}
+
+/// The ages of a worker's connections.
+#[derive(Debug)]
+pub(super) struct Age {
+    options: ConnectionAge,
+    /// Has random keys of the system.
+    random: RandomState,
+    /// Connections so far.
+    count: Cell<u64>,
+}
+
+impl Age {
+    pub(super) fn new(options: ConnectionAge) -> Self {
+        Self { options, random: RandomState::new(), count: Cell::new(0) }
+    }
+
+    /// Runs what `serve` makes, to its end or to the end of its age and grace. The token that `serve` is given is
+    /// cancelled with `drain` and when the age is over.
+    pub(super) async fn limit<F: Future<Output = ()>>(
+        &self,
+        drain: &CancellationToken,
+        serve: impl FnOnce(CancellationToken) -> F,
+    ) {
+        let over = drain.child_token();
+        // In a box, or its 10 KB would be moved with every future around it.
+        let mut serving = Box::pin(serve(over.clone()));
+        let Some(most) = self.options.most else { return serving.await };
+        self.count.set(self.count.get() + 1);
+        let age = jittered(most, self.random.hash_one(self.count.get()));
+        if timeout(age, &mut serving).await.is_err() {
+            over.cancel();
+            let _ = timeout(self.options.grace, serving).await;
+        }
+    }
+}
+
+/// A span that differs from the given one by up to [`JITTER_PERCENT`], as `random` has it.
+fn jittered(span: Duration, random: u64) -> Duration {
+    // 0 to 2000 parts of as many as make twice the jitter.
+    let parts = u32::try_from(random % 2_001).unwrap_or(1_000);
+    let jitter = span / 100 * JITTER_PERCENT;
+    span.saturating_sub(jitter) + jitter / 1_000 * parts
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let span = Duration::from_secs(100);
+        assert_eq!(jittered(span, 0), Duration::from_secs(90));
+        assert_eq!(jittered(span, 1_000), span);
+        assert_eq!(jittered(span, 2_000), Duration::from_secs(110));
+        assert_eq!(jittered(span, 2_001), Duration::from_secs(90));
+        assert!(jittered(Duration::MAX / 2, 2_000) > Duration::MAX / 2);
+    }
+
+    /// How long a connection lives that ends `after` it is told to.
+    async fn live(options: ConnectionAge, after: Duration) -> Duration {
+        let start = Instant::now();
+        let drain = CancellationToken::new();
+        let serve = |over: CancellationToken| async move {
+            over.cancelled().await;
+            sleep(after).await;
+        };
+        Age::new(options).limit(&drain, serve).await;
+        start.elapsed()
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_told_and_then_cut_off() {
+        let (most, grace) = (Duration::from_millis(50), Duration::from_millis(20));
+        let options = ConnectionAge { most: Some(most), grace };
+        assert!(live(options, Duration::ZERO).await >= most * 9 / 10);
+        // It would go on for a day.
+        assert!(live(options, Duration::from_hours(24)).await >= most * 9 / 10 + grace);
+        let forever = live(ConnectionAge { most: None, grace }, Duration::ZERO);
+        assert!(timeout(most * 3, forever).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_drain_is_told_at_once() {
+        let (drain, options) = (CancellationToken::new(), ConnectionAge::default());
+        drain.cancel();
+        Age::new(options).limit(&drain, |over| async move { over.cancelled().await }).await;
+    }
+}

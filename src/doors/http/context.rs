@@ -1,0 +1,92 @@
+//! What surrounds a request: its client, its deadlines, and the way back for what comes before the answer.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+use super::access_log::UpstreamUse;
+use super::activity::Activity;
+use super::forwarding::{self, Peer};
+use super::http1::ClientIo;
+use super::http2::Responder;
+use super::upstream::Endpoint;
+use crate::engine::fields::Fields;
+
+/// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
+#[derive(Debug)]
+pub(in crate::doors) struct Context {
+    pub(in crate::doors) activity: Rc<Activity>,
+    pub(in crate::doors) peer: Rc<Peer>,
+    pub(super) interim: Interim,
+    pub(super) attempts: Attempts,
+}
+
+impl Context {
+    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, interim: Interim) -> Self {
+        Self { activity, peer, interim, attempts: Attempts::default() }
+    }
+
+    /// The limits have been asked. If the client has taken its request back meanwhile, nothing comes after this.
+    pub(in crate::doors) async fn judged(&self) {
+        if let Interim::Http2(responder) = &self.interim {
+            responder.judged().await;
+        }
+    }
+}
+
+/// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    last: RefCell<Option<Rc<Endpoint>>>,
+    count: Cell<u32>,
+    since: Cell<Option<Instant>>,
+}
+
+impl Attempts {
+    /// Another request begins.
+    pub(super) fn forget(&self) {
+        self.last.take();
+        self.count.set(0);
+    }
+
+    /// The request goes to this server now.
+    pub(super) fn begin(&self, endpoint: &Rc<Endpoint>, now: Instant) {
+        if self.count.get() == 0 {
+            self.since.set(Some(now));
+        }
+        self.count.set(self.count.get() + 1);
+        *self.last.borrow_mut() = Some(endpoint.clone());
+    }
+
+    /// What the access log says of them, when there is an answer or none will come. `received` is when the request was;
+    /// the clock of a connection stands still while it is served, and so may be a little before that.
+    pub(super) fn told(&self, received: Instant) -> Option<UpstreamUse> {
+        let address = self.last.borrow().as_ref()?.place();
+        let time = self.since.get().map_or(Duration::ZERO, |since| since.max(received).elapsed());
+        Some(UpstreamUse { address, time, attempts: self.count.get() })
+    }
+}
+
+/// Where interim responses (1xx) go.
+#[derive(Debug)]
+pub(super) enum Interim {
+    /// Into an HTTP/1 connection, before the response.
+    Http1(Rc<ClientIo>),
+    /// Onto a stream of HTTP/2, before the response.
+    Http2(Rc<Responder>),
+}
+
+impl Interim {
+    /// Passes an interim response on to the client.
+    pub(super) fn send(&self, status: StatusCode, mut fields: Fields) {
+        forwarding::strip(&mut fields);
+        // It has no body to have a length (RFC 9110 section 8.6).
+        fields.remove("content-length");
+        match self {
+            Self::Http1(io) => io.interim(status, &fields),
+            Self::Http2(responder) => responder.interim(status, &fields),
+        }
+    }
+}

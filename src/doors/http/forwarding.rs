@@ -1,0 +1,344 @@
+//! The fields that a proxy takes away, and those that it adds.
+
+use std::net::IpAddr;
+
+use http::{Method, Version};
+
+use super::message::Request;
+use super::transport::TlsInfo;
+use crate::engine::fields::{Fields, text};
+
+/// The name under which we appear in `Via`.
+pub(in crate::doors) const PSEUDONYM: &str = "weir";
+
+/// Whether a field is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
+///
+/// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because an
+/// `h2c` that slips through would take the following requests past every limit; an upgrade that is passed on is added
+/// again by [`upgrade`]'s caller. `Expect` is answered by us.
+fn is_hop_by_hop(name: &[u8]) -> bool {
+    match name.len() {
+        2 => name.eq_ignore_ascii_case(b"te"),
+        6 => name.eq_ignore_ascii_case(b"expect"),
+        7 => name.eq_ignore_ascii_case(b"upgrade"),
+        10 => name.eq_ignore_ascii_case(b"connection") || name.eq_ignore_ascii_case(b"keep-alive"),
+        14 => name.eq_ignore_ascii_case(b"http2-settings"),
+        16 => name.eq_ignore_ascii_case(b"proxy-connection"),
+        17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+        18 => name.eq_ignore_ascii_case(b"proxy-authenticate"),
+        19 => name.eq_ignore_ascii_case(b"proxy-authorization"),
+        _ => false,
+    }
+}
+
+/// Whether a peer says in a field who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
+/// frameworks build links from `-Prefix` and believe `-Ssl`.
+fn is_claim(name: &[u8]) -> bool {
+    begins_with(name, b"x-forwarded-")
+        || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
+}
+
+/// Whether a field says where a client stands. That is said in a response, before its body, and by no client.
+fn is_of_limits(name: &[u8]) -> bool {
+    begins_with(name, b"ratelimit") || begins_with(name, b"x-ratelimit-")
+}
+
+fn begins_with(name: &[u8], start: &[u8]) -> bool {
+    name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
+}
+
+/// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
+pub(in crate::doors) fn strip(fields: &mut Fields) {
+    strip_named(fields);
+    fields.retain(|name, _| !is_hop_by_hop(name));
+}
+
+/// Takes away the fields that `Connection` names, but not itself. This comes before the rules: the upstream will not see
+/// these fields, so a limit that counts by one of them would count by something that means nothing.
+pub(in crate::doors) fn strip_named(fields: &mut Fields) {
+    let named = named(fields);
+    if !named.is_empty() {
+        fields.retain(|name, _| {
+            is_hop_by_hop(name) || !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
+        });
+    }
+}
+
+/// What nearly every `Connection` field says, and what is no field.
+const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
+
+/// What the `Connection` fields name beside that.
+fn named(fields: &Fields) -> Vec<String> {
+    let is_usual = |option: &[u8]| USUAL.iter().any(|usual| option.eq_ignore_ascii_case(usual.as_bytes()));
+    if fields.all("connection").all(is_usual) {
+        return Vec::new();
+    }
+    let options = fields.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
+    options.filter(|option| !is_usual(option.as_bytes())).map(str::to_owned).collect()
+}
+
+/// The protocol that a client wants to upgrade to and may.
+///
+/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
+/// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
+pub(in crate::doors) fn upgrade(request: &Request) -> Option<&str> {
+    let protocol = wanted_protocol(&request.fields)?;
+    let is_possible = request.version == Version::HTTP_11
+        && request.body.is_end()
+        && (request.method == Method::GET || !protocol.eq_ignore_ascii_case("websocket"));
+    is_possible.then_some(protocol)
+}
+
+fn wanted_protocol(fields: &Fields) -> Option<&str> {
+    let protocol = fields.text("upgrade").filter(|protocol| !protocol.contains(','))?.trim();
+    let name = protocol.split('/').next().unwrap_or_default();
+    let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
+    let is_wanted = wanted.into_iter().any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
+    let refused = ["", "h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
+    (is_wanted && !refused).then_some(protocol)
+}
+
+/// Trailers without what must not be in them (RFC 9110 section 6.5.1): what frames or routes a message, what gives access,
+/// and what we say before it.
+pub(in crate::doors) fn trailers(mut trailers: Fields) -> Fields {
+    const FORBIDDEN: [&str; 17] = [
+        "content-length",
+        "content-encoding",
+        "content-type",
+        "content-range",
+        "host",
+        "authorization",
+        "cookie",
+        "set-cookie",
+        "cache-control",
+        "trailer",
+        "max-forwards",
+        "age",
+        "date",
+        "location",
+        "retry-after",
+        "via",
+        "www-authenticate",
+    ];
+    trailers.retain(|name, _| {
+        !is_of_limits(name)
+            && !is_hop_by_hop(name)
+            && !is_claim(name)
+            && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
+    });
+    trailers
+}
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub(in crate::doors) struct Peer {
+    /// The address, IPv4-mapped ones folded.
+    pub(in crate::doors) address: IpAddr,
+    /// The same as text, made once a connection.
+    text: String,
+    /// Whether it is one of the trusted proxies.
+    is_trusted: bool,
+    /// What the TLS handshake came to, if there was one.
+    pub(in crate::doors) tls: Option<TlsInfo>,
+}
+
+impl Peer {
+    pub(in crate::doors) fn new(address: IpAddr, is_trusted: bool, tls: Option<TlsInfo>) -> Self {
+        let address = address.to_canonical();
+        Self { address, text: address.to_string(), is_trusted, tls }
+    }
+
+    /// The subject of its certificate, if it showed one that was verified.
+    pub(in crate::doors) fn subject(&self) -> Option<&str> {
+        self.tls.as_ref().and_then(|tls| tls.subject.as_deref())
+    }
+
+    /// The scheme of what it asks for.
+    pub(in crate::doors) const fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
+    /// it is trusted.
+    pub(in crate::doors) fn forward(&self, version: Version, fields: &mut Fields) {
+        const FOR: &str = "x-forwarded-for";
+        const PROTO: &str = "x-forwarded-proto";
+        const HOST: &str = "x-forwarded-host";
+        let proto = self.scheme();
+        // Copied, as the list that it stands in is written to.
+        let host = fields.get("host").map(<[u8]>::to_vec);
+        if self.is_trusted {
+            let chain = self.chain(fields);
+            fields.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            fields.append(FOR, chain);
+            if !fields.contains(PROTO) {
+                fields.append(PROTO, proto);
+            }
+            if let Some(host) = host.filter(|_| !fields.contains(HOST)) {
+                fields.append(HOST, host);
+            }
+        } else {
+            fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
+            fields.append(FOR, &self.text);
+            fields.append(PROTO, proto);
+            if let Some(host) = host {
+                fields.append(HOST, host);
+            }
+        }
+        fields.append("via", via(version));
+    }
+
+    /// The `X-Forwarded-For` so far, all lines in one, and the peer.
+    fn chain(&self, fields: &Fields) -> Vec<u8> {
+        let mut chain = Vec::new();
+        for line in fields.all("x-forwarded-for") {
+            chain.extend_from_slice(line);
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(self.text.as_bytes());
+        chain
+    }
+}
+
+/// Our entry in `Via`: the protocol by which the message came, and the pseudonym.
+const fn via(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0 weir",
+        Version::HTTP_2 => "2 weir",
+        _ => "1.1 weir",
+    }
+}
+
+/// How often a request has been here, by its `Via`.
+pub(in crate::doors) fn hops(fields: &Fields) -> usize {
+    let entries = fields.all("via").filter_map(text).flat_map(|line| line.split(','));
+    entries.filter(|entry| entry.split_ascii_whitespace().nth(1) == Some(PSEUDONYM)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(fields: &Fields) -> Vec<String> {
+        let line = |(name, value)| format!("{}: {}", text(name).unwrap(), text(value).unwrap());
+        let mut lines: Vec<_> = fields.iter().map(line).collect();
+        lines.sort();
+        lines
+    }
+
+    #[track_caller]
+    fn check_strip(given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut fields: Fields = given.iter().copied().collect();
+        strip(&mut fields);
+        assert_eq!(lines(&fields), expected);
+    }
+
+    #[test]
+    fn fields_of_one_hop_and_what_connection_names_go() {
+        check_strip(
+            &[
+                ("connection", "keep-alive, X-Hop"),
+                ("connection", "upgrade,  x-other"),
+                ("x-hop", "1"),
+                ("x-other", "1"),
+                ("upgrade", "h2c"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "timeout=5"),
+                ("proxy-connection", "keep-alive"),
+                ("proxy-authorization", "Basic eDp5"),
+                ("te", "trailers"),
+                ("transfer-encoding", "chunked"),
+                ("authorization", "Bearer x"),
+                ("trailer", "x-sum"),
+            ],
+            &["authorization: Bearer x", "trailer: x-sum"],
+        );
+    }
+
+    #[test]
+    fn only_upgrades_that_cannot_carry_requests_pass() {
+        let check = |connection, protocol, expected| {
+            let fields = Fields::from_iter([("Connection", connection), ("Upgrade", protocol)]);
+            assert_eq!(wanted_protocol(&fields), expected, "{connection}, {protocol}");
+        };
+        check("keep-alive, Upgrade", "websocket", Some("websocket"));
+        check("upgrade", "IRC/6.9", Some("IRC/6.9"));
+        for protocol in ["h2c", "H2C", "h2", "TLS/1.3", "HTTP/2.0", "websocket, h2c", ""] {
+            check("upgrade", protocol, None);
+        }
+        check("keep-alive", "websocket", None);
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_was_to_be_known_before() {
+        let given =
+            ["grpc-status", "Content-Length", "RateLimit", "X-RateLimit-Limit", "Host", "TE", "x-real-ip", "x-sum"];
+        let kept = trailers(given.iter().map(|name| (name, "1")).collect());
+        assert_eq!(lines(&kept), ["grpc-status: 1", "x-sum: 1"]);
+    }
+
+    #[test]
+    fn a_request_that_was_here_is_recognised() {
+        let fields = Fields::from_iter([("via", "1.1 weir, 1.0 weirs"), ("Via", "2 weir (x)"), ("via", "weir")]);
+        assert_eq!(hops(&fields), 2);
+    }
+
+    #[track_caller]
+    fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut fields: Fields = given.iter().copied().collect();
+        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted, None).forward(version, &mut fields);
+        assert_eq!(lines(&fields), expected);
+    }
+
+    #[test]
+    fn what_an_untrusted_peer_claims_is_replaced() {
+        check_forward(
+            false,
+            Version::HTTP_11,
+            &[
+                ("host", "a.example:8080"),
+                ("x-forwarded-for", "1.2.3.4"),
+                ("x-forwarded-for", "5.6.7.8"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "evil.example"),
+                ("X-Forwarded-Prefix", "/admin"),
+                ("x-ratelimit-remaining", "9"),
+                ("RateLimit", "9"),
+                ("forwarded", "for=1.2.3.4"),
+                ("x-real-ip", "1.2.3.4"),
+                ("via", "1.0 front"),
+            ],
+            &[
+                "host: a.example:8080",
+                "via: 1.0 front",
+                "via: 1.1 weir",
+                "x-forwarded-for: 10.0.0.9",
+                "x-forwarded-host: a.example:8080",
+                "x-forwarded-proto: http",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_a_trusted_peer_knows_is_kept_and_continued() {
+        check_forward(
+            true,
+            Version::HTTP_10,
+            &[
+                ("host", "inner.example"),
+                ("x-forwarded-for", "1.2.3.4, 5.6.7.8"),
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-forwarded-proto", "https"),
+                ("x-real-ip", "1.2.3.4"),
+            ],
+            &[
+                "host: inner.example",
+                "via: 1.0 weir",
+                "x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1, 10.0.0.9",
+                "x-forwarded-host: inner.example",
+                "x-forwarded-proto: https",
+                "x-real-ip: 1.2.3.4",
+            ],
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! The streams of a connection, as futures that run in the connection's task.
+//!
+//! A task of the runtime for each stream would be an allocation of some kilobytes a request, and would have to be found
+//! and ended when its connection ends. Here a future takes one stream after the other, so that it is made and moved once
+//! and not with each request (0.5 us of copying), and a connection that is dropped drops its streams.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+
+/// Futures without work that are kept for more: what a browser or a client of an API has in flight.
+const SPARE: usize = 8;
+
+/// Futures that work, and who of them is to be polled. `M` makes one that takes its work from a mailbox.
+pub(super) struct Tasks<W, O, F, M> {
+    make: M,
+    places: Vec<Place<W, O, F>>,
+    /// Places without work.
+    vacant: Vec<usize>,
+    wakeups: Arc<Wakeups>,
+    /// Who is polled in this turn; kept for its memory.
+    turn: Vec<usize>,
+}
+
+struct Place<W, O, F> {
+    mailbox: Rc<Mailbox<W, O>>,
+    /// `None` in a place that gave its memory back.
+    future: Option<Pin<Box<F>>>,
+    waker: Waker,
+}
+
+/// What a future is to do, and what came of it.
+pub(super) struct Mailbox<W, O> {
+    work: Cell<Option<W>>,
+    outcome: Cell<Option<O>>,
+}
+
+impl<W, O> Mailbox<W, O> {
+    /// The next work.
+    pub(super) async fn receive(&self) -> W {
+        // Whoever has work for a future has it polled.
+        poll_fn(|_| self.work.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// The work is done.
+    pub(super) fn done(&self, outcome: O) {
+        self.outcome.set(Some(outcome));
+    }
+}
+
+impl<W, O, F, M> Tasks<W, O, F, M>
+where
+    F: Future<Output = ()>,
+    M: Fn(Rc<Mailbox<W, O>>) -> F,
+{
+    pub(super) const fn new(wakeups: Arc<Wakeups>, make: M) -> Self {
+        Self { make, places: Vec::new(), vacant: Vec::new(), wakeups, turn: Vec::new() }
+    }
+
+    /// Gives work to a future; it is polled in the next turn.
+    pub(super) fn start(&mut self, work: W) {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            let mailbox = Rc::new(Mailbox { work: Cell::new(None), outcome: Cell::new(None) });
+            let waker = self.wakeups.waker(self.places.len());
+            self.places.push(Place { mailbox, future: None, waker });
+            self.places.len() - 1
+        });
+        let Place { mailbox, future, .. } = &mut self.places[index];
+        future.get_or_insert_with(|| Box::pin((self.make)(mailbox.clone())));
+        mailbox.work.set(Some(work));
+        self.wakeups.wake(index);
+    }
+
+    /// Whether none has work.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.len() == self.vacant.len()
+    }
+
+    /// Polls those that were woken, each once. `done` takes what comes of work that is done.
+    pub(super) fn turn(&mut self, mut done: impl FnMut(O)) {
+        let mut turn = std::mem::take(&mut self.turn);
+        self.wakeups.take(&mut turn);
+        for index in turn.drain(..) {
+            let Some(Place { mailbox, future, waker }) = self.places.get_mut(index) else { continue };
+            // A wake-up may come late, when there is other work or none.
+            let Some(working) = future else { continue };
+            let ended = working.as_mut().poll(&mut Context::from_waker(waker)).is_ready();
+            let outcome = mailbox.outcome.take();
+            if ended || (outcome.is_some() && self.vacant.len() >= SPARE) {
+                *future = None;
+            }
+            if let Some(outcome) = outcome {
+                self.vacant.push(index);
+                done(outcome);
+            }
+        }
+        self.turn = turn;
+    }
+}
+
+/// Who of a connection was woken: its streams by their places, and its socket.
+#[derive(Debug, Default)]
+pub(super) struct Wakeups {
+    woken: Mutex<Woken>,
+}
+
+#[derive(Debug, Default)]
+struct Woken {
+    places: Vec<usize>,
+    signals: Signals,
+    /// Whether the connection's task runs: it looks here before it waits.
+    is_running: bool,
+    task: Option<Waker>,
+}
+
+/// What was woken beside the streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Signals {
+    /// The socket, or the library, which has something to write.
+    pub(super) socket: bool,
+    /// The end of the process.
+    pub(super) drain: bool,
+}
+
+/// The places of the socket and of the process's end among those of streams.
+const SOCKET: usize = usize::MAX;
+const DRAIN: usize = usize::MAX - 1;
+
+impl Wakeups {
+    /// The waker of the socket.
+    pub(super) fn socket(self: &Arc<Self>) -> Waker {
+        self.waker(SOCKET)
+    }
+
+    /// The waker of the process's end.
+    pub(super) fn drain(self: &Arc<Self>) -> Waker {
+        self.waker(DRAIN)
+    }
+
+    fn waker(self: &Arc<Self>, place: usize) -> Waker {
+        Waker::from(Arc::new(Woke { wakeups: self.clone(), place }))
+    }
+
+    /// The connection's task runs. Whatever is woken until [`Self::pause`] is found without waking the task.
+    pub(super) fn run(&self, task: &Waker) {
+        let mut woken = self.woken.lock();
+        woken.is_running = true;
+        if !woken.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            woken.task = Some(task.clone());
+        }
+    }
+
+    /// The connection's task is about to wait: returns whether it may, because nobody was woken in the meantime.
+    pub(super) fn pause(&self) -> bool {
+        let mut woken = self.woken.lock();
+        woken.is_running = woken.signals != Signals::default() || !woken.places.is_empty();
+        !woken.is_running
+    }
+
+    /// The connection's task lets others have a turn, although somebody was woken.
+    pub(super) fn give_way(&self) {
+        let mut woken = self.woken.lock();
+        woken.is_running = false;
+        if let Some(task) = &woken.task {
+            task.wake_by_ref();
+        }
+    }
+
+    /// What was woken beside the streams since this was asked last.
+    pub(super) fn take_signals(&self) -> Signals {
+        std::mem::take(&mut self.woken.lock().signals)
+    }
+
+    /// The socket is to be looked at.
+    pub(super) fn wake_socket(&self) {
+        self.wake(SOCKET);
+    }
+
+    fn wake(&self, place: usize) {
+        let mut woken = self.woken.lock();
+        if place == SOCKET {
+            woken.signals.socket = true;
+        } else if place == DRAIN {
+            woken.signals.drain = true;
+        } else if !woken.places.contains(&place) {
+            woken.places.push(place);
+        }
+        if !woken.is_running
+            && let Some(task) = &woken.task
+        {
+            task.wake_by_ref();
+        }
+    }
+
+    fn take(&self, turn: &mut Vec<usize>) {
+        std::mem::swap(&mut self.woken.lock().places, turn);
+    }
+}
+
+#[derive(Debug)]
+struct Woke {
+    wakeups: Arc<Wakeups>,
+    place: usize,
+}
+
+impl Wake for Woke {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wakeups.wake(self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn only_who_was_woken_is_polled_and_places_are_used_again() {
+        let log = RefCell::new(Vec::new());
+        let (made, wakeups) = (Cell::new(0), Arc::new(Wakeups::default()));
+        // Work is a name and how often it is to be polled.
+        let mut tasks = Tasks::new(wakeups.clone(), |mailbox: Rc<Mailbox<(char, usize), char>>| {
+            made.set(made.get() + 1);
+            let log = &log;
+            async move {
+                loop {
+                    let (name, polls) = mailbox.receive().await;
+                    let mut left = polls;
+                    poll_fn(|_| {
+                        log.borrow_mut().push(name);
+                        left -= 1;
+                        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+                    })
+                    .await;
+                    mailbox.done(name);
+                }
+            }
+        });
+        wakeups.run(Waker::noop());
+        for work in [('a', 2), ('b', 1), ('c', 2)] {
+            tasks.start(work);
+        }
+        let mut done = Vec::new();
+        tasks.turn(|name| done.push(name));
+        tasks.turn(|_| panic!("nobody was woken"));
+        assert_eq!((log.take(), &done[..]), (vec!['a', 'b', 'c'], &['b'][..]));
+        assert!(wakeups.pause());
+
+        tasks.start(('d', 1));
+        assert!(!wakeups.pause(), "there is work");
+        let wakers: Vec<_> = tasks.places.iter().map(|place| place.waker.clone()).collect();
+        assert_eq!((wakers.len(), made.get()), (3, 3));
+        wakers.iter().chain(&wakers).for_each(Waker::wake_by_ref);
+        tasks.turn(|name| done.push(name));
+        assert_eq!((log.take(), tasks.is_empty()), (vec!['d', 'a', 'c'], true));
+        assert_eq!(done, ['b', 'd', 'a', 'c']);
+        wakers[0].wake_by_ref();
+        tasks.turn(|_| panic!("it has no work"));
+    }
+
+    #[test]
+    fn few_futures_are_kept_without_work() {
+        let wakeups = Arc::new(Wakeups::default());
+        let mut tasks = Tasks::new(wakeups.clone(), async |mailbox: Rc<Mailbox<(), ()>>| {
+            loop {
+                mailbox.receive().await;
+                mailbox.done(());
+            }
+        });
+        (0..SPARE + 5).for_each(|_| tasks.start(()));
+        tasks.turn(|()| {});
+        assert!(tasks.is_empty());
+        assert_eq!(tasks.places.iter().filter(|place| place.future.is_some()).count(), SPARE);
+        let mut done = 0;
+        (0..SPARE + 5).for_each(|_| tasks.start(()));
+        tasks.turn(|()| done += 1);
+        assert_eq!(done, SPARE + 5);
+    }
+
+    #[test]
+    fn the_task_is_woken_only_while_it_waits() {
+        struct Count(Mutex<usize>);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                *self.0.lock() += 1;
+            }
+        }
+        let count = Arc::new(Count(Mutex::new(0)));
+        let wakeups = Arc::new(Wakeups::default());
+        let socket = wakeups.socket();
+        wakeups.run(&Waker::from(count.clone()));
+        socket.wake_by_ref();
+        assert_eq!((*count.0.lock(), wakeups.pause()), (0, false));
+        assert_eq!(wakeups.take_signals(), Signals { socket: true, drain: false });
+        assert_eq!(wakeups.take_signals(), Signals::default());
+        assert!(wakeups.pause());
+        wakeups.drain().wake_by_ref();
+        assert_eq!((*count.0.lock(), wakeups.take_signals()), (1, Signals { socket: false, drain: true }));
+    }
+}

@@ -1,0 +1,211 @@
+//! Requests and responses on their way through, whatever protocol they came by and whatever they leave by.
+//!
+//! Bodies are pulled: whoever sends a body on asks for the next piece when there is room for it, so a slow receiver
+//! slows the sender down and nothing piles up in between.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, StatusCode, Version};
+
+use super::{http1, http2};
+use crate::engine::fields::Fields;
+use crate::engine::reply::Reply;
+
+/// A request, in the form that a server takes it.
+#[derive(Debug)]
+pub(in crate::doors) struct Request {
+    pub(in crate::doors) method: Method,
+    /// The target as it was sent, in origin form (`/path?query`) or `*`.
+    pub(in crate::doors) target: String,
+    /// By which the client sent it.
+    pub(in crate::doors) version: Version,
+    /// The fields, `Host` among them unless an HTTP/1.0 client named none. HTTP/2's `:authority` is a `Host` here.
+    pub(in crate::doors) fields: Fields,
+    pub(in crate::doors) body: RequestBody,
+}
+
+/// A response, in the form that a client is sent it.
+#[derive(Debug)]
+pub(in crate::doors) struct Response {
+    pub(in crate::doors) status: StatusCode,
+    pub(in crate::doors) fields: Fields,
+    pub(in crate::doors) body: ResponseBody,
+}
+
+/// A part of a body.
+#[derive(Debug)]
+pub(in crate::doors) enum Piece {
+    /// Some bytes, never none.
+    Data(Bytes),
+    /// The fields after the content (RFC 9110 section 6.5). Nothing comes after them.
+    Trailers(Fields),
+}
+
+/// What a request carries.
+#[derive(Debug, Default)]
+pub(in crate::doors) enum RequestBody {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// What follows the fields on an HTTP/1 connection.
+    Http1(http1::Upload),
+    /// What follows the fields on a stream of HTTP/2.
+    Http2(Box<http2::Upload>),
+}
+
+/// What a response carries.
+#[derive(Debug)]
+pub(in crate::doors) enum ResponseBody {
+    /// Text of our own.
+    Text(Bytes),
+    /// A message of our own with fields after it: the answer to a unary gRPC call.
+    Message(Box<Message>),
+    /// Messages of our own, each when there is one.
+    Stream(Box<dyn BodyStream>),
+    /// What an upstream sends by HTTP/1.
+    Http1(http1::Download),
+    /// What an upstream sends by HTTP/2.
+    Http2(Box<http2::Download>),
+    /// Another protocol, to which an upstream has switched: there is no HTTP on the connection any more.
+    Tunnel(Box<http1::Tunnel>),
+}
+
+/// A body of our own that ends with trailers.
+#[derive(Debug)]
+pub(in crate::doors) struct Message {
+    pub(in crate::doors) data: Bytes,
+    pub(in crate::doors) trailers: Option<Fields>,
+}
+
+/// A body of our own that takes its time.
+pub(in crate::doors) trait BodyStream: std::fmt::Debug {
+    /// The next part, `None` at the end.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
+}
+
+/// Why a body broke off.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::doors) enum BodyError {
+    /// The sender closed or reset the connection or the stream before the end.
+    #[error("it was cut off: {0}")]
+    Cut(String),
+    /// The sender breaks the rules of its protocol.
+    #[error("it breaks the rules of HTTP: {0}")]
+    Malformed(String),
+    /// It is longer than the door allows.
+    #[error("it is longer than {0} bytes")]
+    TooLong(u64),
+}
+
+impl RequestBody {
+    /// The next part, `None` at the end.
+    pub(in crate::doors) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        match self {
+            Self::Empty => Poll::Ready(None),
+            Self::Http1(body) => body.poll_piece(cx),
+            Self::Http2(body) => body.poll_piece(cx),
+        }
+    }
+
+    /// As [`Self::poll_piece`], to wait for.
+    pub(in crate::doors) async fn piece(&mut self) -> Option<Result<Piece, BodyError>> {
+        poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    /// Whether it has ended, as far as that is known without asking for more.
+    pub(in crate::doors) fn is_end(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Http1(body) => body.is_end(),
+            Self::Http2(body) => body.is_end(),
+        }
+    }
+
+    /// The bytes that are still to come, if the sender has said how many.
+    pub(in crate::doors) fn length(&self) -> Option<u64> {
+        match self {
+            Self::Empty => Some(0),
+            Self::Http1(body) => body.length(),
+            Self::Http2(body) => body.length(),
+        }
+    }
+}
+
+impl ResponseBody {
+    /// The next part, `None` at the end.
+    pub(in crate::doors) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        match self {
+            Self::Text(text) if text.is_empty() => Poll::Ready(None),
+            Self::Text(text) => Poll::Ready(Some(Ok(Piece::Data(std::mem::take(text))))),
+            Self::Message(message) => Poll::Ready(message.next().map(Ok)),
+            Self::Stream(stream) => stream.poll_piece(cx),
+            Self::Http1(body) => body.poll_piece(cx),
+            Self::Http2(body) => body.poll_piece(cx),
+            Self::Tunnel(_) => Poll::Ready(None),
+        }
+    }
+
+    /// Goes on with the request that this answers, while nobody has room for the answer.
+    pub(in crate::doors) fn drive_upload(&mut self, cx: &mut Context<'_>) {
+        match self {
+            Self::Http1(body) => body.drive_upload(cx),
+            Self::Http2(body) => body.drive_upload(cx),
+            Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => {}
+        }
+    }
+
+    /// What the upstream did not take of the request before its response ended.
+    pub(in crate::doors) fn take_unread(&mut self) -> RequestBody {
+        match self {
+            Self::Http1(body) => body.take_unread(),
+            Self::Http2(body) => body.take_unread(),
+            Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => RequestBody::Empty,
+        }
+    }
+
+    /// Whether it comes from an upstream, which may still be reading the request.
+    pub(in crate::doors) const fn is_upstreams(&self) -> bool {
+        !matches!(self, Self::Text(_) | Self::Message(_) | Self::Stream(_))
+    }
+
+    /// Whether it has ended, as far as that is known without asking for more.
+    pub(in crate::doors) fn is_end(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Message(message) => message.data.is_empty() && message.trailers.is_none(),
+            Self::Stream(_) => false,
+            Self::Http1(body) => body.is_end(),
+            Self::Http2(body) => body.is_end(),
+            Self::Tunnel(_) => true,
+        }
+    }
+
+    /// The bytes that are still to come, if the sender has said how many.
+    pub(in crate::doors) fn length(&self) -> Option<u64> {
+        match self {
+            Self::Text(text) => Some(text.len() as u64),
+            // With a length, HTTP/1 has no place for trailers.
+            Self::Message(_) | Self::Stream(_) => None,
+            Self::Http1(body) => body.length(),
+            Self::Http2(body) => body.length(),
+            Self::Tunnel(_) => Some(0),
+        }
+    }
+}
+
+impl Message {
+    fn next(&mut self) -> Option<Piece> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(Piece::Trailers);
+        }
+        Some(Piece::Data(std::mem::take(&mut self.data)))
+    }
+}
+
+impl From<Reply> for Response {
+    fn from(Reply { status, fields, body }: Reply) -> Self {
+        Self { status, fields, body: ResponseBody::Text(body.into()) }
+    }
+}

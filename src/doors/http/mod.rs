@@ -1,0 +1,263 @@
+//! HTTP, for every door that speaks it: messages, the connections of clients and those to upstreams.
+//!
+//! A client's connection is one task, and all that happens for its requests happens in it, the upstream's connection
+//! included ([`http1`], [`http2`]). What a door does with a request is its [`Service`]; what surrounds it (deadlines,
+//! limits, TLS, the log) is the door's [`Front`].
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio_util::sync::CancellationToken;
+
+use self::access_log::{Entry, Record, WorkerLog};
+use self::context::Context;
+use self::counters::{Counters, Open};
+use self::failure::Failure;
+use self::forwarding::Peer;
+use self::message::{Request, RequestBody, Response};
+use self::transport::{Acceptor, Opened, Protocol};
+use crate::engine::client_address::TrustedProxies;
+use crate::engine::reply::Reply;
+use crate::metrics::Metrics;
+use crate::store::Clock;
+
+mod access_log;
+pub(in crate::doors) mod activity;
+mod admission;
+mod alarm;
+pub(in crate::doors) mod context;
+pub(in crate::doors) mod counters;
+pub(in crate::doors) mod failure;
+pub(in crate::doors) mod forwarding;
+mod http1;
+mod http2;
+mod limits;
+pub(in crate::doors) mod log;
+pub(in crate::doors) mod message;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+mod transport;
+pub(in crate::doors) mod upstream;
+
+pub use access_log::{AccessLog, Destination, Format};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
+pub use http1::HeadLimits;
+pub use http2::Http2Limits;
+pub use limits::DoorLimits;
+pub(in crate::doors) use transport::subject_of_pem;
+pub use transport::{
+    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
+    ServerTls, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+};
+pub use upstream::{HealthCheck, Routes, UpstreamOptions};
+
+/// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.
+const MAX_DISCARDED: usize = 64 * 1024;
+
+/// How long a door waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a client's first byte.
+    pub first_byte: Duration,
+    /// From a request's first byte to the end of its fields.
+    pub header: Duration,
+    /// For anything to move in a body.
+    pub body: Duration,
+    /// For another request on a client's connection.
+    pub idle: Duration,
+    /// For anything to move on a connection that was upgraded to another protocol.
+    pub tunnel: Duration,
+    /// Bytes a second that a client must send of a body and take of a response, on average over the time in which it is
+    /// waited for and after some grace; 0 for no minimum.
+    pub min_rate: u64,
+    /// For a connection to the upstream, name resolution included.
+    pub connect: Duration,
+    /// From the end of the request to the upstream's response fields.
+    pub response: Duration,
+    /// How long a connection to the upstream is kept for another request. It should be shorter than the upstream keeps
+    /// it: node and uvicorn close after 5 s.
+    pub upstream_idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            first_byte: Duration::from_secs(10),
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_mins(1),
+            tunnel: Duration::from_mins(5),
+            min_rate: 240,
+            connect: Duration::from_secs(1),
+            response: Duration::from_secs(30),
+            upstream_idle: Duration::from_secs(4),
+        }
+    }
+}
+
+/// How a door takes its connections and requests.
+#[derive(Clone, Debug)]
+pub struct FrontOptions {
+    /// What connections begin with.
+    pub accept: AcceptOptions,
+    /// Peers whose word on the client's address is taken.
+    pub trusted_proxies: TrustedProxies,
+    /// The time of each request: what the memory store decides by and overrides expire by.
+    pub clock: Clock,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+    /// What is taken from a client at all.
+    pub limits: DoorLimits,
+    /// The connections of all workers and doors.
+    pub admission: Arc<Admission>,
+    /// Where requests are logged, if they are.
+    pub access_log: Option<AccessLog>,
+}
+
+/// What a door does with requests.
+pub(in crate::doors) trait Service: 'static {
+    /// What surrounds it.
+    fn front(&self) -> &Front;
+
+    /// Answers a request of any protocol. A body that it does not look at belongs into the passage.
+    async fn answer(&self, context: &Context, request: Request, passage: &mut Passage) -> Response;
+}
+
+/// A worker's side of a door: what all of its connections share.
+pub(in crate::doors) struct Front {
+    acceptor: Acceptor,
+    pub(in crate::doors) trusted_proxies: TrustedProxies,
+    pub(in crate::doors) clock: Clock,
+    timeouts: Timeouts,
+    pub(in crate::doors) limits: DoorLimits,
+    access_log: Option<Rc<WorkerLog>>,
+    pub(in crate::doors) counters: Rc<Counters>,
+    date: RefCell<Date>,
+}
+
+/// The text of a `Date` field, which stays the same for a second.
+#[derive(Debug, Default)]
+struct Date {
+    text: String,
+    until: Option<Instant>,
+}
+
+/// A request from its fields until the last byte of its answer was handed over: it counts as in flight, and is logged at
+/// the end.
+#[derive(Debug)]
+pub(in crate::doors) struct Passage {
+    _in_flight: Open,
+    /// In a box, as it is large and there is none as a rule.
+    pub(in crate::doors) entry: Option<Box<Entry>>,
+    /// The body of a request that was answered by us, without a look at it.
+    pub(in crate::doors) unread: RequestBody,
+}
+
+impl Passage {
+    /// The service has answered; the body comes next.
+    fn answered(&mut self, context: &Context, response: &Response) {
+        if let Some(entry) = &mut self.entry {
+            entry.record.upstream = context.attempts.told(entry.received());
+            entry.record.status = response.status.as_u16();
+        }
+    }
+
+    /// So many bytes of the answer's body were handed over.
+    fn sent(&self, bytes: usize) {
+        if let Some(entry) = &self.entry {
+            entry.sent(bytes);
+        }
+    }
+}
+
+impl Front {
+    /// A worker's side of a door.
+    pub(in crate::doors) fn new(options: &FrontOptions, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            acceptor: Acceptor {
+                options: options.accept.clone(),
+                admission: options.admission.clone(),
+                patience: options.timeouts.first_byte,
+                metrics: metrics.clone(),
+            },
+            trusted_proxies: options.trusted_proxies.clone(),
+            clock: options.clock.clone(),
+            timeouts: options.timeouts,
+            limits: options.limits,
+            access_log: options.access_log.as_ref().map(AccessLog::for_worker),
+            counters: Counters::new(metrics.clone()),
+            date: RefCell::default(),
+        }
+    }
+
+    /// Tells the metrics what was timed. To be called about once a second.
+    pub(in crate::doors) fn flush(&self) {
+        self.counters.flush();
+    }
+
+    /// An answer of our own to a request that went wrong.
+    pub(in crate::doors) fn failed(&self, failure: &Failure) -> Response {
+        if let Some(limit) = failure.limit() {
+            self.counters.limited(limit);
+        }
+        self.own(failure.response())
+    }
+
+    /// An answer of our own.
+    pub(in crate::doors) fn own(&self, reply: Reply) -> Response {
+        self.counters.answered(reply.status, true);
+        reply.into()
+    }
+
+    /// Lets the service answer a request. The passage ends with the answer's last byte.
+    async fn pass<S: Service>(&self, service: &S, context: &Context, request: Request) -> (Response, Passage) {
+        let mut passage = self.begin(context, &request);
+        let response = service.answer(context, request, &mut passage).await;
+        passage.answered(context, &response);
+        (response, passage)
+    }
+
+    /// A request begins; the service is asked next.
+    fn begin(&self, context: &Context, request: &Request) -> Passage {
+        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, request))));
+        context.attempts.forget();
+        Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty }
+    }
+
+    /// What the access log says of a request, as far as it is known at its beginning.
+    fn record(&self, context: &Context, request: &Request) -> Record {
+        let client = self.trusted_proxies.client(context.peer.address, &request.fields);
+        Record::new(self.clock.now(), client, context.peer.subject(), request)
+    }
+
+    /// Writes a `Date` field's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
+    fn date(&self, now: Instant, write: impl FnOnce(&str)) {
+        let mut date = self.date.borrow_mut();
+        if date.until.is_none_or(|until| until <= now) {
+            date.text = httpdate::fmt_http_date(SystemTime::now());
+            date.until = Some(now + Duration::from_secs(1));
+        }
+        write(&date.text);
+    }
+}
+
+/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
+/// was on its way.
+pub(in crate::doors) async fn serve<S: Service>(
+    service: Rc<S>,
+    stream: Stream,
+    peer: IpAddr,
+    drain: CancellationToken,
+) {
+    let front = service.front();
+    let Some(opened) = front.acceptor.open(stream, peer, &drain).await else { return };
+    let Opened { stream, peer, tls, protocol, permit: _permit } = opened;
+    let peer = Rc::new(Peer::new(peer, front.trusted_proxies.contains(peer.to_canonical()), tls));
+    match protocol {
+        Protocol::Http1 => http1::serve(service, stream, peer, drain).await,
+        Protocol::Http2 => http2::serve(service, stream, peer, drain).await,
+    }
+}

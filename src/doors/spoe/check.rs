@@ -1,0 +1,356 @@
+//! The message `check`: the arguments that say what a request is, made into the view that rules see.
+//!
+//! What makes no sense here was sent by a client of `HAProxy`'s, whose request it costs and not the connection, which has
+//! the requests of others on it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::str;
+
+use smallvec::SmallVec;
+
+use super::data::{Data, Reader};
+use super::frame::Arguments;
+use crate::engine::client_address::TrustedProxies;
+use crate::engine::fields::{self, Fields};
+use crate::engine::numbers::Micros;
+use crate::engine::path::{self, EscapedSlashes};
+use crate::engine::request::{Entry, Request, host_of};
+use crate::engine::{address, request, target};
+
+/// What the arguments say of a request.
+#[derive(Debug)]
+pub(super) struct Check<'a> {
+    method: &'a str,
+    host: Cow<'a, str>,
+    path: Cow<'a, str>,
+    query: Option<&'a str>,
+    fields: Fields,
+    source: Option<IpAddr>,
+    tls_subject: Option<&'a str>,
+    /// Arguments of other names.
+    entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
+    /// What is wrong with the configuration that made the message.
+    pub(super) mistake: Option<Mistake>,
+}
+
+/// What is wrong with a configuration, whatever the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// An argument has no name.
+    Unnamed,
+    /// Nothing says what the client's address is.
+    NoSource,
+}
+
+impl Mistake {
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Unnamed => "an argument of the message `check` has no name and is not read; write `path=path`",
+            Self::NoSource => "the message `check` has no `src=src`, so limits by address do not apply",
+        }
+    }
+}
+
+impl<'a> Check<'a> {
+    /// Reads the arguments. The error is for the client.
+    pub(super) fn read(arguments: &Arguments<'a>, slashes: EscapedSlashes) -> Result<Self, &'static str> {
+        let mut check = Self {
+            method: "",
+            host: Cow::Borrowed(""),
+            path: Cow::Borrowed("/"),
+            query: None,
+            fields: Fields::new(),
+            source: None,
+            tls_subject: None,
+            entries: SmallVec::new(),
+            mistake: None,
+        };
+        let (mut uri, mut host, mut query) = (None, None, None);
+        for (name, value) in arguments {
+            match *name {
+                b"method" => check.method = text(*value, "the method is no text")?.unwrap_or_default(),
+                b"path" | b"uri" => uri = text(*value, "the path is no text")?,
+                b"query" => query = text(*value, "the query is no text")?,
+                b"host" => host = text(*value, "the host is no text")?,
+                b"src" => check.source = source(*value),
+                b"headers" => check.fields = read_fields(*value).ok_or("a field is none")?,
+                b"tls_subject" => {
+                    check.tls_subject = text(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
+                }
+                b"" => check.mistake = Some(Mistake::Unnamed),
+                name => check.entries.extend(str::from_utf8(name).ok().zip(words(*value))),
+            }
+        }
+        target::check_method(check.method)?;
+        check.read_target(uri.unwrap_or("/"), query, slashes)?;
+        check.read_host(host)?;
+        if check.source.is_none() {
+            check.mistake = Some(Mistake::NoSource);
+        }
+        Ok(check)
+    }
+
+    /// Reads a path, with its query or without, or an absolute URL, whose host counts more than any other (RFC 9112
+    /// section 3.2.2). HTTP/2 requests have such a one as their `url`.
+    fn read_target(
+        &mut self,
+        target: &'a str,
+        query: Option<&'a str>,
+        slashes: EscapedSlashes,
+    ) -> Result<(), &'static str> {
+        let mut rest = target;
+        if !target.starts_with('/') && target != "*" {
+            let (_, after) = target.split_once("://").ok_or("a target is a path or a URL")?;
+            let (authority, path) = after.split_at(after.find(['/', '?', '#']).unwrap_or(after.len()));
+            self.host = host_of(authority).filter(|host| !host.is_empty()).ok_or("the URL's authority is no host")?;
+            rest = path;
+        }
+        let (path, own_query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+        path::check(path, slashes)?;
+        self.path = path::normalise(path);
+        self.query = query.or(own_query);
+        if self.query.is_some_and(|query| query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#')) {
+            return Err("a query has printable ASCII and no fragment");
+        }
+        Ok(())
+    }
+
+    fn read_host(&mut self, given: Option<&'a str>) -> Result<(), &'static str> {
+        let mut lines = self.fields.all("host");
+        let line = lines.next();
+        if lines.next().is_some() {
+            return Err("a request has one `Host` field");
+        }
+        let host = match (given, line) {
+            _ if !self.host.is_empty() => return Ok(()),
+            (Some(given), _) => host_of(given),
+            (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
+            (None, None) => return Ok(()),
+        };
+        self.host = host.ok_or("the `Host` field is no host")?;
+        Ok(())
+    }
+
+    /// The arguments of other names, as entries of a descriptor.
+    pub(super) fn entries(&self) -> SmallVec<[Entry<'_>; 4]> {
+        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    }
+
+    /// The view that rules see. The client is the one that `HAProxy` saw, unless that is a trusted proxy.
+    pub(super) fn view<'b>(
+        &'b self,
+        entries: &'b [Entry<'b>],
+        trusted: &TrustedProxies,
+        now: Micros,
+    ) -> request::Request<'b> {
+        Request {
+            method: self.method,
+            host: &self.host,
+            path: &self.path,
+            query: self.query,
+            headers: &self.fields,
+            client: self.source.map(|source| trusted.client(source, &self.fields)),
+            tls_subject: self.tls_subject,
+            domain: None,
+            descriptor: entries,
+            now,
+        }
+    }
+
+    /// Whether the client speaks gRPC, and wants a refusal that it understands.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.fields.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    }
+}
+
+/// A value as text, or `mistake`. What `HAProxy` could not find is there as null.
+fn text<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a str>, &'static str> {
+    match value {
+        Data::Null => Ok(None),
+        Data::Text(text) | Data::Binary(text) => str::from_utf8(text).map(Some).map_err(|_| mistake),
+        _ => Err(mistake),
+    }
+}
+
+/// Any value in words, as an entry has it; `None` for what is null or no text.
+fn words(value: Data<'_>) -> Option<Cow<'_, str>> {
+    Some(match value {
+        Data::Null => return None,
+        Data::Bool(value) => Cow::Borrowed(if value { "true" } else { "false" }),
+        Data::Signed(value) => Cow::Owned(value.to_string()),
+        Data::Unsigned(value) => Cow::Owned(value.to_string()),
+        Data::Address(value) => Cow::Owned(value.to_canonical().to_string()),
+        Data::Text(text) | Data::Binary(text) => Cow::Borrowed(str::from_utf8(text).ok()?),
+    })
+}
+
+fn source(value: Data<'_>) -> Option<IpAddr> {
+    match value {
+        Data::Address(address) => Some(address.to_canonical()),
+        Data::Text(text) => address::parse(str::from_utf8(text).ok()?).ok(),
+        _ => None,
+    }
+}
+
+/// The fields of a request: those of `req.hdrs_bin`, or the lines of `req.hdrs`. `None` if there is anything else.
+fn read_fields(value: Data<'_>) -> Option<Fields> {
+    let mut fields = Fields::new();
+    let mut append = |name: &[u8], value: &[u8]| {
+        let fits = fields::is_name(name) && fields::is_value(value);
+        fits.then(|| fields.append(name, value.trim_ascii()))
+    };
+    match value {
+        Data::Null => {}
+        Data::Binary(bytes) => {
+            let mut reader = Reader::new(bytes);
+            loop {
+                let (name, value) = (reader.string().ok()?, reader.string().ok()?);
+                // The list ends with two empty strings.
+                if name.is_empty() && value.is_empty() {
+                    break;
+                }
+                append(name, value)?;
+            }
+        }
+        Data::Text(text) => {
+            for line in text.split(|byte| *byte == b'\n') {
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                if line.is_empty() {
+                    break;
+                }
+                let colon = memchr::memchr(b':', line)?;
+                append(&line[..colon], &line[colon + 1..])?;
+            }
+        }
+        _ => return None,
+    }
+    Some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::write_string;
+    use super::*;
+
+    fn binary(lines: &[(&str, &str)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, value) in lines.iter().chain(&[("", "")]) {
+            write_string(&mut bytes, name.as_bytes());
+            write_string(&mut bytes, value.as_bytes());
+        }
+        bytes
+    }
+
+    fn text(text: &str) -> Data<'_> {
+        Data::Text(text.as_bytes())
+    }
+
+    /// What rules see of a request, in a line: `METHOD host path?query client subject key=value,...`.
+    #[track_caller]
+    fn check(arguments: &[(&str, Data<'_>)], expected: Result<&str, &str>) {
+        let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+        let found = Check::read(&arguments, EscapedSlashes::Keep).map(|check| {
+            let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+            let entries = check.entries();
+            let view = check.view(&entries, &trusted, Micros(0));
+            let query = view.query.map(|query| format!("?{query}")).unwrap_or_default();
+            let client = view.client.map_or("-".to_owned(), |client| client.to_string());
+            let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+            let subject = view.tls_subject.unwrap_or("-");
+            format!("{} {} {}{query} {client} {subject} {}", view.method, view.host, view.path, entries.join(","))
+        });
+        assert_eq!(found.as_deref(), expected.as_ref().map(|text| *text));
+    }
+
+    #[test]
+    fn arguments_say_what_a_request_is() {
+        let fields = binary(&[("host", "A.example:8080"), ("x-id", "7")]);
+        let source = Data::Address([192, 0, 2, 7].into());
+        check(
+            &[
+                ("method", text("GET")),
+                ("path", text("/v1//orders/")),
+                ("query", text("a=b")),
+                ("src", source),
+                ("headers", Data::Binary(&fields)),
+                ("tls_subject", text("CN=a")),
+                ("tenant", text("acme")),
+                ("port", Data::Signed(-443)),
+                ("is_tls", Data::Bool(true)),
+                ("dst", Data::Address("::ffff:192.0.2.9".parse().unwrap())),
+                ("none", Data::Null),
+            ],
+            Ok("GET a.example /v1/orders?a=b 192.0.2.7 CN=a tenant=acme,port=-443,is_tls=true,dst=192.0.2.9"),
+        );
+        check(&[("uri", text("/a?b=%20")), ("host", text("B.example"))], Ok(" b.example /a?b=%20 - - "));
+        check(&[("uri", text("https://c.example:1?b")), ("host", text("b.example"))], Ok(" c.example /?b - - "));
+        check(&[("path", Data::Null), ("tls_subject", text(""))], Ok("  / - - "));
+        check(&[("method", text("OPTIONS")), ("uri", text("*"))], Ok("OPTIONS  /* - - "));
+    }
+
+    #[test]
+    fn the_client_is_who_haproxy_saw_unless_that_is_a_trusted_proxy() {
+        let fields = binary(&[("x-forwarded-for", "1.2.3.4, 203.0.113.9")]);
+        let headers = ("headers", Data::Binary(&fields));
+        for (source, expected) in [
+            (text("192.0.2.7"), "192.0.2.7"),
+            (Data::Address("::ffff:192.0.2.7".parse().unwrap()), "192.0.2.7"),
+            (Data::Address([10, 1, 2, 3].into()), "203.0.113.9"),
+            (text("localhost"), "-"),
+            (Data::Null, "-"),
+        ] {
+            check(&[headers, ("src", source)], Ok(&format!("  / {expected} - ")));
+        }
+    }
+
+    #[test]
+    fn fields_come_in_two_forms() {
+        let lines = [("host", "a.example"), ("x", ""), ("x", "a:b")];
+        for value in [Data::Binary(&binary(&lines)), text("host: a.example\r\nx:\r\nx:a:b \r\n\r\n")] {
+            let fields = read_fields(value).unwrap();
+            let found: Vec<_> = fields.iter().map(|(name, value)| (str::from_utf8(name).unwrap(), value)).collect();
+            assert_eq!(found, lines.map(|(name, value)| (name, value.as_bytes())), "{value:?}");
+        }
+        for value in [
+            Data::Bool(true),
+            text("x\r\n\r\n"),
+            text("x y: 1\r\n\r\n"),
+            text("x: \u{1}\r\n\r\n"),
+            Data::Binary(b"\x04host"),
+            Data::Binary(b""),
+            Data::Binary(&binary(&[("x", "a\r\ny: b")])),
+            Data::Binary(&binary(&[("", "a")])),
+        ] {
+            assert!(read_fields(value).is_none(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn what_another_server_may_read_otherwise_is_refused() {
+        let two = binary(&[("host", "a.example"), ("host", "b.example")]);
+        check(&[("path", text("/a\\b"))], Err("a path has printable ASCII, without a backslash and a fragment"));
+        check(&[("path", text("a"))], Err("a target is a path or a URL"));
+        check(&[("path", Data::Text(b"/\xff"))], Err("the path is no text"));
+        check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
+        check(&[("uri", text("http://a b/"))], Err("the URL's authority is no host"));
+        check(&[("uri", text("/?a b"))], Err("a query has printable ASCII and no fragment"));
+        check(&[("host", text("a b"))], Err("the `Host` field is no host"));
+        check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` field"));
+        check(&[("headers", Data::Binary(b"\x04host"))], Err("a field is none"));
+        check(&[("method", text("get"))], Err("a method is spelt in upper case"));
+    }
+
+    #[test]
+    fn mistakes_of_a_configuration_are_told() {
+        let source = ("src", text("192.0.2.7"));
+        for (arguments, expected) in [
+            (vec![source], None),
+            (vec![source, ("", text("/"))], Some(Mistake::Unnamed)),
+            (vec![("path", text("/"))], Some(Mistake::NoSource)),
+        ] {
+            let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+            assert_eq!(Check::read(&arguments, EscapedSlashes::Keep).unwrap().mistake, expected);
+        }
+    }
+}

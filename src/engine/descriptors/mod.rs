@@ -1,0 +1,13 @@
+//! The rate limit service of Envoy, as rules see it: a domain, and descriptors of ordered entries.
+
+mod metadata;
+mod name;
+mod plan;
+mod rule;
+mod tree;
+
+pub use metadata::Metadata;
+pub use name::limit_name;
+pub use plan::{Asked, Descriptor, Hits, Member, Plans, Question, Verdicts};
+pub use rule::{DescriptorRule, PerUnit, Unit};
+pub use tree::Tree;

@@ -1,0 +1,311 @@
+//! Several descriptors, decided together: what they ask of the store in one call, and what each of them is told.
+
+use smallvec::SmallVec;
+
+use super::super::charge::{Charge, Decision, Mode, Outcome};
+use super::super::fields::Fields;
+use super::super::key::Key;
+
+use super::super::numbers::{Micros, Numbers};
+use super::super::request::{Entry, Request};
+use super::super::rules::{BadCost, Plan, Planned, Refused, RefusedReason, Rules};
+use super::super::verdict::{Answer, Unanswered, Verdict};
+use super::PerUnit;
+
+/// What the rate limit service is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The domain.
+    pub domain: &'a str,
+    /// The descriptors.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// The wall clock.
+    pub now: Micros,
+}
+
+/// A descriptor, and what it asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor<'a> {
+    /// Its entries, in the order of the gateway's configuration.
+    pub entries: &'a [Entry<'a>],
+    /// How much.
+    pub hits: Hits,
+    /// A limit that holds instead of those of the rules, if the rules know the domain.
+    pub carried: Option<PerUnit>,
+}
+
+/// How much a descriptor asks for, in units of its limits' cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hits {
+    /// To take this much; 0 asks where the bucket stands.
+    Take(u64),
+    /// To give this much back.
+    GiveBack(u64),
+}
+
+/// What all descriptors ask of the store, and who asked what.
+#[derive(Debug, Default)]
+pub struct Plans {
+    /// Each bucket once, to be decided together.
+    pub charges: Vec<Charge>,
+    /// One for each descriptor, in their order.
+    pub members: Vec<Member>,
+    /// Whether a limit refuses the request without asking the store. Then nothing is charged, and the store is only asked
+    /// where the other buckets stand.
+    pub is_refused: bool,
+}
+
+/// What one descriptor asks.
+#[derive(Debug, Default)]
+pub struct Member {
+    /// Its charges.
+    pub asked: SmallVec<[Asked; 2]>,
+    /// Limits that refuse it without asking the store.
+    pub refused: SmallVec<[Refused; 1]>,
+    /// Limits that let it pass without asking the store.
+    pub unlimited: SmallVec<[u32; 1]>,
+    /// Whether a quota covers it.
+    is_quota: bool,
+}
+
+/// One charge of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The index of its bucket in [`Plans::charges`], which others of the request may share.
+    pub charge: u32,
+    /// The limit.
+    pub origin: Planned,
+    /// The limit's numbers.
+    pub numbers: Numbers,
+    /// What this descriptor alone costs.
+    pub cost: u64,
+    /// The fingerprint of its bucket.
+    pub fingerprint: u128,
+}
+
+/// What becomes of the request, and what each descriptor is told.
+#[derive(Debug)]
+pub struct Verdicts {
+    /// Of all descriptors together; of a limit's several buckets only the strictest answer is in it.
+    pub whole: Verdict,
+    /// One for each descriptor, in their order.
+    pub members: Vec<Verdict>,
+}
+
+impl Rules {
+    /// What the descriptors of a question ask of the store.
+    pub fn plan(&self, question: &Question<'_>) -> Result<Plans, BadCost> {
+        let headers = Fields::new();
+        let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
+        for descriptor in question.descriptors {
+            let request = request(question, descriptor, &headers);
+            found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
+                Some(carried) => self.plan_carried(question.domain, descriptor, carried),
+                None => self.charges(&request)?,
+            });
+        }
+        self.drop_replaced(&mut found);
+        Ok(self.join(question, found))
+    }
+
+    /// The plan of a limit that the descriptor carries: a bucket for its entries and its unit.
+    fn plan_carried(&self, domain: &str, descriptor: &Descriptor<'_>, carried: PerUnit) -> Plan {
+        let (place, limit) = self.carried();
+        let mut plan = Plan::default();
+        let enforced = limit.is_enforced();
+        let Ok(numbers) = carried.numbers() else {
+            // A limit of 0.
+            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny });
+            return plan;
+        };
+        let mut key = Key::new(&limit.short, &self.fingerprinter());
+        key.push(domain);
+        key.push(carried.unit.name());
+        for entry in descriptor.entries {
+            key.push(entry.key);
+            key.push(entry.value);
+        }
+        let fingerprint = key.fingerprint();
+        plan.charges.push(Charge { bucket: key.bucket(fingerprint), numbers, cost: 1, mode: Mode::Spend });
+        plan.origins.push(Planned { limit: place, window: 0, enforced });
+        plan
+    }
+
+    /// Drops the limits that a limit of the request replaces, whichever descriptor it covers.
+    fn drop_replaced(&self, plans: &mut [Plan]) {
+        let of = |limit: u32| self.limit(limit).and_then(|limit| limit.rule.as_deref());
+        let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
+        for plan in &*plans {
+            for limit in limits(plan) {
+                replaced.extend(of(limit).into_iter().flat_map(|rule| &rule.replaces).map(String::as_str));
+            }
+        }
+        if replaced.is_empty() {
+            return;
+        }
+        let stays = |limit: u32| of(limit).is_none_or(|rule| !replaced.contains(&rule.name.as_str()));
+        for plan in plans {
+            let mut kept = plan.origins.iter().map(|origin| stays(origin.limit));
+            plan.charges.retain(|_| kept.next().unwrap_or(false));
+            plan.origins.retain(|origin| stays(origin.limit));
+            plan.refused.retain(|refused| stays(refused.limit));
+            plan.unlimited.retain(|limit| stays(*limit));
+        }
+    }
+
+    /// Puts the plans of all descriptors together.
+    fn join(&self, question: &Question<'_>, found: SmallVec<[Plan; 2]>) -> Plans {
+        let mut plans = Plans { members: Vec::with_capacity(found.len()), ..Plans::default() };
+        for (plan, descriptor) in found.into_iter().zip(question.descriptors) {
+            let is_quota = limits(&plan).any(|limit| self.is_quota(limit));
+            let mut member = Member {
+                is_quota,
+                refused: plan.refused.into(),
+                unlimited: plan.unlimited.into(),
+                ..Member::default()
+            };
+            for (mut charge, origin) in plan.charges.into_iter().zip(plan.origins) {
+                match descriptor.hits {
+                    Hits::Take(hits) => charge.cost = charge.cost.saturating_mul(hits),
+                    Hits::GiveBack(hits) => {
+                        charge.cost = charge.cost.saturating_mul(hits);
+                        charge.mode = Mode::Refund;
+                    }
+                }
+                let (numbers, cost, fingerprint) = (charge.numbers, charge.cost, charge.bucket.fingerprint);
+                let charge = plans.add(charge);
+                member.asked.push(Asked { charge, origin, numbers, cost, fingerprint });
+            }
+            plans.members.push(member);
+        }
+        let quotas = plans.members.iter().filter(|member| member.is_quota).count();
+        if quotas > 1 {
+            self.loosen_quotas(&mut plans);
+        }
+        plans.is_refused = plans.members.iter().any(|member| {
+            member.refused.iter().any(|refused| refused.enforced && (quotas < 2 || !self.is_quota(refused.limit)))
+        });
+        if plans.is_refused {
+            for charge in &mut plans.charges {
+                (charge.cost, charge.mode) = (0, Mode::Check);
+            }
+        }
+        plans
+    }
+
+    /// Of several quotas one that is over refuses nothing, and the others are charged all the same: which of them are
+    /// over is known only when the store has answered. A single quota is like any limit, and this is not for it.
+    fn loosen_quotas(&self, plans: &mut Plans) {
+        for asked in plans.members.iter().flat_map(|member| &member.asked) {
+            if self.is_quota(asked.origin.limit)
+                && let Some(charge) = plans.charges.get_mut(asked.charge as usize)
+                && charge.mode == Mode::Spend
+            {
+                charge.mode = Mode::SpendOnly;
+            }
+        }
+    }
+
+    fn is_quota(&self, limit: u32) -> bool {
+        self.limit(limit).and_then(|limit| limit.rule.as_deref()).is_some_and(|rule| rule.is_quota)
+    }
+
+    /// What becomes of the request. `decisions` has one for each charge, `None` where the store gave none, for limits
+    /// that `unanswered` names.
+    pub fn verdicts(&self, plans: &Plans, decisions: &[Option<Decision>], unanswered: Vec<Unanswered>) -> Verdicts {
+        let mut members: Vec<Verdict> = plans.members.iter().map(|member| member.verdict(decisions)).collect();
+        self.settle_quotas(plans, &mut members);
+        let mut answers: Vec<Answer> = members.iter().flat_map(|verdict| &verdict.answers).copied().collect();
+        // Of each window the strictest answer stays.
+        answers.sort_by(|a, b| {
+            (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision))
+        });
+        answers.dedup_by_key(|answer| (answer.limit, answer.window));
+        Verdicts { whole: Verdict::of(&[], answers).unanswered(unanswered), members }
+    }
+
+    /// Makes the quotas that are over refuse if all are, and lets them pass if one is not.
+    fn settle_quotas(&self, plans: &Plans, members: &mut [Verdict]) {
+        let is_quota = |answer: &Answer| self.is_quota(answer.limit);
+        let mut quotas = plans.members.iter().zip(&*members).filter(|(member, _)| member.is_quota);
+        let all_over =
+            quotas.all(|(_, verdict)| verdict.answers.iter().any(|answer| is_quota(answer) && answer.is_short()));
+        for verdict in members {
+            let mut is_changed = false;
+            for answer in verdict.answers.iter_mut().filter(|answer| is_quota(answer) && answer.is_short()) {
+                is_changed = true;
+                if all_over {
+                    answer.decision.outcome = Outcome::Denied;
+                } else {
+                    answer.enforced = false;
+                }
+            }
+            if is_changed {
+                *verdict = Verdict::of(&[], std::mem::take(&mut verdict.answers));
+            }
+        }
+    }
+}
+
+/// The limits of a plan.
+fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
+    let refused = plan.refused.iter().map(|refused| refused.limit);
+    plan.origins.iter().map(|origin| origin.limit).chain(refused).chain(plan.unlimited.iter().copied())
+}
+
+/// The request that a descriptor is for the rules: nothing is known of it but the domain and the entries.
+fn request<'a>(question: &Question<'a>, descriptor: &Descriptor<'a>, headers: &'a Fields) -> Request<'a> {
+    Request {
+        method: "",
+        host: "",
+        path: "",
+        query: None,
+        headers,
+        client: None,
+        tls_subject: None,
+        domain: Some(question.domain),
+        descriptor: descriptor.entries,
+        now: question.now,
+    }
+}
+
+impl Plans {
+    /// Adds a charge, or what it asks to one of the same bucket, and gives its index: a store decides each bucket once.
+    fn add(&mut self, charge: Charge) -> u32 {
+        let same = |known: &Charge| known.bucket.fingerprint == charge.bucket.fingerprint;
+        let place = self.charges.iter().position(same).unwrap_or(self.charges.len());
+        match self.charges.get_mut(place) {
+            Some(known) => combine(known, &charge),
+            None => self.charges.push(charge),
+        }
+        u32::try_from(place).unwrap_or(u32::MAX)
+    }
+}
+
+/// Adds what `other` asks of a bucket to what `charge` asks of it.
+fn combine(charge: &mut Charge, other: &Charge) {
+    // Carried limits may differ in their numbers; the stricter ones hold for both.
+    if other.numbers.burst() < charge.numbers.burst() {
+        charge.numbers = other.numbers;
+    }
+    let takes = |charge: &Charge| charge.mode != Mode::Refund;
+    (charge.cost, charge.mode) = match (takes(charge), takes(other)) {
+        (true, true) | (false, false) => (charge.cost.saturating_add(other.cost), charge.mode),
+        (true, false) if charge.cost < other.cost => (other.cost - charge.cost, other.mode),
+        (true, false) => (charge.cost - other.cost, charge.mode),
+        (false, true) if other.cost < charge.cost => (charge.cost - other.cost, charge.mode),
+        (false, true) => (other.cost - charge.cost, other.mode),
+    };
+}
+
+impl Member {
+    fn verdict(&self, decisions: &[Option<Decision>]) -> Verdict {
+        let answer = |asked: &Asked| {
+            let decision = *decisions.get(asked.charge as usize)?.as_ref()?;
+            let Planned { limit, window, enforced } = asked.origin;
+            let (numbers, fingerprint) = (Some(asked.numbers), Some(asked.fingerprint));
+            Some(Answer { limit, window, numbers, cost: asked.cost, decision, enforced, fingerprint })
+        };
+        Verdict::of(&self.refused, self.asked.iter().filter_map(answer).collect())
+    }
+}

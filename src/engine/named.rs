@@ -1,0 +1,487 @@
+//! Charges that name their limit and id, without a request: what an application asks for that knows its users better
+//! than any gateway does.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::address;
+use super::charge::{Bucket, Mode};
+use super::form::{Form, canonical};
+use super::id::Id;
+use super::identity::{Component, Source};
+use super::key::Key;
+use super::limit::{Cost, Limit, LimitMode};
+use super::numbers::{Allowance, Micros, Numbers};
+use super::overrides::Subject;
+use super::path::normalise;
+use super::quote::quoted;
+use super::request::host_of;
+use super::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows, in_share};
+
+/// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
+const LONGEST_SPLIT: usize = 1024;
+
+/// A charge to one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedCharge {
+    /// The limit, in its own spelling.
+    pub limit: String,
+    /// Whose bucket.
+    pub id: GivenId,
+    /// Tokens; `None` for the limit's own cost, and 1 if a request would have to say that.
+    pub cost: Option<u64>,
+    /// The numbers of this call, where the limit says `per_call: true`.
+    pub numbers: Option<Numbers>,
+}
+
+/// An id as a caller gives it, raw as a request would have it: `2001:db8::7` for a limit by `ip/64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GivenId {
+    /// For a limit by nothing, `by: global`.
+    Absent,
+    /// Of a limit with one component its whole text; of others the components with colons between them, as the ids of
+    /// overrides are written.
+    Text(String),
+    /// The components in the order of `by`, each with its whole text.
+    Components(Vec<String>),
+}
+
+/// What is wrong with a charge, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct NamedError {
+    /// The index of the charge.
+    pub charge: usize,
+    /// The member of it.
+    pub member: Member,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+/// A member of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// [`NamedCharge::limit`]
+    Limit,
+    /// [`NamedCharge::id`]; the component if one is to blame.
+    Id(Option<usize>),
+    /// [`NamedCharge::numbers`]
+    Numbers,
+}
+
+/// An id that was read: its bucket, and what overrides are looked up by.
+struct Identified {
+    bucket: Bucket,
+    prefixes: Vec<u128>,
+    text: String,
+    /// The address in it, for overrides by network.
+    client: Option<IpAddr>,
+}
+
+impl Rules {
+    /// What charges by name ask of the store, all of them together. The conditions of the limits (`match`) play no part:
+    /// the caller has chosen the limit. What the limit's `mode` and overrides say holds as for requests.
+    pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedError> {
+        let mut plan = Plan::default();
+        let mut buckets: Vec<u128> = Vec::with_capacity(charges.len());
+        for (index, charge) in charges.iter().enumerate() {
+            let wrong = |member, reason| NamedError { charge: index, member, reason };
+            let (place, limit) = self.find(&charge.limit).map_err(|reason| wrong(Member::Limit, reason))?;
+            if charge.numbers.is_some() && !limit.per_call {
+                let reason =
+                    format!("{} has no `per_call: true`, so its calls have no numbers of their own", limit.name);
+                return Err(wrong(Member::Numbers, reason));
+            }
+            let identified = self
+                .identify_given(limit, &charge.id)
+                .map_err(|(component, reason)| wrong(Member::Id(component), reason))?;
+            if buckets.contains(&identified.bucket.fingerprint) {
+                let reason = format!("{} is charged twice for this id; add the costs", limit.name);
+                return Err(wrong(Member::Id(None), reason));
+            }
+            buckets.push(identified.bucket.fingerprint);
+            let windowed = limit.windows.zip(charge.numbers).map(|(aligned, numbers)| numbers.in_windows(aligned));
+            let windowed = windowed.transpose().map_err(|error| wrong(Member::Numbers, error.to_string()))?;
+            let windowed = windowed.map(|numbers| NamedCharge { numbers: Some(numbers), ..charge.clone() });
+            add(&mut plan, place, limit, windowed.as_ref().unwrap_or(charge), identified, mode, now);
+        }
+        Ok(plan)
+    }
+
+    /// The limit of this name and its index.
+    fn find(&self, name: &str) -> Result<(u32, &Limit), String> {
+        let mut similar = None;
+        for (place, limit) in (0..).zip(self.limits()) {
+            if limit.name == name {
+                return Ok((place, limit));
+            }
+            if limit.name.eq_ignore_ascii_case(name) {
+                similar = Some(limit);
+            }
+        }
+        Err(similar.map_or_else(
+            || format!("there is no limit {}", quoted(name)),
+            |limit| format!("there is no limit {}; did you mean `{}`?", quoted(name), limit.name),
+        ))
+    }
+
+    /// Reads an id. The error has the component that is wrong, if it is one.
+    fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<Identified, (Option<usize>, String)> {
+        let components = components(&limit.by, id)?;
+        let fingerprinter = self.fingerprinter();
+        let mut key = Key::new(&limit.short, &fingerprinter);
+        let mut prefixes = Vec::with_capacity(components.len());
+        for component in &components {
+            key.push(&component.text);
+            prefixes.push(key.fingerprint());
+        }
+        let fingerprint = key.fingerprint();
+        let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
+        Ok(Identified {
+            bucket: key.bucket(fingerprint),
+            prefixes,
+            text: texts.join(":"),
+            client: components.iter().find_map(|component| component.address),
+        })
+    }
+}
+
+impl Plan {
+    /// Makes what requests spend into something else: a check, a refund, another cost.
+    pub fn adjust(&mut self, mode: Mode, cost: Option<u64>) {
+        for charge in &mut self.charges {
+            if mode != Mode::Spend {
+                charge.mode = mode;
+            }
+            charge.cost = cost.unwrap_or(charge.cost);
+        }
+        if !mode.can_deny() {
+            // Nothing is refused by giving back.
+            self.refused.clear();
+        }
+    }
+}
+
+fn add(
+    plan: &mut Plan,
+    place: u32,
+    limit: &Limit,
+    charge: &NamedCharge,
+    identified: Identified,
+    mode: Mode,
+    now: Micros,
+) {
+    if limit.mode == LimitMode::Off {
+        return;
+    }
+    let text = || identified.text.clone();
+    let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
+    let given = limit.overrides.find(&subject).map_or(&limit.allowance, |(_, given)| &given.allowance);
+    let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+    // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
+    let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { mode };
+    let cost = charge.cost.unwrap_or(match limit.cost {
+        Cost::Fixed(cost) => cost,
+        Cost::Header(_) | Cost::Query(_) => 1,
+    });
+    let origin = |window| Planned { limit: place, window, enforced };
+    match (given, charge.numbers) {
+        // The operator's word on an id that is shut out or free stands, whatever the caller says.
+        (Allowance::Unlimited, _) => plan.unlimited.push(place),
+        (Allowance::Deny, _) if mode.can_deny() => {
+            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny });
+        }
+        (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
+        (_, Some(numbers)) => add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin),
+        (Allowance::Windows(windows), None) => add_windows(plan, windows, identified.bucket, cost, mode, origin),
+    }
+}
+
+/// A component of an id in canonical text.
+struct Canonical<'a> {
+    text: Cow<'a, str>,
+    address: Option<IpAddr>,
+}
+
+fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<Canonical<'a>>, (Option<usize>, String)> {
+    let wrong = |given: usize| {
+        let reason = match by.len() {
+            0 => "the limit is `by: global`, it has one bucket and no ids".to_owned(),
+            1 => format!("the limit is by one component, this id has {given}"),
+            wanted => {
+                format!("the limit is by {wanted} components, this id has {given}; give a list of {wanted} texts")
+            }
+        };
+        Err((None, reason))
+    };
+    match id {
+        GivenId::Absent if by.is_empty() => Ok(Vec::new()),
+        GivenId::Absent => Err((None, "an id is missing: whose bucket is charged?".to_owned())),
+        GivenId::Text(text) => match by {
+            [] => wrong(1),
+            [only] => canonical_component(only, text).map(|found| vec![found]).map_err(|reason| (None, reason)),
+            several => split(several, text).map_err(|reason| (None, reason)),
+        },
+        GivenId::Components(texts) if texts.len() != by.len() => wrong(texts.len()),
+        GivenId::Components(texts) => {
+            let read = by.iter().zip(texts).enumerate().map(|(place, (component, text))| {
+                canonical_component(component, text).map_err(|reason| (Some(place), reason))
+            });
+            read.collect()
+        }
+    }
+}
+
+/// Several components in one text, as overrides write them.
+fn split<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String> {
+    if text.len() > LONGEST_SPLIT {
+        return Err(format!("an id of {} bytes is not split at its colons; give a list of texts", text.len()));
+    }
+    let id = Id::parse(by, text)?;
+    if id.len() < by.len() {
+        return Err(format!("the limit is by {} components, this id has {}", by.len(), id.len()));
+    }
+    let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
+        let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
+        let is_address = matches!(component.source, Source::Ip { .. });
+        Canonical { address: is_address.then(|| address::parse(network).ok()).flatten(), text: Cow::Owned(text) }
+    });
+    Ok(canonical.collect())
+}
+
+/// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
+fn canonical_component<'a>(component: &Component, text: &'a str) -> Result<Canonical<'a>, String> {
+    if let Source::Ip { ipv6_prefix } = component.source {
+        let client = address::parse(text).map_err(|_| format!("{} is no IP address", quoted(text)))?;
+        return Ok(Canonical { text: Cow::Owned(address::id_text(client, ipv6_prefix)), address: Some(client) });
+    }
+    let raw = match &component.source {
+        Source::Host => host_of(text).ok_or_else(|| format!("{} is no host", quoted(text)))?,
+        Source::Path if !text.starts_with('/') => {
+            return Err(format!("a path begins with `/`, this is {}", quoted(text)));
+        }
+        Source::Path => normalise(text),
+        Source::Header(_) | Source::Cookie(_) => Cow::Borrowed(text.trim()),
+        _ => Cow::Borrowed(text),
+    };
+    if raw.is_empty() {
+        return Err("a component of the id is empty".to_owned());
+    }
+    let text = match component.form {
+        Form::Text => raw,
+        form => Cow::Owned(canonical(form, &raw)?),
+    };
+    Ok(Canonical { text, address: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::super::fields::Fields;
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::numbers::Aligned;
+    use super::super::overrides::{Origin, Override};
+    use super::super::request::{Request, sample};
+    use super::*;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+
+    fn burst(burst: u64) -> Allowance {
+        Allowance::Windows([Numbers::fixed(burst).unwrap()].into())
+    }
+
+    fn part(source: Source, form: Form) -> Component {
+        Component { source, form }
+    }
+
+    fn header(name: &'static str, form: Form) -> Component {
+        part(Source::Header(HeaderName::from_static(name)), form)
+    }
+
+    fn limit(name: &str, by: Vec<Component>) -> Limit {
+        Limit { by, allowance: burst(10), ..Limit::new(name) }
+    }
+
+    fn rules(limits: Vec<Limit>) -> Rules {
+        Rules::new(limits, HASH, Micros(0), Vec::new())
+    }
+
+    fn charge(limit: &str, id: GivenId) -> NamedCharge {
+        NamedCharge { limit: limit.to_owned(), id, cost: None, numbers: None }
+    }
+
+    fn text(text: &str) -> GivenId {
+        GivenId::Text(text.to_owned())
+    }
+
+    fn list(texts: &[&str]) -> GivenId {
+        GivenId::Components(texts.iter().map(|text| (*text).to_owned()).collect())
+    }
+
+    /// The key of the bucket that an id of a limit with these components has, or what is wrong with it.
+    fn key(by: &[Component], id: GivenId) -> Result<String, String> {
+        let rules = rules(vec![limit("L", by.to_vec())]);
+        let plan = rules.named(&[charge("L", id)], Mode::Spend, Micros(0)).map_err(|error| error.reason)?;
+        Ok(plan.charges[0].bucket.key.clone())
+    }
+
+    #[test]
+    fn ids_are_made_canonical_as_those_of_requests() {
+        let ip = |ipv6_prefix| part(Source::Ip { ipv6_prefix }, Form::Text);
+        let account_and_domain =
+            [header("x-account", Form::Integer), part(Source::Query("d".into()), Form::RegisteredDomain)];
+        let text_and_ip = [header("x-a", Form::Text), ip(64)];
+        for (by, id, expected) in [
+            (&[ip(64)][..], text("2001:db8::7"), Ok("L:2001%3Adb8%3A%3A/64")),
+            (&[ip(128)], text("::ffff:192.0.2.7"), Ok("L:192.0.2.7")),
+            (&[ip(128)], text("192.0.2"), Err("`192.0.2` is no IP address")),
+            (&[part(Source::Host, Form::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
+            (&[part(Source::Host, Form::Text)], text("a b"), Err("no host")),
+            (&[part(Source::Path, Form::Text)], text("/a//%62/"), Ok("L:/a/b")),
+            (&[part(Source::Path, Form::Text)], text("a"), Err("begins with `/`")),
+            (&[header("x-a", Form::Text)], text(" a:%3A "), Ok("L:a%3A%253A")),
+            (&[header("x-a", Form::Text)], list(&["a:b"]), Ok("L:a%3Ab")),
+            (&[header("x-a", Form::Text)], text(" "), Err("empty")),
+            (&[header("x-a", Form::Integer)], text("007"), Err("write 7")),
+            (&[header("x-a", Form::Text)], GivenId::Absent, Err("an id is missing")),
+            (&[header("x-a", Form::Text)], list(&["a", "b"]), Err("by one component, this id has 2")),
+            (&account_and_domain, list(&["7", "www.example.com"]), Ok("L:7:example.com")),
+            (&account_and_domain, text("7:example.com"), Ok("L:7:example.com")),
+            (&account_and_domain, text("7"), Err("by 2 components, this id has 1")),
+            (&account_and_domain, text(&format!("7:{}", "a:".repeat(600))), Err("give a list of texts")),
+            (&account_and_domain, list(&["7"]), Err("give a list of 2 texts")),
+            (&account_and_domain, list(&["x", "example.com"]), Err("no unsigned 64-bit integer")),
+            (&text_and_ip, text("a%3Ab:2001:db8::/64"), Ok("L:a%3Ab:2001%3Adb8%3A%3A/64")),
+            (&[], GivenId::Absent, Ok("L")),
+            (&[], list(&[]), Ok("L")),
+            (&[], text("x"), Err("by: global")),
+        ] {
+            match (key(by, id.clone()), expected) {
+                (Ok(key), Ok(expected)) => assert_eq!(key, expected, "{id:?}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{id:?}: {reason}"),
+                (found, _) => panic!("{id:?}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_charge_by_name_meets_the_bucket_of_the_request() {
+        let by = vec![header("x-id", Form::Text), part(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
+        let rules = rules(vec![limit("L", by)]);
+        let headers = Fields::from_iter([("x-id", "a{b}:c")]);
+        let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
+        let asked = rules.charges(&request).unwrap();
+        let named = rules.named(&[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0)).unwrap();
+        assert_eq!(asked.charges, named.charges);
+    }
+
+    fn with(limit: Limit, id: &str, allowance: Allowance) -> Limit {
+        let mut limit = limit;
+        let id = Id::parse(&limit.by, id).unwrap();
+        let given = Override { allowance, until: None, origin: Origin::default() };
+        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
+        limit
+    }
+
+    #[test]
+    fn overrides_modes_and_numbers_of_the_call() {
+        use Mode::{Check, Refund, Spend, SpendOnly};
+
+        let by = || vec![header("x-id", Form::Text)];
+        let mut known = with(with(limit("Known", by()), "big", burst(50)), "shut", Allowance::Deny);
+        known = with(known, "free", Allowance::Unlimited);
+        known
+            .overrides
+            .add_network(
+                "10.0.0.0/8".parse().unwrap(),
+                Override { allowance: burst(70), until: None, origin: Origin::default() },
+            )
+            .unwrap();
+        known.per_call = true;
+        let net = Limit { by: vec![part(Source::Ip { ipv6_prefix: 128 }, Form::Text)], ..limit("Net", Vec::new()) };
+        let mut net = net;
+        let given = Override { allowance: burst(70), until: None, origin: Origin::default() };
+        net.overrides.add_network("10.0.0.0/8".parse().unwrap(), given).unwrap();
+        let shadow = Limit { mode: LimitMode::Shadow, cost: Cost::Fixed(3), ..limit("Shadow", by()) };
+        let off = Limit { mode: LimitMode::Off, ..limit("Off", by()) };
+        let open = Limit { per_call: true, allowance: Allowance::Disabled, ..limit("Open", by()) };
+        let rules = rules(vec![known, net, shadow, off, open]);
+        let ask = |limit: &str, id: &str, numbers: Option<u64>, mode| {
+            let numbers = numbers.map(|burst| Numbers::fixed(burst).unwrap());
+            let charge = NamedCharge { numbers, ..charge(limit, text(id)) };
+            let plan = rules.named(&[charge], mode, Micros(0)).unwrap();
+            let charges = plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).next();
+            (charges, plan.refused.len(), plan.unlimited.len())
+        };
+        for (limit, id, numbers, mode, expected) in [
+            ("Known", "a", None, Spend, (Some((10, 1, Spend)), 0, 0)),
+            ("Known", "big", None, Spend, (Some((50, 1, Spend)), 0, 0)),
+            ("Known", "big", Some(7), Spend, (Some((7, 1, Spend)), 0, 0)),
+            ("Known", "shut", Some(7), Spend, (None, 1, 0)),
+            ("Known", "shut", None, Refund, (None, 0, 0)),
+            ("Known", "free", Some(7), Spend, (None, 0, 1)),
+            ("Known", "a", None, Check, (Some((10, 1, Check)), 0, 0)),
+            ("Net", "10.1.2.3", None, Spend, (Some((70, 1, Spend)), 0, 0)),
+            ("Net", "192.0.2.1", None, Spend, (Some((10, 1, Spend)), 0, 0)),
+            ("Shadow", "a", None, Spend, (Some((10, 3, SpendOnly)), 0, 0)),
+            ("Shadow", "a", None, Refund, (Some((10, 3, Refund)), 0, 0)),
+            ("Off", "a", None, Spend, (None, 0, 0)),
+            ("Open", "a", None, Spend, (None, 0, 0)),
+            ("Open", "a", Some(7), Spend, (Some((7, 1, Spend)), 0, 0)),
+        ] {
+            assert_eq!(ask(limit, id, numbers, mode), expected, "{limit}:{id} {numbers:?} {mode:?}");
+        }
+    }
+
+    /// limitd's `configOverride` inherits `fixed_window`.
+    #[test]
+    fn numbers_of_a_call_refill_as_those_of_the_limit() {
+        let open = Limit { per_call: true, windows: Some(Aligned::Clock), ..limit("Open", Vec::new()) };
+        let rules = rules(vec![open]);
+        let ask = |numbers: Numbers| {
+            let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };
+            rules.named(&[charge], Mode::Spend, Micros(0)).map(|plan| plan.charges[0].numbers)
+        };
+        let minute = 60_000_000_000;
+        let windows = Numbers::windows(9, 3, minute, Aligned::Clock).unwrap();
+        assert_eq!(ask(Numbers::new(9, 3, minute).unwrap()), Ok(windows));
+        assert_eq!(ask(windows), Ok(windows));
+        assert_eq!(ask(Numbers::fixed(5).unwrap()), Ok(Numbers::fixed(5).unwrap()));
+        let error = ask(Numbers::new(1, 1, 1_500).unwrap()).unwrap_err();
+        assert_eq!((error.member, error.reason.contains("microseconds")), (Member::Numbers, true));
+    }
+
+    #[test]
+    fn mistakes_say_which_charge_and_what_of_it() {
+        let rules = rules(vec![limit("Logins", vec![header("x-id", Form::Text)])]);
+        let good = || charge("Logins", text("a"));
+        let numbers = Some(Numbers::fixed(1).unwrap());
+        for (second, member, part) in [
+            (charge("Login", text("a")), Member::Limit, "no limit `Login`"),
+            (charge("logins", text("a")), Member::Limit, "did you mean `Logins`?"),
+            (charge("Logins", list(&[""])), Member::Id(Some(0)), "empty"),
+            (good(), Member::Id(None), "charged twice"),
+            (NamedCharge { numbers, ..charge("Logins", text("b")) }, Member::Numbers, "per_call"),
+        ] {
+            let error = rules.named(&[good(), second], Mode::Spend, Micros(0)).unwrap_err();
+            assert_eq!((error.charge, error.member), (1, member), "{error}");
+            assert!(error.reason.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_adjusted_to_what_is_asked() {
+        let shut = Limit { allowance: Allowance::Deny, ..limit("Shut", Vec::new()) };
+        let rules = rules(vec![shut, limit("L", Vec::new())]);
+        let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
+        let adjust = |mode, cost| {
+            let mut plan = rules.named(&both, Mode::Spend, Micros(0)).unwrap();
+            plan.adjust(mode, cost);
+            (plan.charges[0].mode, plan.charges[0].cost, plan.refused.len())
+        };
+        assert_eq!(adjust(Mode::Spend, None), (Mode::Spend, 1, 1));
+        assert_eq!(adjust(Mode::Check, Some(4)), (Mode::Check, 4, 1));
+        assert_eq!(adjust(Mode::Refund, Some(2)), (Mode::Refund, 2, 0));
+    }
+}

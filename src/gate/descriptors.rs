@@ -1,0 +1,98 @@
+//! From the descriptors of a rate limit service to their verdicts.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::{Gate, View};
+use crate::engine::charge::{Charge, Decision};
+use crate::engine::descriptors::{Plans, Question, Verdicts};
+use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::numbers::Micros;
+use crate::engine::rules::BadCost;
+use crate::engine::verdict::Unanswered;
+use crate::metrics::DecisionResult;
+use crate::store::{Batch, StoreError};
+
+/// What becomes of each descriptor, and the rules that it speaks of.
+pub struct JudgedDescriptors {
+    /// The rules that were in force.
+    pub snapshot: Rc<View>,
+    /// What was asked of the store.
+    pub plans: Plans,
+    /// What came of it.
+    pub verdicts: Verdicts,
+    /// Whether a limit names the domain.
+    pub knows_domain: bool,
+}
+
+impl Gate {
+    /// Decides all descriptors of a question in one call of the store: if one is refused, nothing is charged for any.
+    ///
+    /// Waits, times and fails as [`Self::judge_until`] does.
+    pub async fn judge_descriptors(
+        &self,
+        question: &Question<'_>,
+        start: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<JudgedDescriptors, BadCost> {
+        let snapshot = self.view();
+        let plans = snapshot.rules().plan(question)?;
+        for limit in plans.members.iter().flat_map(|member| &member.unlimited) {
+            snapshot.count(*limit, DecisionResult::Unlimited);
+        }
+        let effective_from = snapshot.rules().effective_from();
+        let batch = Batch { charges: &plans.charges, effective_from, now: question.now };
+        let (decisions, unanswered) = if plans.charges.is_empty() {
+            (Vec::new(), Vec::new())
+        } else {
+            match self.ask(&batch, deadline).await {
+                Ok(decisions) => (decisions.into_iter().map(Some).collect(), Vec::new()),
+                // A limit refuses in any case, and nothing was to be charged.
+                Err(error) if plans.is_refused => {
+                    self.shared.metrics.store_error(error.kind());
+                    (Vec::new(), Vec::new())
+                }
+                Err(error) => self.descriptors_without_store(&snapshot, &plans, question.now, &error),
+            }
+        };
+        let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
+        snapshot.count_verdict(&verdicts.whole);
+        self.seconds.observe(start.elapsed().as_secs_f64());
+        let knows_domain = snapshot.rules().knows_domain(question.domain);
+        Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain })
+    }
+
+    /// The decisions of limits that say `on_store_error: local`, and what the others say.
+    fn descriptors_without_store(
+        &self,
+        snapshot: &View,
+        plans: &Plans,
+        now: Micros,
+        error: &StoreError,
+    ) -> (Vec<Option<Decision>>, Vec<Unanswered>) {
+        self.shared.metrics.store_error(error.kind());
+        let policy =
+            |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
+        let mut unanswered: Vec<Unanswered> = Vec::new();
+        let mut is_local = vec![false; plans.charges.len()];
+        for asked in plans.members.iter().flat_map(|member| &member.asked) {
+            let (limit, policy) = (asked.origin.limit, policy(asked.origin.limit));
+            if let Some(local) = is_local.get_mut(asked.charge as usize) {
+                *local = policy == StoreErrorPolicy::Local;
+            }
+            if policy != StoreErrorPolicy::Local && unanswered.iter().all(|known| known.limit != limit) {
+                let refuses = asked.origin.enforced && policy == StoreErrorPolicy::Deny;
+                unanswered.push(Unanswered { limit, refuses });
+            }
+        }
+        // A request that is refused anyway must not be charged locally.
+        if unanswered.iter().any(|limit| limit.refuses) {
+            return (Vec::new(), unanswered);
+        }
+        let pairs = || plans.charges.iter().zip(&is_local);
+        let charges: Vec<Charge> = pairs().filter(|(_, local)| **local).map(|(charge, _)| charge.clone()).collect();
+        let batch = Batch { charges: &charges, effective_from: snapshot.rules().effective_from(), now };
+        let mut decisions = self.shared.local.decide(&batch).unwrap_or_default().into_iter();
+        (pairs().map(|(_, local)| if *local { decisions.next() } else { None }).collect(), unanswered)
+    }
+}
