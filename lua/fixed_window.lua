@@ -5,7 +5,7 @@
 -- Spend 1 of 100 per minute of the clock, by the server's time (an empty NOW):
 --   redis-cli --eval lua/fixed_window.lua weir:{0}:PerAddress:192.0.2.1 , '' 0  100 100 clock:60000000 1 spend
 --
--- KEYS, NOW, EFFECTIVE_FROM, COST, MODE and the reply are those of gcra.lua; the other words of a key are:
+-- KEYS, NOW, EFFECTIVE_FROM, COST, MODE and the reply are those of decide.lua; the other words of a key are:
 --   BURST   the capacity, in tokens
 --   COUNT   the tokens that each window adds, up to BURST
 --   WINDOW  first:PERIOD  windows of PERIOD microseconds, the first of which begins with the first charge that finds the
@@ -25,7 +25,7 @@
 -- Numbers are doubles. BURST, COUNT, the time that a bucket takes to be full and all times must be below 2^53, below
 -- which doubles hold every integer.
 --
--- gcra.lua has in it what is here up to the line that begins with `-- Alone`, and then decides buckets of both kinds.
+-- Shared
 
 local function fixed_windows()
   local windows = {}
@@ -189,14 +189,16 @@ local function fixed_windows()
   return windows
 end
 
--- Alone: the charges of one request. A bucket of another kind than these counts as one that cannot be read.
+-- Alone
+
+-- A bucket of another kind than these counts as one that cannot be read.
 local windows = fixed_windows()
 local ceil, max, min = math.ceil, math.max, math.min
 local format, match, tonumber = string.format, string.match, tonumber
 
 local EXACT = 9007199254740992
 local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
-local MODES = { spend = true, check = true, spend_only = true, refund = true, reset = true }
+local MODES = { spend = true, check = true, spend_only = true, spend_up_to = true, refund = true, reset = true }
 -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time.
 local GIVEN_CLOCK_EXPIRY = 600000
 
@@ -251,6 +253,9 @@ local function decided(charge, position, level)
   elseif mode == 'refund' then
     local back = min(cost, level)
     return back > 0 and ALLOWED or UNCHANGED, level - back, 0, back > 0 and level - back or nil
+  elseif mode == 'spend_up_to' then
+    local taken = min(cost, charge.burst - level)
+    return (taken > 0 or cost == 0) and ALLOWED or UNCHANGED, level + taken, 0, taken > 0 and level + taken or nil
   end
   local refusal = mode == 'spend_only' and UNCHANGED or DENIED
   if cost > charge.burst then
@@ -270,7 +275,7 @@ for place, key in ipairs(KEYS) do
   if not charge or not tonumber(burst) or not tonumber(cost) then
     return redis.error_reply(format('ERR no charge: %s %s %s %s', burst, count, window, cost))
   elseif not MODES[mode] then
-    return redis.error_reply('ERR unknown mode ' .. mode .. ': spend, check, spend_only, refund or reset')
+    return redis.error_reply('ERR unknown mode ' .. mode .. ': spend, check, spend_only, spend_up_to, refund or reset')
   end
   charge.burst, charge.cost, charge.mode = tonumber(burst), tonumber(cost), mode
   local level, position, failure = level_now(read(key, charge), charge)

@@ -1,80 +1,23 @@
--- GCRA for the charges of one request, all or nothing, or of many requests, one after the other, in one call.
+-- GCRA, a token bucket that refills evenly.
 --
---   redis-cli --eval lua/gcra.lua KEY [KEY ...] , NOW EFFECTIVE_FROM  BURST TOKEN DRAIN COST MODE  [BURST TOKEN ...]
+--   redis-cli --eval lua/gcra.lua KEY , NOW EFFECTIVE_FROM BURST TOKEN DRAIN COST MODE
 --
 -- Spend 1 of 20 per second, burst 20, by the server's clock (an empty NOW):
---   redis-cli --eval lua/gcra.lua weir:{0}:PerAddress:192.0.2.1 , '' 0  20 50000 1 1 spend
+--   redis-cli --eval lua/gcra.lua weir:{0}:PerAddress:192.0.2.1 , '' 0 20 50000 1 1 spend
 --
--- KEYS: the buckets, no two alike in one request; on a cluster all of one slot. A bucket is a string
---   "<since> <level> <token> <drain>": what was used at <since>, in levels, and the numbers it was written under. A key
---   that is absent is a full bucket.
--- ARGV[1] NOW: microseconds since the Unix epoch, or empty for the server's own clock.
--- ARGV[2] EFFECTIVE_FROM: when these numbers took effect, in the same unit; read where a bucket was written under others.
--- Then five words for each key, in the order of KEYS:
+-- NOW, EFFECTIVE_FROM, COST, MODE and the reply are those of decide.lua; the other words are:
 --   BURST  the capacity, in tokens
 --   TOKEN  what a token weighs, in levels
 --   DRAIN  levels that leave the bucket every microsecond, 0 if it never refills; TOKEN / DRAIN = period / count
---   COST   tokens; 0 asks without taking
---   MODE   spend       takes the cost if it is there, and denies the whole request otherwise
---          check       answers as spend would, and takes nothing
---          spend_only  takes the cost if it is there, and never denies
---          refund      gives the cost back, up to a full bucket
---          reset       makes the bucket full
--- As arguments of their own they are those of one request. Several requests take one argument each, with a blank between
--- its words: the same text again then costs next to nothing, and most requests of a gateway say the same.
---   redis-cli --eval lua/gcra.lua A B A , '' 0  '20 50000 1 1 spend 5 200000 1 1 spend'  '20 50000 1 1 spend'
 --
--- Reply: integers. First the number of keys whose text was no bucket; they count as full and are overwritten. Then four
--- for each key:
---   outcome    0 allowed, 1 denied, 2 nothing happened
---   remaining  whole tokens left
---   retry      microseconds until the same charge would fit, -1 for never
---   reset      microseconds until the bucket is full, -1 for never
--- If one charge of a request is denied none of its buckets changes, and the others report where their bucket stands
--- without the charge. Each request finds the buckets as those before it have left them.
--- Fixed windows are in fixed_window.lua. What a gateway sends is this script with that part in it: a charge that has
--- `COUNT WINDOW` for TOKEN and DRAIN is then one of windows, and a request may have charges of both kinds.
---
--- A request with a bucket that cannot be read or written (WRONGTYPE, OOM, ...) has that error in place of its integers,
--- and the others have their answers. It changes nothing if a bucket cannot be read. A server that refuses a write
--- refuses every write of the call.
---
--- Numbers are doubles. BURST * TOKEN, TOKEN, DRAIN and all times must be below 2^53, below which doubles hold every
--- integer. Where an intermediate result can be larger the comment says why that does no harm.
+-- A bucket is a string "<since> <level> <token> <drain>": what was used at <since>, in levels, and the numbers it was
+-- written under. A key that is absent is a full bucket.
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
-local format, match, tonumber, type = string.format, string.match, tonumber, type
--- An error that Redis gives is a value, so that it stays with the request whose bucket it is about.
-local pcall = redis.pcall
-
--- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time:
--- the server cannot know when that clock will have filled the bucket.
-local GIVEN_CLOCK_EXPIRY = 600000
-
+local format, match, tonumber = string.format, string.match, tonumber
 local EXACT = 9007199254740992
-local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
 
--- tostring() keeps 14 digits of a number, and a time has 16. '%d' takes a fifth of the time of '%.0f', and is as exact
--- wherever C's long has 64 bits.
-local INTEGER = format('%d', EXACT - 1) == '9007199254740991' and '%d' or '%.0f'
-local SINCE_LEVEL = INTEGER .. ' ' .. INTEGER .. ' '
-
--- What makes the windows of fixed_window.lua, in a script that is made of both files; alone this one has none. They are
--- made for a call that has charges of that kind: a tenth of a microsecond for each of a dozen functions is much beside
--- the fifteen of a call.
-local fixed_windows = nil
-local windows
-
--- The time is read once, so that all buckets of the call agree on it.
-local given = ARGV[1] ~= ''
-local now
-if given then
-  now = tonumber(ARGV[1])
-else
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-local effective_from = tonumber(ARGV[2])
+-- Shared
 
 -- The level after `span` microseconds. A product beyond 2^53 may be rounded, but never to below 2^53: it still is more
 -- than any level, and the bucket is full either way.
@@ -130,297 +73,63 @@ local function time_for(levels, drain)
   return ceil(levels / drain)
 end
 
--- TOKEN and DRAIN as numbers; nothing if no bucket can have them.
-local function weights(token, drain)
-  token, drain = tonumber(token), tonumber(drain)
-  if token > 0 and token < EXACT and drain < EXACT then
-    return token, drain
-  end
+-- Alone
+
+local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
+-- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time.
+local GIVEN_CLOCK_EXPIRY = 600000
+
+local given, mode, time = ARGV[1] ~= '', ARGV[7], redis.call('TIME')
+local now = given and tonumber(ARGV[1]) or time[1] * 1000000 + time[2]
+local effective_from, burst, token, drain, cost = unpack({
+  tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]),
+})
+if #KEYS ~= 1 or not cost then
+  return redis.error_reply('ERR usage: KEY , NOW EFFECTIVE_FROM BURST TOKEN DRAIN COST MODE')
 end
+local capacity = burst * token
 
--- What the numbers of a bucket or of a charge say: the TOKEN and DRAIN of "<token> <drain>", or a TOKEN of 1, no DRAIN,
--- COUNT and WINDOW of "<count> <window>". Nothing if they say nothing.
-local function numbers_of(numbers)
-  local first, second = match(numbers, '^(%d+) (%S+)$')
-  if not first then
-    return nil
-  elseif not match(second, '%D') then
-    return weights(first, second)
-  elseif fixed_windows then
-    windows = windows or fixed_windows()
-    local window, count = windows.parsed(second), tonumber(first)
-    if window and count > 0 and count < EXACT then
-      return 1, nil, count, window
-    end
-  end
-end
-
--- The charges that the words of a request name; nothing if they are others than five for each.
-local function parsed(words)
-  local charges, at = {}, 1
-  repeat
-    local burst, numbers, cost, mode, rest = match(words, '^(%d+) (%d+ %S+) (%d+) (%S+) ?()', at)
-    local token, drain, count, window = numbers_of(numbers or '')
-    if not token then
-      return nil
-    end
-    burst, cost, at = tonumber(burst), tonumber(cost), rest
-    local charge = {
-      burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
-    }
-    if window then
-      charge.count, charge.window = count, window
-    end
-    charges[#charges + 1] = charge
-  until at > #words
-  return charges
-end
-
-local MODES = { spend = true, check = true, spend_only = true, refund = true, reset = true }
-
-local requests, charges_of, named = {}, {}, 0
-if ARGV[3] and not match(ARGV[3], ' ') then
-  requests[1] = table.concat(ARGV, ' ', 3)
+local text, corrupt = redis.call('GET', KEYS[1]), 0
+local since, level, old_token, old_drain = match(text or '', '^(%d+) (%d+) (%d+) (%d+)$')
+since, level, old_token, old_drain = tonumber(since), tonumber(level), tonumber(old_token), tonumber(old_drain)
+if not since then
+  since, level, corrupt = now, 0, text and 1 or 0
+elseif old_token == token and old_drain == drain then
+  level = min(drained(level, drain, now - since), capacity)
 else
-  for at = 3, #ARGV do
-    requests[at - 2] = ARGV[at]
-  end
-end
-for _, words in ipairs(requests) do
-  local charges = charges_of[words] or parsed(words)
-  if not charges then
-    named = 0
-    break
-  end
-  if not charges_of[words] then
-    for _, charge in ipairs(charges) do
-      if not MODES[charge.mode] then
-        return redis.error_reply('ERR unknown mode ' .. charge.mode .. ': spend, check, spend_only, refund or reset')
-      end
-    end
-    charges_of[words] = charges
-  end
-  named = named + #charges
-end
-if #KEYS == 0 or named ~= #KEYS then
-  return redis.error_reply('ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM, and BURST TOKEN DRAIN COST MODE for each KEY')
-end
-
-local corrupt = 0
-
--- The bucket of a key. It is read once a call, by GET rather than MGET: MGET answers nil for a key of another type, which
--- would pass for a full bucket and be overwritten. The numbers of the charge are those that it was most likely written
--- under: if it has the same text there is nothing to be read from it.
-local function read(key, charge)
-  local bucket = { since = now, level = 0, written = charge, dirty = false, full = false }
-  local text = pcall('GET', key)
-  if type(text) == 'table' then
-    bucket.failure = text
-  elseif text then
-    local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
-    since, level = tonumber(since), tonumber(level)
-    local written = charge
-    if numbers and numbers ~= charge.numbers then
-      local token, drain, count, window = numbers_of(numbers)
-      written = token and { numbers = numbers, token = token, drain = drain, count = count, window = window }
-    end
-    if numbers and written and since < EXACT and level < EXACT then
-      bucket.since, bucket.level, bucket.written = since, level, written
-    else
-      corrupt = corrupt + 1
-    end
-  end
-  return bucket
-end
-
--- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
--- be parts of one, and when its window began. Also when that was.
-local function carried(bucket)
-  local since, written = bucket.since, bucket.written
   local changed = min(max(effective_from, since), max(now, since))
-  if written.window then
-    local used, anchor = windows.carried(bucket, changed)
-    return used, anchor, changed
-  end
-  return drained(bucket.level, written.drain, changed - since), changed, changed
+  level = reweighed(drained(level, old_drain, changed - since), token, old_token, capacity)
+  level = drained(level, drain, now - changed)
 end
 
--- What is used now, in levels of the numbers that hold now; in windows also the window that this is in, or an error.
--- Under changed numbers the level drains at the old rate until the new ones took effect, is weighed anew (the tokens used
--- stay the same), and drains at the new rate from there.
-local function level_now(bucket, charge)
-  local level, written, capacity = bucket.level, bucket.written, charge.capacity
-  if charge.window then
-    if level == 0 then
-      return windows.changed(bucket, charge, 0, now, now, now)
-    elseif windows.same(written, charge) then
-      return windows.unchanged(bucket, charge, now)
-    end
-    local used, anchor, changed = carried(bucket)
-    return windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
-  elseif written.numbers == charge.numbers then
-    level = drained(level, charge.drain, now - bucket.since)
-    return level < capacity and level or capacity
-  end
-  local used, _, changed = carried(bucket)
-  return drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
-end
-
--- Microseconds until `levels` have come back.
-local function wait_for(charge, position, levels)
-  if charge.window then
-    return windows.time_for(charge, position, levels)
-  end
-  return time_for(levels, charge.drain)
-end
-
--- Microseconds until the bucket is full; in windows, until the window ends.
-local function reset_after(charge, position, level)
-  if charge.window then
-    return windows.reset(charge, position, level)
-  end
-  return time_for(level, charge.drain)
-end
-
--- What a charge does to a bucket at `level`: the outcome, the level to report, the wait before the same charge would fit,
--- and the level to store, which is nil if the bucket is left alone.
-local function decided(charge, level, position)
-  local mode, cost, token = charge.mode, charge.cost, charge.token
-  if mode == 'refund' then
-    -- A product beyond 2^53 may be rounded, but is more than the level either way.
-    local back = min(cost * token, level)
-    if back == 0 then
-      return UNCHANGED, level, 0, nil
-    end
-    return ALLOWED, level - back, 0, level - back
-  elseif mode == 'reset' then
-    return ALLOWED, 0, 0, 0
-  end
-  local refusal = mode == 'spend_only' and UNCHANGED or DENIED
-  -- It may be larger than 2^53; it is not multiplied.
-  if cost > charge.burst then
-    return refusal, level, -1, nil
-  end
-  local room, wanted = charge.capacity - level, cost * token
-  if wanted > room then
-    return refusal, level, wait_for(charge, position, wanted - room), nil
-  end
-  -- An identical charge would fit once what is missing has drained. The sum 2 * wanted may not fit into 2^53.
+local outcome, after, retry = ALLOWED, level, 0
+local room, wanted = capacity - level, cost * token
+if mode == 'reset' then
+  after = 0
+elseif mode == 'refund' or mode == 'spend_up_to' then
+  after = mode == 'refund' and level - min(wanted, level) or level + min(wanted, room)
+  outcome = (after ~= level or mode ~= 'refund' and cost == 0) and ALLOWED or UNCHANGED
+elseif mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' then
+  return redis.error_reply('ERR unknown mode ' .. mode)
+elseif cost > burst or wanted > room then
+  outcome = mode == 'spend_only' and UNCHANGED or DENIED
+  retry = cost > burst and -1 or time_for(wanted - room, drain)
+else
   local missing = wanted - (room - wanted)
-  local retry = missing > 0 and wait_for(charge, position, missing) or 0
-  local after = level + wanted
-  if mode == 'check' or cost == 0 then
-    return ALLOWED, after, retry, nil
-  end
-  return ALLOWED, after, retry, after
+  after, retry = level + wanted, missing > 0 and cost > 0 and time_for(missing, drain) or 0
 end
 
-local buckets, dirty, failures, failing = {}, {}, {}, false
--- For the request at hand: its buckets, the levels and windows that its charges found, and the levels they would store.
-local held, levels, positions, writes = {}, {}, {}, {}
-local reply, size, keys = { 0 }, 1, 0
-
-for request = 1, #requests do
-  local charges = charges_of[requests[request]]
-  local count, start, failed, denied = #charges, size, false, false
-  for place = 1, count do
-    local charge, key = charges[place], KEYS[keys + place]
-    local bucket = buckets[key]
-    if not bucket then
-      bucket = read(key, charge)
-      buckets[key] = bucket
-    end
-    local level, position, failure = level_now(bucket, charge)
-    if failure then
-      failures[request], failed = redis.error_reply(failure), true
-    else
-      local outcome, after, retry, write = decided(charge, level, position)
-      failed = failed or bucket.failure
-      denied = denied or outcome == DENIED
-      held[place], levels[place], positions[place], writes[place] = bucket, level, position, write
-      reply[size + 1] = outcome
-      reply[size + 2] = floor((charge.capacity - after) / charge.token)
-      reply[size + 3] = retry
-      reply[size + 4] = reset_after(charge, position, after)
-    end
-    size = size + 4
-  end
-  if failed then
-    failing = true
-  elseif denied then
-    for place = 1, count do
-      local charge, level, at = charges[place], levels[place], start + 4 * (place - 1)
-      if reply[at + 1] == ALLOWED then
-        reply[at + 1], reply[at + 2] = UNCHANGED, floor((charge.capacity - level) / charge.token)
-        reply[at + 3], reply[at + 4] = 0, reset_after(charge, positions[place], level)
-      end
-    end
+local writes = outcome == ALLOWED and mode ~= 'check' and (after ~= level or mode == 'reset')
+if writes and after == 0 then
+  redis.call('DEL', KEYS[1])
+elseif writes then
+  since = max(since, now)
+  local value = format('%.0f %.0f %.0f %.0f', since, after, token, drain)
+  local full = given and GIVEN_CLOCK_EXPIRY or drain > 0 and max(1, ceil((since - now + ceil(after / drain)) / 1000))
+  if full then
+    redis.call('SET', KEYS[1], value, 'PX', format('%.0f', full))
   else
-    for place = 1, count do
-      local charge, bucket, position, write = charges[place], held[place], positions[place], writes[place]
-      if write then
-        if not bucket.dirty then
-          bucket.dirty = true
-          dirty[#dirty + 1] = KEYS[keys + place]
-        end
-        -- A bucket that was made full is forgotten, its time included. Otherwise the time never goes back: a clock that
-        -- stepped back would earn the interval twice.
-        if write == 0 or bucket.since < now then
-          bucket.since = now
-        end
-        bucket.level, bucket.written, bucket.full = write, charge, false
-        if charge.window and write > 0 then
-          bucket.since, bucket.written = position.start, windows.written(charge, position)
-          bucket.full = windows.time_for(charge, position, write) + position.at - now
-        end
-      end
-    end
-  end
-  keys = keys + count
-end
-reply[1] = corrupt
-
--- Each bucket is written once, however many requests have charged it. The value and its expiry are one command, so no
--- crash leaves a key that stays for ever. The expiry is rounded up: a key that is gone early is a bucket that is full
--- early.
-for place = 1, #dirty do
-  local key = dirty[place]
-  local bucket, done = buckets[key], nil
-  if bucket.level == 0 then
-    done = pcall('DEL', key)
-  else
-    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.written.numbers
-    if given then
-      done = pcall('SET', key, text, 'PX', GIVEN_CLOCK_EXPIRY)
-    elseif bucket.written.drain == 0 then
-      done = pcall('SET', key, text)
-    else
-      local full = bucket.full or bucket.since - now + time_for(bucket.level, bucket.written.drain)
-      done = pcall('SET', key, text, 'PX', format(INTEGER, max(1, ceil(full / 1000))))
-    end
-  end
-  if type(done) == 'table' and done.err then
-    bucket.failure, failing = done, true
+    redis.call('SET', KEYS[1], value)
   end
 end
-
-if not failing then
-  return reply
-end
-local answers, from = { corrupt }, 1
-keys = 0
-for request = 1, #requests do
-  local numbers, failure = 4 * #charges_of[requests[request]], failures[request]
-  for place = 1, numbers / 4 do
-    failure = failure or buckets[KEYS[keys + place]].failure
-  end
-  if failure then
-    answers[#answers + 1] = failure
-  else
-    for place = 1, numbers do
-      answers[#answers + 1] = reply[from + place]
-    end
-  end
-  from, keys = from + numbers, keys + numbers / 4
-end
-return answers
+return { corrupt, outcome, floor((capacity - after) / token), retry, time_for(after, drain) }

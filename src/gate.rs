@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, Cache};
 use prometheus::local::LocalHistogram;
 use tokio::time::timeout;
 
-use crate::engine::charge::Mode;
+use crate::engine::charge::{Decisions, Mode};
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
@@ -18,7 +18,7 @@ use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
 use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, observe};
 use crate::store::memory::MemoryStore;
-use crate::store::{Batch, Decisions, Store, StoreError};
+use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
 

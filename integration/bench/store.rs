@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use weir::engine::charge::{Bucket, Charge, Mode};
+use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::store::memory::MemoryStore;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock, Decisions};
+use weir::store::{Batch, Clock};
 
 /// The target for a million buckets, in MiB.
 const MEMORY_TARGET: u64 = 64;
@@ -274,12 +274,8 @@ fn ample() -> Numbers {
 }
 
 fn charge(numbers: Numbers) -> Charge {
-    Charge {
-        bucket: Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: fingerprint(0) },
-        numbers,
-        cost: 1,
-        mode: Mode::Spend,
-    }
+    let bucket = Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: fingerprint(0) };
+    Charge::new(bucket, numbers, 1, Mode::Spend)
 }
 
 /// The fingerprint of a numbered bucket: 128 well-mixed bits, as the keyed hash of the rules makes.

@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 use weir::engine::calendar::{Calendar, Unit};
-use weir::engine::charge::{Bucket, Charge, Mode};
+use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
-use weir::engine::refill::Windows;
+use weir::engine::refill::{Kind, Windows};
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock, Decisions, StoreError};
+use weir::store::{Batch, Clock, StoreError};
 
 use super::{connected, options};
 use crate::support::redis::RedisServer;
@@ -79,7 +79,9 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     let refilling = prop_oneof![everyday, extreme, plain]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
     let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
-    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed]
+    let log = (1..100u64, prop_oneof![1..1_000u64, any_length(52)])
+        .prop_filter_map("no time", |(count, micros)| Numbers::sliding_log(count, micros * 1_000).ok());
+    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed, 3 => log]
 }
 
 /// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
@@ -103,6 +105,9 @@ fn windows() -> impl Strategy<Value = Numbers> {
 
 /// How long an empty bucket takes to be full, about.
 fn time_to_fill(numbers: &Numbers) -> u64 {
+    if let Kind::Log(period) = numbers.refill().kind() {
+        return period;
+    }
     let period = match numbers.refill().windows() {
         None => return numbers.time_for(numbers.capacity()).map_or(1_000_000, |full| full.0),
         Some(Windows::First(period) | Windows::Clock(period)) => period,
@@ -119,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..2u64).prop_map(Cost::Above),
     ];
     let mode = prop_oneof![
-        6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
+        6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 1 => Just(Mode::SpendUpTo), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
     ];
     let ask = (0..BUCKETS, 0..NUMBERS, cost, mode).prop_map(|(bucket, numbers, cost, mode)| Ask {
         bucket,
@@ -166,8 +171,8 @@ fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
             Cost::Above(more) => numbers.burst() + more,
         };
         if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
-            let bucket = Bucket { key: format!("{trace}:{bucket}"), fingerprint };
-            charges.push(Charge { bucket, numbers, cost, mode: *mode });
+            let bucket = Bucket { key: format!("{trace}:{bucket}{}", numbers.refill().kind().mark()), fingerprint };
+            charges.push(Charge::new(bucket, numbers, cost, *mode));
         }
     }
     charges

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use weir::engine::charge::{Charge, Mode};
+use weir::engine::charge::{Charge, Decisions, Mode};
 use weir::engine::numbers::Micros;
 use weir::store::redis::{Breaker, RedisStore};
-use weir::store::{Batch, Decisions, StoreError};
+use weir::store::{Batch, StoreError};
 
 use super::{charge, connected, decide, fixed, options, resumes, spend};
 use crate::support::redis::RedisServer;

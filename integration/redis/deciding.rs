@@ -225,39 +225,66 @@ async fn one_bucket_twice_in_a_request_is_a_mistake() {
     assert_eq!(decide(&store, &twice).await, Err(StoreError::Duplicate));
 }
 
+/// Runs a file of `lua/` by hand, with what stands behind its name.
+fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
+    let script = format!("{}/lua/{file}", env!("CARGO_MANIFEST_DIR"));
+    let arguments: Vec<&str> = ["--eval", &script].into_iter().chain(arguments.split(' ')).collect();
+    server.cli(&arguments).replace('\n', " ")
+}
+
 #[test]
-fn the_script_runs_by_hand() {
+fn the_script_of_gcra_runs_by_hand() {
     let server = RedisServer::plain();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/gcra.lua");
-    let eval = |arguments: &str| {
-        let arguments: Vec<&str> = ["--eval", script].into_iter().chain(arguments.split(' ')).collect();
-        server.cli(&arguments).replace('\n', " ")
-    };
+    let eval = |arguments: &str| eval(&server, "gcra.lua", arguments);
     // A microsecond after 1 s, 1 of 2 tokens is left, which is full again a second after it was spent.
     assert_eq!(eval("k , 1000001 0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
-    assert_eq!(eval("k j , 1500001 0 2 1000000 1 2 check 2 1000000 1 1 spend"), "0 1 1 500000 500000 2 2 0 0");
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 2 check"), "0 1 1 500000 500000");
     assert_eq!(server.cli(&["GET", "k"]), "1000001 1000000 1000000 1");
-    // Several requests: one argument each. The last finds what the first has left; the second is denied and changes nothing.
-    let several = ["a", "a", "b", "a", ",", "0", "0", "5 1 1 2 spend", "5 1 1 2 spend 1 1 1 2 spend", "5 1 1 3 spend"];
-    let several = server.cli(&[&["--eval", script][..], &several].concat()).replace('\n', " ");
-    assert_eq!(several, "0 0 3 0 2 2 3 0 2 1 1 -1 0 0 0 3 5");
-    // A bucket that is none fails its request, in place of that request's integers.
-    server.cli(&["LPUSH", "l", "mine"]);
-    let failing = ["l", "c", ",", "0", "0", "1 1 1 1 spend", "1 1 1 1 spend"];
-    let failing = server.cli(&[&["--eval", script][..], &failing].concat());
-    assert!(failing.contains("WRONGTYPE") && failing.ends_with("0\n0\n1\n1"), "{failing}");
-    assert!(eval("k , 0").starts_with("ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM"));
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_only"), "0 2 1 -1 500000");
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_up_to"), "0 0 0 0 2000000");
+    // Other numbers, as of the last instant: the two tokens that were used stay used.
+    assert_eq!(eval("k , 1500001 1500001 5 2000000 1 0 check"), "0 0 3 0 4000000");
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 1 refund"), "0 0 1 0 1000000");
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 0 reset"), "0 0 2 0 0");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+    assert!(eval("k , 0").starts_with("ERR usage: KEY , NOW EFFECTIVE_FROM"));
     assert!(eval("k , 0 0 2 1 1 1 take").starts_with("ERR unknown mode take"));
+    server.cli(&["LPUSH", "l", "mine"]);
+    assert!(eval("l , 0 0 1 1 1 1 spend").contains("WRONGTYPE"));
+    // By the server's clock.
+    assert_eq!(eval("t ,  0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
+    assert!((1..=1_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+#[test]
+fn the_script_of_logs_runs_by_hand() {
+    let server = RedisServer::plain();
+    let eval = |arguments: &str| eval(&server, "sliding_log.lua", arguments);
+    assert_eq!(eval("k , 1000 3 500 2 spend"), "0 0 1 500 500");
+    assert_eq!(eval("k , 1000 3 500 1 spend"), "0 0 0 500 500");
+    assert_eq!(server.cli(&["ZRANGE", "k", "0", "-1"]), "1000-00000\n1000-00001\n1000-00002");
+    assert_eq!(eval("k , 1499 3 500 1 spend"), "0 1 0 1 1");
+    assert_eq!(eval("k , 1499 3 500 4 spend"), "0 1 0 -1 1");
+    assert_eq!(eval("k , 1499 3 500 2 refund"), "0 0 2 0 1");
+    assert_eq!(eval("k , 1499 3 500 1 spend"), "0 0 1 0 500");
+    assert_eq!(eval("k , 1500 3 500 0 check"), "0 0 2 0 499");
+    assert_eq!(eval("k , 1500 3 500 9 spend_up_to"), "0 0 0 0 500");
+    assert_eq!(server.cli(&["ZCARD", "k"]), "3", "the one that counts no longer has gone");
+    assert_eq!(eval("k , 1500 3 500 0 reset"), "0 0 3 0 0");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+    assert!(eval("k , 0 3 0 1 spend").starts_with("ERR usage: KEY , NOW COUNT PERIOD COST MODE"));
+    server.cli(&["LPUSH", "l", "mine"]);
+    assert!(eval("l , 0 1 1 1 spend").contains("WRONGTYPE"));
+    assert_eq!(eval("t ,  2 60000000 1 spend"), "0 0 1 0 60000000");
+    assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+    assert_eq!(eval("t ,  9000 60000000 2500 spend"), "0 0 6499 0 60000000");
+    assert_eq!(server.cli(&["ZCARD", "t"]), "2501");
 }
 
 #[test]
 fn the_script_of_windows_runs_by_hand() {
     let server = RedisServer::plain();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/fixed_window.lua");
-    let eval = |arguments: &str| {
-        let arguments: Vec<&str> = ["--eval", script].into_iter().chain(arguments.split(' ')).collect();
-        server.cli(&arguments).replace('\n', " ")
-    };
+    let eval = |arguments: &str| eval(&server, "fixed_window.lua", arguments);
     assert_eq!(eval("k , 70000000 0 3 3 clock:60000000 2 spend"), "0 0 1 50000000 50000000");
     assert_eq!(server.cli(&["GET", "k"]), "60000000 2 3 clock:60000000");
     // Denied, and nothing is taken from the other.

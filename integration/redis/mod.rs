@@ -9,10 +9,10 @@ mod outages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir::engine::charge::{Bucket, Charge, Decision, Mode};
+use weir::engine::charge::{Bucket, Charge, Decision, Decisions, Mode};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::store::redis::{RedisOptions, RedisStore, Status};
-use weir::store::{Batch, Clock, Decisions, StoreError};
+use weir::store::{Batch, Clock, StoreError};
 
 use crate::support::eventually_async;
 
@@ -40,7 +40,7 @@ fn fixed(burst: u64) -> Numbers {
 
 fn charge(key: &str, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
     let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(257) + u128::from(byte));
-    Charge { bucket: Bucket { key: key.into(), fingerprint }, numbers, cost, mode }
+    Charge::new(Bucket { key: key.into(), fingerprint }, numbers, cost, mode)
 }
 
 async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, StoreError> {

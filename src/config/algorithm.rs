@@ -7,13 +7,14 @@ use super::suggest::nearest;
 use super::yaml::Node;
 use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::duration;
+use crate::engine::limit::Algorithm;
 use crate::engine::numbers::{Aligned, NumbersError};
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: [&str; 3] = ["gcra", "token_bucket", "fixed_window"];
+pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log"];
 
 /// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: [&str; 5] = ["sliding_log", "sliding_window", "concurrency", "queue", "script"];
+const ALGORITHMS_NOT_YET: &[&str] = &["sliding_window", "concurrency", "queue", "script"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
@@ -29,6 +30,8 @@ pub(super) enum Style {
     Gcra,
     /// In fixed windows.
     FixedWindow(WindowStyle),
+    /// One by one, a period after each was taken.
+    SlidingLog,
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -55,16 +58,13 @@ impl Style {
     pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
         let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
         let base = match (base, given) {
-            (Self::Gcra, None) => return Ok(Self::Gcra),
-            (Self::Gcra, Some(key)) => {
-                let message = format!("`{}` needs `algorithm: fixed_window`", key.text);
-                return Err(findings.error(
-                    key.place,
-                    message,
-                    "GCRA has no windows: add it to the limit, or remove this",
-                ));
-            }
             (Self::FixedWindow(base), _) => base,
+            (other, None) => return Ok(other.clone()),
+            (_, Some(key)) => {
+                let message = format!("`{}` needs `algorithm: fixed_window`", key.text);
+                let help = "other algorithms have no such windows: add it to the limit, or remove this";
+                return Err(findings.error(key.place, message, help));
+            }
         };
         let aligned = fields.read("aligned", findings, |node, findings| choice(node, &ALIGNED, findings));
         let zone = fields.read("timezone", findings, |node, findings| Ok((zone(node, findings)?, node.place)));
@@ -76,11 +76,12 @@ impl Style {
         }))
     }
 
-    /// Where windows of plain spans begin, if there are windows.
-    pub(super) const fn aligned(&self) -> Option<Aligned> {
+    /// The algorithm that counts by it.
+    pub(super) const fn algorithm(&self) -> Algorithm {
         match self {
-            Self::Gcra => None,
-            Self::FixedWindow(windows) => Some(windows.aligned),
+            Self::Gcra => Algorithm::Gcra,
+            Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
+            Self::SlidingLog => Algorithm::SlidingLog,
         }
     }
 }
@@ -90,10 +91,12 @@ pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, R
     let given = text(node, findings)?;
     if ALGORITHMS_NOT_YET.contains(&given) {
         let message = format!("`algorithm: {given}` is not supported by this version of Weir");
-        return Err(findings.error(node.place, message, "known are `gcra`, `token_bucket` and `fixed_window`"));
+        return Err(findings.error(node.place, message, format!("known are {}", ALGORITHMS.join(", "))));
     }
-    match choice(node, &ALGORITHMS.map(|name| (name, name)), findings)? {
+    let words: Vec<(&str, &str)> = ALGORITHMS.iter().map(|name| (*name, *name)).collect();
+    match choice(node, &words, findings)? {
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
+        "sliding_log" => Ok(Style::SlidingLog),
         _ => Ok(Style::Gcra),
     }
 }

@@ -11,11 +11,11 @@ use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Algorithm, Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::numbers::Allowance;
 
 /// The fields of a limit.
-pub(super) const KEYS: [&str; 19] = [
+pub(super) const KEYS: &[&str] = &[
     "match",
     "by",
     "burst",
@@ -180,7 +180,7 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
     if node.is_null() {
         let help = "write `{}` for a limit that only its overrides switch on";
         findings.error(key.place, format!("{} has no fields", quoted(&key.text)), help);
-    } else if let Ok(fields) = Fields::of(node, "a limit", &KEYS, findings) {
+    } else if let Ok(fields) = Fields::of(node, "a limit", KEYS, findings) {
         let mut paths_are_known = true;
         if let Some((_, node)) = fields.get("match") {
             let parsed = matching::parse(node, findings);
@@ -196,7 +196,7 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         let style = fields.read("algorithm", findings, algorithm);
         draft.style = style.and_then(|style| Style::of(&fields, &style.unwrap_or_default(), findings)).ok();
         // With the algorithm in doubt the numbers are checked as those that may say the most.
-        limit.windows = draft.style.as_ref().and_then(Style::aligned);
+        limit.algorithm = draft.style.as_ref().map_or_else(Algorithm::default, Style::algorithm);
         let style = draft.style.clone().unwrap_or_else(|| Style::FixedWindow(WindowStyle::default()));
         let allowance = numbers::allowance(&fields, &style, interner, findings);
         draft.numbers_are_known = allowance.is_ok();

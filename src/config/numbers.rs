@@ -123,6 +123,9 @@ fn window(
         (Some(_), None, None) if must_refill => {
             return Err(findings.error(burst_place, "a window needs `count` and `period`", "add both"));
         }
+        (Some(_), None, None) if matches!(style, Style::SlidingLog) => {
+            return Err(findings.error(burst_place, "a sliding log needs `count` and `period`", "add both"));
+        }
         (Some(burst), None, None) => Numbers::fixed(burst),
         (burst, Some(count), Some(period)) => {
             let burst = burst.unwrap_or(count);
@@ -131,7 +134,12 @@ fn window(
                 (Style::FixedWindow(style), Period::Span(period)) => {
                     Numbers::windows(burst, count, period, style.aligned)
                 }
-                (Style::Gcra, _) => {
+                (Style::SlidingLog, Period::Span(period)) if burst == count => Numbers::sliding_log(count, period),
+                (Style::SlidingLog, Period::Span(_)) => {
+                    let help = format!("remove `burst`, or write {count}");
+                    return Err(findings.error(burst_place, "a sliding log has no burst beside its count", help));
+                }
+                (Style::Gcra | Style::SlidingLog, _) => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
@@ -191,6 +199,9 @@ fn what_fits(error: NumbersError, fields: &Fields<'_>) -> String {
         }
         (NumbersError::TooManyWindows, Some(count), _) => {
             format!("for this count the largest burst is {}", count.saturating_mul(MOST_WINDOWS_AHEAD))
+        }
+        (NumbersError::TooManyEntries, ..) => {
+            "write `algorithm: sliding_window`, which keeps two numbers whatever the count".into()
         }
         _ => String::new(),
     }

@@ -15,7 +15,7 @@ use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};
 
 /// The fields of an override.
-pub(super) const KEYS: [&str; 14] = [
+pub(super) const KEYS: &[&str] = &[
     "burst",
     "count",
     "period",
@@ -107,7 +107,7 @@ impl Reading<'_> {
             );
             return;
         }
-        let Ok(fields) = Fields::of(node, "an override", &KEYS, findings) else { return };
+        let Ok(fields) = Fields::of(node, "an override", KEYS, findings) else { return };
         let shared = self.shared(key, &fields, limit, findings);
         let subject = subject(key, id, &fields, findings);
         if let (Ok(subject), Some(limit)) = (subject, limit) {

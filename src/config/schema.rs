@@ -97,6 +97,10 @@ mod tests {
             "a month from the first charge on",
             "a window of no time",
             "a window finer than the clock",
+            "a sliding log of too many entries",
+            "a sliding log with a burst",
+            "a sliding log of months",
+            "a sliding log without a period",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -157,11 +161,11 @@ mod tests {
         let schema = schema();
         let component = "/$defs/component/anyOf/2/properties";
         same(&schema, "/properties", &load::KEYS);
-        same(&schema, "/$defs/limit/properties", &limit::KEYS);
+        same(&schema, "/$defs/limit/properties", limit::KEYS);
         same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/missing/enum", &limit::MISSING.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
-        same(&schema, "/$defs/limit/properties/algorithm/enum", &algorithm::ALGORITHMS);
+        same(&schema, "/$defs/limit/properties/algorithm/enum", algorithm::ALGORITHMS);
         same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
@@ -172,7 +176,7 @@ mod tests {
         same(&schema, "/$defs/match/properties", &matching::KEYS);
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
         same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
-        same(&schema, "/$defs/override/properties", &overrides::KEYS);
+        same(&schema, "/$defs/override/properties", overrides::KEYS);
         same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
         assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);
         assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_COMPONENTS);

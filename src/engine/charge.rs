@@ -1,8 +1,13 @@
 //! What a request asks of the store, and what it gets back: charges, decisions and the one that binds.
 
 use std::cmp::Ordering;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
 
 use super::numbers::{Micros, Numbers};
+use super::refill::Kind;
+use super::terms::{Detail, Terms};
 
 /// The identity of a bucket, as both stores know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +27,9 @@ pub enum Mode {
     Check,
     /// Takes the cost if it is there, and never denies.
     SpendOnly,
+    /// Takes the cost, or all that is left if that is less, and never denies: what has happened is counted as far as
+    /// there is anything to count it against.
+    SpendUpTo,
     /// Gives the cost back, up to a full bucket.
     Refund,
     /// Makes the bucket full.
@@ -46,6 +54,21 @@ pub struct Charge {
     pub cost: u64,
     /// What to do with them.
     pub mode: Mode,
+    /// What its algorithm needs to know beside the numbers; `None` for those that need nothing.
+    pub terms: Option<Box<Terms>>,
+}
+
+impl Charge {
+    /// A charge of an algorithm that needs to know nothing but numbers.
+    pub const fn new(bucket: Bucket, numbers: Numbers, cost: u64, mode: Mode) -> Self {
+        Self { bucket, numbers, cost, mode, terms: None }
+    }
+
+    /// Whether a meter is all there is to its bucket.
+    #[inline]
+    pub fn is_metered(&self) -> bool {
+        self.terms.is_none() && self.numbers.refill().kind() == Kind::Level
+    }
 }
 
 /// How a charge came out.
@@ -73,6 +96,69 @@ pub struct Decision {
     pub retry_after: Option<Micros>,
     /// Until the bucket is full, or its window ends; `None` if it does not refill.
     pub reset_after: Option<Micros>,
+}
+
+/// The decisions of one request, one a charge, in their order. Most requests make one charge, which needs no
+/// allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    decisions: SmallVec<[Decision; 1]>,
+    /// What some algorithms say beside a decision, by the place of the charge, in ascending order.
+    pub details: Vec<(usize, Detail)>,
+}
+
+impl Decisions {
+    /// No decisions yet, and room for some.
+    pub fn with_capacity(charges: usize) -> Self {
+        Self { decisions: SmallVec::with_capacity(charges), details: Vec::new() }
+    }
+
+    /// Adds the decision of the next charge.
+    pub fn push(&mut self, decision: Decision) {
+        self.decisions.push(decision);
+    }
+
+    /// What is said of a charge beside its decision.
+    pub fn detail(&self, place: usize) -> Option<&Detail> {
+        self.details.iter().find(|(of, _)| *of == place).map(|(_, detail)| detail)
+    }
+
+    /// The decisions, to be corrected.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [Decision] {
+        &mut self.decisions
+    }
+}
+
+impl Deref for Decisions {
+    type Target = [Decision];
+
+    fn deref(&self) -> &[Decision] {
+        &self.decisions
+    }
+}
+
+impl FromIterator<Decision> for Decisions {
+    fn from_iter<I: IntoIterator<Item = Decision>>(decisions: I) -> Self {
+        Self { decisions: decisions.into_iter().collect(), details: Vec::new() }
+    }
+}
+
+impl<'d> IntoIterator for &'d Decisions {
+    type Item = &'d Decision;
+    type IntoIter = std::slice::Iter<'d, Decision>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.decisions.iter()
+    }
+}
+
+impl IntoIterator for Decisions {
+    type Item = Decision;
+    type IntoIter = smallvec::IntoIter<[Decision; 1]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.decisions.into_iter()
+    }
 }
 
 impl Decision {

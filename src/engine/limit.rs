@@ -6,7 +6,7 @@ use super::descriptors::DescriptorRule;
 use super::form::Form;
 use super::identity::{Component, Source};
 use super::matching::Match;
-use super::numbers::{Aligned, Allowance};
+use super::numbers::{Aligned, Allowance, Numbers, NumbersError};
 use super::overrides::Overrides;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -37,8 +37,8 @@ pub struct Limit {
     pub on_store_error: StoreErrorPolicy,
     /// Whether a caller that names the limit may give the numbers of its call.
     pub per_call: bool,
-    /// How such numbers refill, as the limit's own do: in fixed windows that begin there, or evenly.
-    pub windows: Option<Aligned>,
+    /// How its tokens come back, those of calls with numbers of their own included.
+    pub algorithm: Algorithm,
     /// Other numbers for some ids.
     pub overrides: Overrides,
     /// What a rule of envoyproxy/ratelimit has beside the above; `None` for a limit of `limits.yaml`.
@@ -57,6 +57,30 @@ pub enum Cost {
     Header(HeaderName),
     /// What a query parameter says; 1 if the request has none.
     Query(String),
+}
+
+/// `algorithm:`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Tokens come back evenly.
+    #[default]
+    Gcra,
+    /// They come back with windows that begin there.
+    FixedWindow(Aligned),
+    /// Each comes back a period after it was taken.
+    SlidingLog,
+}
+
+impl Algorithm {
+    /// The same amounts under this algorithm, of numbers that refill evenly: those that a caller gives.
+    pub fn restyle(self, numbers: &Numbers) -> Result<Numbers, NumbersError> {
+        match self {
+            _ if numbers.count() == 0 => Ok(*numbers),
+            Self::Gcra => Ok(*numbers),
+            Self::FixedWindow(aligned) => Numbers::windows(numbers.burst(), numbers.count(), numbers.period(), aligned),
+            Self::SlidingLog => Numbers::sliding_log(numbers.count(), numbers.period()),
+        }
+    }
 }
 
 /// `mode:`
@@ -111,7 +135,7 @@ impl Limit {
             missing: Missing::Skip,
             on_store_error: StoreErrorPolicy::Allow,
             per_call: false,
-            windows: None,
+            algorithm: Algorithm::Gcra,
             overrides: Overrides::default(),
             rule: None,
         }

@@ -197,9 +197,9 @@ fn decide_by(found: &impl Found, charge: &Charge) -> (Decision, Change) {
             level => Change::Write(Meter { since: found.since(), level, token, refill }),
         }
     };
+    let capacity = numbers.capacity();
     match charge.mode {
         Mode::Spend | Mode::Check | Mode::SpendOnly => {
-            let capacity = numbers.capacity();
             if charge.cost > numbers.burst() {
                 return (answer(refused(charge.mode), level, None), Change::Keep);
             }
@@ -215,6 +215,14 @@ fn decide_by(found: &impl Found, charge: &Charge) -> (Decision, Change) {
             }
             let wait = found.time_for(level + wanted - capacity);
             (answer(refused(charge.mode), level, wait), Change::Keep)
+        }
+        Mode::SpendUpTo => {
+            let taken = charge.cost.saturating_mul(numbers.token()).min(capacity - level);
+            if taken == 0 {
+                let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
+                return (answer(outcome, level, Some(Micros(0))), Change::Keep);
+            }
+            (answer(Outcome::Allowed, level + taken, Some(Micros(0))), write(level + taken))
         }
         Mode::Refund => {
             let given = charge.cost.saturating_mul(numbers.token()).min(level);
@@ -255,7 +263,7 @@ mod tests {
     }
 
     fn charge(numbers: Numbers, cost: u64, mode: Mode) -> Charge {
-        Charge { bucket: Bucket { key: "L:k".into(), fingerprint: 1 }, numbers, cost, mode }
+        Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers, cost, mode)
     }
 
     fn apply(meter: &mut Option<Meter>, charge: &Charge, now: u64) -> Decision {

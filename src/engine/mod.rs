@@ -1,13 +1,14 @@
 //! Deciding, as a pure computation: no input, no output, no clock. Time is an argument.
 //!
-//! A request becomes charges ([`rules`]), a store applies [`meter::decide`] to each of them, and the decisions become a
-//! [`verdict`] and a [`reply`]. Nothing in here can wait or fail for a reason outside its arguments, so all of it is
+//! A request becomes charges ([`rules`]), a store applies [`meter::decide`] or [`content::decide`] to each of them, and the
+//! decisions become a [`verdict`] and a [`reply`]. Nothing in here can wait or fail for a reason outside its arguments, so all of it is
 //! tested in microseconds and replayed at will.
 
 pub mod address;
 pub mod calendar;
 pub mod charge;
 pub mod client_address;
+pub mod content;
 pub mod date;
 pub mod descriptors;
 pub mod domain;
@@ -21,6 +22,7 @@ pub mod identity;
 pub mod index;
 pub mod key;
 pub mod limit;
+pub mod log;
 pub mod matching;
 pub mod meter;
 pub mod named;
@@ -34,5 +36,6 @@ pub mod request;
 pub mod rules;
 pub mod settle;
 pub mod target;
+pub mod terms;
 pub mod verdict;
 mod window;

@@ -100,10 +100,10 @@ impl Rules {
                 return Err(wrong(Member::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
-            let windowed = limit.windows.zip(charge.numbers).map(|(aligned, numbers)| numbers.in_windows(aligned));
-            let windowed = windowed.transpose().map_err(|error| wrong(Member::Numbers, error.to_string()))?;
-            let windowed = windowed.map(|numbers| NamedCharge { numbers: Some(numbers), ..charge.clone() });
-            add(&mut plan, place, limit, windowed.as_ref().unwrap_or(charge), identified, mode, now);
+            let numbers = charge.numbers.map(|numbers| limit.algorithm.restyle(&numbers)).transpose();
+            let numbers = numbers.map_err(|error| wrong(Member::Numbers, error.to_string()))?;
+            let charge = NamedCharge { numbers, ..charge.clone() };
+            add(&mut plan, place, limit, &charge, identified, mode, now);
         }
         Ok(plan)
     }
@@ -280,6 +280,7 @@ mod tests {
 
     use super::super::fields::Fields;
     use super::super::fingerprint::Fingerprinter;
+    use super::super::limit::Algorithm;
     use super::super::numbers::Aligned;
     use super::super::overrides::{Origin, Override};
     use super::super::request::{Request, sample};
@@ -437,7 +438,8 @@ mod tests {
     /// limitd's `configOverride` inherits `fixed_window`.
     #[test]
     fn numbers_of_a_call_refill_as_those_of_the_limit() {
-        let open = Limit { per_call: true, windows: Some(Aligned::Clock), ..limit("Open", Vec::new()) };
+        let open =
+            Limit { per_call: true, algorithm: Algorithm::FixedWindow(Aligned::Clock), ..limit("Open", Vec::new()) };
         let rules = rules(vec![open]);
         let ask = |numbers: Numbers| {
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };

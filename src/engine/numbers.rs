@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD, Unit};
-use super::refill::{Refill, Windows};
+use super::refill::{Kind, Refill, Windows};
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
@@ -33,6 +33,9 @@ impl Micros {
 
 /// The largest integer below which a double holds every integer: what Redis' Lua can count with exactly.
 pub const EXACT: u64 = 1 << 53;
+
+/// The largest count of a sliding log: in Redis each entry takes some 130 bytes.
+pub const MOST_LOGGED: u64 = 10_000;
 
 /// The numbers of one window of a limit, checked and reduced.
 ///
@@ -99,6 +102,9 @@ pub enum NumbersError {
     /// More calendar windows than a decision may speak of.
     #[error("it takes more than {MOST_WINDOWS_AHEAD} windows of the calendar to fill the bucket")]
     TooManyWindows,
+    /// A sliding log has an entry for each token.
+    #[error("a sliding log keeps at most {MOST_LOGGED} entries")]
+    TooManyEntries,
 }
 
 impl Numbers {
@@ -151,17 +157,26 @@ impl Numbers {
         if numbers.windows_to_fill() <= MOST_WINDOWS_AHEAD { Ok(numbers) } else { Err(NumbersError::TooManyWindows) }
     }
 
-    /// The same numbers, refilled in fixed windows.
-    pub fn in_windows(&self, aligned: Aligned) -> Result<Self, NumbersError> {
-        if self.count == 0 { Ok(*self) } else { Self::windows(self.burst, self.count, self.period, aligned) }
-    }
-
     fn windowed(burst: u64, count: u64, period: u64, windows: Windows) -> Result<Self, NumbersError> {
         match (burst, count) {
             (0, _) => Err(NumbersError::Burst),
             (_, 0) => Err(NumbersError::Count),
             (EXACT.., _) | (_, EXACT..) => Err(NumbersError::TooLarge),
             _ => Ok(Self { burst, count, period, token: 1, refill: Refill::by(windows) }),
+        }
+    }
+
+    /// Numbers of a log that lets `count` tokens pass in any `period` nanoseconds.
+    pub fn sliding_log(count: u64, period: u64) -> Result<Self, NumbersError> {
+        match (count, period / 1_000) {
+            (0, _) => Err(NumbersError::Count),
+            (_, 0) if period == 0 => Err(NumbersError::Period),
+            _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
+            (_, EXACT..) => Err(NumbersError::TooLong),
+            (count, _) if count > MOST_LOGGED => Err(NumbersError::TooManyEntries),
+            (count, micros) => {
+                Ok(Self { burst: count, count, period, token: 1, refill: Refill::of(Kind::Log(micros)) })
+            }
         }
     }
 
@@ -238,6 +253,11 @@ impl Numbers {
     /// How long an empty bucket takes to be full, or how long a window is, in seconds, rounded up: the `w` of
     /// `RateLimit-Policy`. `None` if the bucket never refills, and for months and years, whose length is no constant.
     pub fn window_seconds(&self) -> Option<u64> {
+        match self.refill.kind() {
+            Kind::Level => {}
+            Kind::Log(period) | Kind::SlidingWindow(period) => return Some(Micros(period).ceil_seconds()),
+            Kind::Slots(_) | Kind::Queue(_) | Kind::Script => return None,
+        }
         match self.refill.windows() {
             None => self.time_for(self.capacity()).map(Micros::ceil_seconds),
             Some(Windows::First(period) | Windows::Clock(period)) => Some(Micros(period).ceil_seconds()),
@@ -256,6 +276,21 @@ impl Numbers {
     /// what is sent: no detour through format strings.
     pub fn describe(&self, text: &mut String) {
         let mut digits = itoa::Buffer::new();
+        let amount = match self.refill.kind() {
+            Kind::Level => None,
+            Kind::Log(_) | Kind::SlidingWindow(_) => Some(" in any "),
+            Kind::Slots(_) => Some(" at once"),
+            Kind::Queue(_) => Some(" waiting"),
+            Kind::Script => return text.push_str("what its script says"),
+        };
+        if let Some(words) = amount {
+            text.push_str(digits.format(self.burst));
+            text.push_str(words);
+            if self.period > 0 {
+                self.describe_period(text);
+            }
+            return;
+        }
         text.push_str("burst ");
         text.push_str(digits.format(self.burst));
         if self.count == 0 {
@@ -283,9 +318,13 @@ impl Numbers {
             Some(Windows::Clock(_)) => "clock window of ",
             Some(_) => "window of ",
         });
-        // The largest unit that holds the period exactly: 3h rather than 10800s, 90s rather than 1.5m.
+        self.describe_period(text);
+    }
+
+    /// Adds the period in the largest unit that holds it exactly: 3h rather than 10800s, 90s rather than 1.5m.
+    fn describe_period(&self, text: &mut String) {
         let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
-        text.push_str(digits.format(self.period / unit));
+        text.push_str(itoa::Buffer::new().format(self.period / unit));
         text.push_str(name);
     }
 }

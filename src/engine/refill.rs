@@ -1,4 +1,4 @@
-//! How a bucket refills: evenly, or in windows.
+//! How a bucket refills: evenly, in windows, or as its entries end one by one.
 
 use super::calendar::Calendar;
 use super::numbers::Micros;
@@ -6,8 +6,8 @@ use super::numbers::Micros;
 /// How a bucket refills, in one word: the memory store keeps it with each of its buckets, and with room for every kind a
 /// bucket would take a fifth more memory to look at.
 ///
-/// The top bit tells windows from a drain, the next two tell their kinds, and the rest is a drain, a period in
-/// microseconds or the number of a calendar. All of them are below 2^53.
+/// The top three bits tell the kinds, and the rest is a drain, a span in microseconds or the number of a calendar. All
+/// of them are below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refill(u64);
 
@@ -22,43 +22,108 @@ pub enum Windows {
     Calendar(Calendar),
 }
 
-const WINDOWS: u64 = 1 << 63;
-const CLOCK: u64 = 1 << 61;
-const CALENDAR: u64 = 1 << 62;
-const VALUE: u64 = CLOCK - 1;
+/// What a bucket counts, which decides what is kept of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A level that drains, or that windows make smaller: a [`super::meter::Meter`].
+    Level,
+    /// Entries of the last so many microseconds, each with its instant.
+    Log(u64),
+    /// Entries of two windows of so many microseconds, the older ones by their share of the last window's length.
+    SlidingWindow(u64),
+    /// Requests in flight, each for so many microseconds at most unless it is renewed.
+    Slots(u64),
+    /// What only a server keeps: entries of a queue, which are stale after so many microseconds, or never if that is 0.
+    Queue(u64),
+    /// Whatever a script of the user counts.
+    Script,
+}
+
+const KIND: u64 = 0b111 << 61;
+const EVEN: u64 = 0b000 << 61;
+const LOG: u64 = 0b001 << 61;
+const SLOTS: u64 = 0b010 << 61;
+const ELSEWHERE: u64 = 0b011 << 61;
+const FIRST: u64 = 0b100 << 61;
+const CLOCK: u64 = 0b101 << 61;
+const CALENDAR: u64 = 0b110 << 61;
+const SLIDING_WINDOW: u64 = 0b111 << 61;
+const VALUE: u64 = !KIND;
+
+/// Which of those that are kept elsewhere are scripts.
+const SCRIPT: u64 = VALUE;
 
 impl Refill {
     /// So many levels every microsecond; 0 is never.
     pub const fn evenly(drain: u64) -> Self {
-        Self(drain & VALUE)
+        Self(EVEN | (drain & VALUE))
     }
 
     /// A number of tokens at the beginning of each window.
     pub const fn by(windows: Windows) -> Self {
         match windows {
-            Windows::First(period) => Self(WINDOWS | (period & VALUE)),
-            Windows::Clock(period) => Self(WINDOWS | CLOCK | (period & VALUE)),
-            Windows::Calendar(calendar) => Self(WINDOWS | CALENDAR | calendar.code()),
+            Windows::First(period) => Self(FIRST | (period & VALUE)),
+            Windows::Clock(period) => Self(CLOCK | (period & VALUE)),
+            Windows::Calendar(calendar) => Self(CALENDAR | calendar.code()),
         }
     }
 
-    /// Levels that leave the bucket every microsecond; 0 if it never refills, or in windows.
+    /// As the entries of such a bucket end. A level has none: it is evenly again that never refills.
+    pub const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Level => Self(EVEN),
+            Kind::Log(period) => Self(LOG | (period & VALUE)),
+            Kind::SlidingWindow(period) => Self(SLIDING_WINDOW | (period & VALUE)),
+            Kind::Slots(lease) => Self(SLOTS | (lease & VALUE)),
+            Kind::Queue(stale) => Self(ELSEWHERE | (stale & VALUE)),
+            Kind::Script => Self(ELSEWHERE | SCRIPT),
+        }
+    }
+
+    /// Levels that leave the bucket every microsecond; 0 if it never refills, or not evenly.
     pub const fn drain(self) -> u64 {
-        if self.0 & WINDOWS == 0 { self.0 } else { 0 }
+        if self.0 & KIND == EVEN { self.0 } else { 0 }
+    }
+
+    /// What the bucket counts.
+    #[inline]
+    pub const fn kind(self) -> Kind {
+        let value = self.0 & VALUE;
+        match self.0 & KIND {
+            LOG => Kind::Log(value),
+            SLIDING_WINDOW => Kind::SlidingWindow(value),
+            SLOTS => Kind::Slots(value),
+            ELSEWHERE if value == SCRIPT => Kind::Script,
+            ELSEWHERE => Kind::Queue(value),
+            _ => Kind::Level,
+        }
     }
 
     /// The windows, if it refills in windows.
     #[inline]
     pub const fn windows(self) -> Option<Windows> {
-        if self.0 & WINDOWS == 0 {
-            return None;
-        }
         let value = self.0 & VALUE;
-        Some(match (self.0 & CALENDAR, self.0 & CLOCK) {
-            (0, 0) => Windows::First(value),
-            (0, _) => Windows::Clock(value),
-            _ => Windows::Calendar(Calendar::from_code(value)),
-        })
+        match self.0 & KIND {
+            FIRST => Some(Windows::First(value)),
+            CLOCK => Some(Windows::Clock(value)),
+            CALENDAR => Some(Windows::Calendar(Calendar::from_code(value))),
+            _ => None,
+        }
+    }
+}
+
+impl Kind {
+    /// What tells the key of such a bucket from that of the same limit with another algorithm, whose state it could not
+    /// read. Levels carry over from one to the other and have no mark.
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Self::Level => "",
+            Self::Log(_) => "#log",
+            Self::SlidingWindow(_) => "#sliding",
+            Self::Slots(_) => "#slots",
+            Self::Queue(_) => "#queue",
+            Self::Script => "#script",
+        }
     }
 }
 

@@ -348,12 +348,12 @@ mod tests {
                 seconds => Numbers::new(burst, burst.min(1_000), seconds * 1_000_000_000).unwrap(),
             };
             let bucket = Bucket { key: String::new(), fingerprint: u128::from(limit) };
-            plan.charges.push(Charge { bucket, numbers, cost: 1, mode: Mode::Spend });
+            plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
             plan.origins.push(Planned { limit, window, enforced: true });
             let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
             decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
         }
-        Verdict::decided(&plan, &decisions)
+        Verdict::decided(&plan, &decisions.into_iter().collect())
     }
 
     /// A structured list, read by an independent parser: member by member the name and its parameters.

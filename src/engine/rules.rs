@@ -15,6 +15,7 @@ use super::limit::{Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
 use super::matching::{DescriptorMatch, Mismatch};
 use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
+use super::refill::Kind;
 use super::request::Request;
 
 /// The name of the limit that stands for those which requests carry with them. No file can name one so.
@@ -310,26 +311,36 @@ impl Rules {
 pub fn add_windows(
     plan: &mut Plan,
     windows: &Arc<[Numbers]>,
-    bucket: Bucket,
+    mut bucket: Bucket,
     cost: u64,
     mode: Mode,
     origin: impl Fn(u32) -> Planned,
 ) {
     let Some((first, others)) = windows.split_first() else { return };
+    let kind = first.refill().kind();
+    if kind != Kind::Level {
+        // What the algorithms keep of a bucket differs, and one cannot read what another has written.
+        bucket.key.push_str(kind.mark());
+        bucket.fingerprint = kind
+            .mark()
+            .bytes()
+            .fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
+    }
     let plain = (!others.is_empty()).then(|| bucket.clone());
-    plan.charges.push(Charge { bucket, numbers: *first, cost, mode });
+    plan.charges.push(Charge::new(bucket, *first, cost, mode));
     plan.origins.push(origin(0));
     let Some(plain) = plain else { return };
     for (window, numbers) in (1..).zip(others) {
         let mut bucket = plain.clone();
         let _ = write!(bucket.key, "#{window}");
         bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
-        plan.charges.push(Charge { bucket, numbers: *numbers, cost, mode });
+        plan.charges.push(Charge::new(bucket, *numbers, cost, mode));
         plan.origins.push(origin(window));
     }
 }
 
-/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio).
+/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio; it is odd, so
+/// that no two buckets become one).
 const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
 fn readable(id: &[Option<std::borrow::Cow<'_, str>>]) -> String {

@@ -1,8 +1,9 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
-use super::charge::{Decision, Outcome};
+use super::charge::{Decision, Decisions, Outcome};
 use super::numbers::{Micros, Numbers};
 use super::rules::{Plan, Planned, Refused, RefusedReason};
+use super::terms::Detail;
 
 /// The answer of one window of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct Verdict {
     pub binding: Option<usize>,
     /// Limits that the store gave no answer for, and what became of the request by each.
     pub unanswered: Vec<Unanswered>,
+    /// What some limits say beside their answers, by the index of the limit.
+    pub details: Vec<(u32, Detail)>,
 }
 
 /// A limit that the store gave no answer for.
@@ -71,13 +74,16 @@ pub struct Unanswered {
 
 impl Verdict {
     /// The verdict when the store decided the charges of a plan.
-    pub fn decided(plan: &Plan, decisions: &[Decision]) -> Self {
+    pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
+        let limit = |place: usize| plan.origins.get(place).map(|origin| origin.limit);
+        let details = decisions.details.iter().filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
+        let details = details.collect();
         let answers = plan.origins.iter().zip(&plan.charges).zip(decisions).map(|((origin, charge), decision)| {
             let Planned { limit, window, enforced } = *origin;
             let (numbers, fingerprint) = (Some(charge.numbers), Some(charge.bucket.fingerprint));
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
-        Self::of(&plan.refused, answers.collect())
+        Self { details, ..Self::of(&plan.refused, answers.collect()) }
     }
 
     /// The verdict when a limit of the plan refuses without asking the store: nothing is charged.
@@ -111,7 +117,7 @@ impl Verdict {
         let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
         let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
         let standing = if denied { Standing::Denied } else { Standing::Allowed };
-        Self { standing, answers, binding, unanswered: Vec::new() }
+        Self { standing, answers, binding, unanswered: Vec::new(), details: Vec::new() }
     }
 
     /// Whether the request passes.

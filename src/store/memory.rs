@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 
+use contents::Contents;
 use parking_lot::{Mutex, MutexGuard};
-use smallvec::smallvec;
 use table::Table;
 
-use super::{Batch, Decisions, StoreError};
-use crate::engine::charge::Charge;
+use super::{Batch, StoreError};
+use crate::engine::charge::{Charge, Decisions};
+use crate::engine::content::{self, Content, Edit, NeedsServer};
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
-use crate::engine::settle::{has_duplicate, settle};
+use crate::engine::settle::{Tried, has_duplicate, settle};
 
+mod contents;
 mod table;
 
 /// The default bound on the buckets that are held.
@@ -35,11 +37,20 @@ pub struct MemoryStore {
     keys_per_shard: usize,
     /// The buckets that new ids share when their shard is at its bound, by `<short>#<window>`: one a window of a limit.
     /// Locked after any shard.
-    shared: Mutex<HashMap<String, Meter>>,
+    shared: Mutex<Shared>,
+}
+
+/// The buckets of those who find no room for one of their own.
+#[derive(Default)]
+struct Shared {
+    meters: HashMap<String, Meter>,
+    contents: HashMap<String, Content>,
 }
 
 struct Shard {
     table: Table,
+    /// The buckets that are more than a meter. They count towards the same bound.
+    contents: Contents,
     evicted: u64,
     overflowed: u64,
 }
@@ -72,14 +83,16 @@ impl MemoryStore {
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let now = batch.now;
-        if let [charge] = batch.charges {
+        if let [charge] = batch.charges
+            && charge.is_metered()
+        {
             let mut shard = self.shards[self.shard(charge)].lock();
             let place = shard.place(charge, now, self.keys_per_shard);
             let mut shared = (place == Place::Shared).then(|| self.shared.lock());
             let meter = read(shared.as_deref(), place, charge);
             let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
             apply(&mut shard, shared.as_deref_mut(), place, charge, change);
-            return Ok(smallvec![decision]);
+            return Ok(std::iter::once(decision).collect());
         }
         self.decide_together(batch, now)
     }
@@ -104,27 +117,55 @@ impl MemoryStore {
             places.push(place);
         }
         let mut shared = places.contains(&Place::Shared).then(|| self.shared.lock());
+        let effective_from = batch.effective_from;
         let mut changes = Vec::with_capacity(batch.charges.len());
+        let content = |place: usize, charge: &Charge| match places[place] {
+            Place::Shared => shared.as_deref()?.contents.get(&shared_key(charge)),
+            _ => shards[guard(charge)].contents.get(filed(charge)),
+        };
         let decisions = settle(
             batch.charges,
-            now,
-            batch.effective_from,
-            |place, charge| read(shared.as_deref(), places[place], charge),
+            |place, charge| {
+                if charge.is_metered() {
+                    let meter = read(shared.as_deref(), places[place], charge);
+                    let (decision, change) = meter::decide(meter.as_ref(), charge, now, effective_from);
+                    let change = (change != Change::Keep).then_some(Write::Meter(change));
+                    return Ok(Tried { decision, detail: None, change, counts_denied: false });
+                }
+                let tried = content::decide(content(place, charge), charge, now, effective_from)?;
+                let content::Tried { decision, detail, edit, counts_denied } = tried;
+                let change = (edit != Edit::Keep).then_some(Write::Content(edit));
+                Ok(Tried { decision, detail, change, counts_denied })
+            },
+            |place, charge| {
+                if charge.is_metered() {
+                    let meter = read(shared.as_deref(), places[place], charge);
+                    return Ok(meter::standing(meter.as_ref(), charge, now, effective_from));
+                }
+                content::standing(content(place, charge), charge, now, effective_from)
+            },
             |place, change| changes.push((place, change)),
         );
+        let decisions = decisions.map_err(|error: NeedsServer| StoreError::Refused(error.to_string()))?;
         for (place, change) in changes {
             let charge = &batch.charges[place];
-            apply(&mut shards[guard(charge)], shared.as_deref_mut(), places[place], charge, change);
+            let shard = &mut shards[guard(charge)];
+            match change {
+                Write::Meter(change) => apply(shard, shared.as_deref_mut(), places[place], charge, change),
+                Write::Content(edit) => edit_content(shard, shared.as_deref_mut(), places[place], charge, &edit, now),
+            }
         }
-        Ok(decisions.into())
+        Ok(decisions)
     }
 
     /// What the table holds; locks one shard after the other.
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage { keys: self.shared.lock().len() as u64, ..Usage::default() };
+        let shared = self.shared.lock();
+        let mut usage = Usage { keys: (shared.meters.len() + shared.contents.len()) as u64, ..Usage::default() };
+        drop(shared);
         for shard in &self.shards {
             let shard = shard.lock();
-            usage.keys += shard.table.len() as u64;
+            usage.keys += shard.len() as u64;
             usage.evicted += shard.evicted;
             usage.overflowed += shard.overflowed;
         }
@@ -145,11 +186,19 @@ const fn filed(charge: &Charge) -> u64 {
     charge.bucket.fingerprint as u64
 }
 
+/// What is to be written of a charge.
+enum Write {
+    Meter(Change),
+    Content(Edit),
+}
+
 /// Where a charge's bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Under its own fingerprint, in this slot, with this meter.
     Held(usize, Meter),
+    /// Under its own fingerprint, among those that are more than a meter.
+    Content,
     /// To be put there; there is room.
     New,
     /// In the limit's shared bucket: the bucket is new and there is no room.
@@ -157,21 +206,30 @@ enum Place {
 }
 
 impl Shard {
-    const fn new(bound: usize) -> Self {
-        Self { table: Table::new(bound), evicted: 0, overflowed: 0 }
+    fn new(bound: usize) -> Self {
+        Self { table: Table::new(bound), contents: Contents::new(bound), evicted: 0, overflowed: 0 }
+    }
+
+    /// Buckets held.
+    fn len(&self) -> usize {
+        self.table.len() + self.contents.len()
     }
 
     #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
-        if let Some((slot, meter)) = self.table.find(filed(charge)) {
-            return Place::Held(slot, meter);
+        if charge.is_metered() {
+            if let Some((slot, meter)) = self.table.find(filed(charge)) {
+                return Place::Held(slot, meter);
+            }
+        } else if self.contents.get(filed(charge)).is_some() {
+            return Place::Content;
         }
-        if self.table.len() >= bound {
+        if self.len() >= bound {
             // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and
             // an attacker would only have to send enough new ids to be rid of a denial.
-            self.evicted += self.table.sweep(now, FULL_SWEEP);
+            self.evicted += self.table.sweep(now, FULL_SWEEP) + self.contents.sweep(now, FULL_SWEEP);
         }
-        if self.table.len() < bound {
+        if self.len() < bound {
             return Place::New;
         }
         self.overflowed += 1;
@@ -180,25 +238,19 @@ impl Shard {
 }
 
 #[inline]
-fn read(shared: Option<&HashMap<String, Meter>>, place: Place, charge: &Charge) -> Option<Meter> {
+fn read(shared: Option<&Shared>, place: Place, charge: &Charge) -> Option<Meter> {
     match place {
         Place::Held(_, meter) => Some(meter),
-        Place::New => None,
-        Place::Shared => shared?.get(&shared_key(charge)).copied(),
+        Place::New | Place::Content => None,
+        Place::Shared => shared?.meters.get(&shared_key(charge)).copied(),
     }
 }
 
 #[inline]
-fn apply(
-    shard: &mut Shard,
-    shared: Option<&mut HashMap<String, Meter>>,
-    place: Place,
-    charge: &Charge,
-    change: Change,
-) {
+fn apply(shard: &mut Shard, shared: Option<&mut Shared>, place: Place, charge: &Charge, change: Change) {
     let fingerprint = filed(charge);
     match (place, change, shared) {
-        (_, Change::Keep, _) | (Place::Shared, _, None) => {}
+        (_, Change::Keep, _) | (Place::Shared, _, None) | (Place::Content, ..) => {}
         (Place::Held(slot, _), Change::Write(meter), _) => shard.table.update(slot, fingerprint, meter),
         (Place::New, Change::Write(meter), _) => {
             if shard.table.insert(fingerprint, meter) {
@@ -208,11 +260,36 @@ fn apply(
         (Place::Held(..) | Place::New, Change::Clear, _) => shard.table.remove(fingerprint),
         (Place::Shared, Change::Write(meter), Some(shared)) => {
             // Limits that a reload removed leave their bucket here until it is full.
-            shared.retain(|_, other| !other.is_full(meter.since));
-            shared.insert(shared_key(charge), meter);
+            shared.meters.retain(|_, other| !other.is_full(meter.since));
+            shared.meters.insert(shared_key(charge), meter);
         }
         (Place::Shared, Change::Clear, Some(shared)) => {
-            shared.remove(&shared_key(charge));
+            shared.meters.remove(&shared_key(charge));
+        }
+    }
+}
+
+fn edit_content(
+    shard: &mut Shard,
+    shared: Option<&mut Shared>,
+    place: Place,
+    charge: &Charge,
+    edit: &Edit,
+    now: Micros,
+) {
+    match (place, shared) {
+        (Place::Shared, None) => {}
+        (Place::Shared, Some(shared)) => {
+            shared.contents.retain(|_, other| !other.has_ended(now));
+            let key = shared_key(charge);
+            if let Some(content) = Content::apply(shared.contents.remove(&key), edit) {
+                shared.contents.insert(key, content);
+            }
+        }
+        (Place::Held(..) | Place::New | Place::Content, _) => {
+            if shard.contents.apply(filed(charge), edit) {
+                shard.evicted += shard.contents.sweep(now, SWEEP);
+            }
         }
     }
 }
@@ -260,7 +337,7 @@ mod tests {
 
     fn charge(limit: &str, id: u32, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
         let bucket = opaque(limit, &id.to_string(), &Fingerprinter::new((1, 2)));
-        Charge { bucket, numbers, cost, mode }
+        Charge::new(bucket, numbers, cost, mode)
     }
 
     fn decide(store: &Timed, charges: &[Charge]) -> Decisions {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use smallvec::SmallVec;
-
-use crate::engine::charge::{Charge, Decision};
+use crate::engine::charge::{Charge, Decisions};
 use crate::engine::numbers::Micros;
 
 pub mod memory;
@@ -22,9 +20,6 @@ pub struct Batch<'a> {
     /// The time on this machine, read once a request: what the memory store decides by. Redis has a clock of its own.
     pub now: Micros,
 }
-
-/// One decision a charge, in their order. Most requests make one charge, which needs no allocation.
-pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// Why a store gave no answer. What a request gets instead is its limits' `on_store_error`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

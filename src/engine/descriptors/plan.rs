@@ -126,7 +126,7 @@ impl Rules {
             key.push(entry.value);
         }
         let fingerprint = key.fingerprint();
-        plan.charges.push(Charge { bucket: key.bucket(fingerprint), numbers, cost: 1, mode: Mode::Spend });
+        plan.charges.push(Charge::new(key.bucket(fingerprint), numbers, 1, Mode::Spend));
         plan.origins.push(Planned { limit: place, window: 0, enforced });
         plan
     }

@@ -15,8 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Shared;
 use super::script::Requests;
+use crate::engine::charge::Decisions;
 use crate::engine::numbers::Micros;
-use crate::store::{Batch, Decisions, StoreError};
+use crate::store::{Batch, StoreError};
 
 /// Charges of one call. The server does nothing else in the meantime: some 0.3 ms for as many buckets. With 64 requests
 /// a call's own cost is down to 0.3 us each, and twice as many would save half of that.

@@ -21,11 +21,13 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Clock, Decisions, StoreError};
+use super::{Batch, Clock, StoreError};
+use crate::engine::charge::Decisions;
 use crate::engine::numbers::EXACT;
 use crate::engine::settle::has_duplicate;
 
 mod calls;
+mod detail;
 mod options;
 mod owner;
 mod script;
@@ -117,7 +119,7 @@ impl RedisStore {
     /// charged.
     pub async fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         if batch.charges.is_empty() {
-            return Ok(Decisions::new());
+            return Ok(Decisions::default());
         }
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);

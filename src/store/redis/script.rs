@@ -1,30 +1,50 @@
 //! The call of the script: its keys, its arguments, its reply.
 //!
-//! The script is `lua/gcra.lua` with the windows of `lua/fixed_window.lua` in it. Each file runs alone as well.
+//! The script is `lua/decide.lua` with the algorithms in it that it includes. Each of their files runs alone as well.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
 
-use super::describe;
-use crate::engine::charge::{Charge, Decision, Mode, Outcome};
+use super::{describe, detail};
+use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
-use crate::engine::refill::Windows;
-use crate::store::Decisions;
+use crate::engine::refill::{Kind, Windows};
 
-const GCRA: &str = include_str!("../../../lua/gcra.lua");
-const FIXED_WINDOW: &str = include_str!("../../../lua/fixed_window.lua");
+/// The script, and the files that it includes.
+const DECIDE: &str = include_str!("../../../lua/decide.lua");
+const FILES: [(&str, &str); 3] = [
+    ("gcra.lua", include_str!("../../../lua/gcra.lua")),
+    ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
+    ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
+];
 
-/// The line of `gcra.lua` that the windows replace, and where they begin and end in `fixed_window.lua`.
-const NO_WINDOWS: &str = "local fixed_windows = nil\n";
-const ALONE: &str = "-- Alone";
+static SOURCE: LazyLock<String> = LazyLock::new(assembled);
 
-static SOURCE: LazyLock<String> = LazyLock::new(|| {
-    // What is said of how to call the file alone need not go to the server.
-    let code = FIXED_WINDOW.find("local function fixed_windows()").map_or("", |start| &FIXED_WINDOW[start..]);
-    let windows = code.find(ALONE).map_or(code, |end| &code[..end]);
-    GCRA.replacen(NO_WINDOWS, windows, 1)
-});
+/// The script with what it includes. Comments need not go to the server.
+fn assembled() -> String {
+    let mut source = String::with_capacity(32 * 1024);
+    for line in DECIDE.lines() {
+        match line.trim_start().strip_prefix("-- include ") {
+            Some(name) => {
+                let file = FILES.iter().find(|(file, _)| *file == name).map_or("", |(_, text)| text);
+                let shared =
+                    file.lines().skip_while(|line| *line != "-- Shared").take_while(|line| *line != "-- Alone");
+                shared.for_each(|line| push_code(&mut source, line));
+            }
+            None => push_code(&mut source, line),
+        }
+    }
+    source
+}
+
+fn push_code(source: &mut String, line: &str) {
+    let code = line.trim_start();
+    if !code.is_empty() && !code.starts_with("--") {
+        source.push_str(code);
+        source.push('\n');
+    }
+}
 
 /// The SHA-1 under which a server keeps the script. Computed once: hashing the source takes longer than a decision.
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
@@ -39,7 +59,7 @@ const KEY_PREFIX: &str = "weir:{0}:";
 const BYTES_PER_CALL: usize = 128;
 
 /// Four numbers of at most 20 digits, the longest mode, and a blank after each.
-const LONGEST_WORDS: usize = 4 * 21 + "spend_only".len() + 1;
+const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to".len() + 1;
 
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +111,8 @@ impl Texts {
 impl Requests {
     /// Adds a request with these charges, which asks at `now` by the clock of this machine.
     pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
-        for (place, Charge { bucket, numbers, cost, mode }) in charges.iter().enumerate() {
+        for (place, charge) in charges.iter().enumerate() {
+            let Charge { bucket, numbers, cost, mode, .. } = charge;
             self.keys.text.push_str(KEY_PREFIX);
             self.keys.text.push_str(&bucket.key);
             self.keys.end();
@@ -100,11 +121,7 @@ impl Requests {
                 words.push(' ');
             }
             push_number(words, numbers.burst(), ' ');
-            push_number(words, numbers.written().0, ' ');
-            match numbers.refill().windows() {
-                None => push_number(words, numbers.drain(), ' '),
-                Some(windows) => push_windows(words, numbers, windows, now),
-            }
+            push_numbers(words, charge, now);
             push_number(words, *cost, ' ');
             words.push_str(word(*mode));
             self.bursts.push(numbers.burst());
@@ -158,6 +175,11 @@ impl Requests {
         let Value::Array(values) = value else {
             return Err(format!("the script's reply is no array but {value:?}"));
         };
+        let mut values = values;
+        let said = match values.pop_if(|value| matches!(value, Value::Array(_))) {
+            Some(Value::Array(said)) => said,
+            _ => Vec::new(),
+        };
         let (length, mut values) = (values.len(), values.into_iter().peekable());
         let short = || format!("the script's reply has {length} values for {} charges", self.charges());
         let corrupt = number(&values.next().ok_or_else(short)?)?;
@@ -182,13 +204,55 @@ impl Requests {
             });
             answers.push(Ok(decisions.collect::<Result<_, String>>()?));
         }
-        if values.next().is_some() { Err(short()) } else { Ok(Reply { answers, corrupt }) }
+        if values.next().is_some() {
+            return Err(short());
+        }
+        self.add_details(said, &mut answers)?;
+        Ok(Reply { answers, corrupt })
+    }
+}
+
+impl Requests {
+    /// Hands each request what algorithms have said of its charges, which are numbered through the call.
+    fn add_details(&self, said: Vec<Value>, answers: &mut [Result<Decisions, String>]) -> Result<(), String> {
+        let mut said = said.into_iter();
+        while let (Some(charge), Some(detail)) = (said.next(), said.next()) {
+            let (mut place, mut request) = (number(&charge)?, 0);
+            while let Some(count) = self.counts.get(request).filter(|count| place >= **count as u64) {
+                place -= *count as u64;
+                request += 1;
+            }
+            if let (Some(Ok(answer)), Ok(place)) = (answers.get_mut(request), usize::try_from(place)) {
+                answer.details.push((place, detail::read(detail)?));
+            }
+        }
+        Ok(())
     }
 }
 
 fn push_number(words: &mut String, number: u64, end: char) {
     words.push_str(itoa::Buffer::new().format(number));
     words.push(end);
+}
+
+/// The two words that say how the tokens of a charge come back.
+fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
+    let numbers = &charge.numbers;
+    match numbers.refill().kind() {
+        Kind::Level => {
+            push_number(words, numbers.written().0, ' ');
+            match numbers.refill().windows() {
+                Some(windows) => push_windows(words, numbers, windows, now),
+                None => push_number(words, numbers.drain(), ' '),
+            }
+        }
+        Kind::Log(period) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("sliding_log:");
+            push_number(words, period, ' ');
+        }
+        Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
+    }
 }
 
 /// The windows as the script reads them. Those of a calendar around `now` are sent along: the server knows no time zone,
@@ -225,7 +289,7 @@ fn longest_words(numbers: &Numbers) -> usize {
             let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
             calendar.name().len() + 1 + 21 * windows
         }
-        _ => "first:".len(),
+        _ => "sliding_window:".len(),
     };
     LONGEST_WORDS + calendar
 }
@@ -235,6 +299,7 @@ const fn word(mode: Mode) -> &'static str {
         Mode::Spend => "spend",
         Mode::Check => "check",
         Mode::SpendOnly => "spend_only",
+        Mode::SpendUpTo => "spend_up_to",
         Mode::Refund => "refund",
         Mode::Reset => "reset",
     }
@@ -271,7 +336,7 @@ mod tests {
 
     fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
         let numbers = Numbers::new(20, 20, 1_000_000_000).unwrap();
-        Charge { bucket: Bucket { key: key.into(), fingerprint: 1 }, numbers, cost, mode }
+        Charge::new(Bucket { key: key.into(), fingerprint: 1 }, numbers, cost, mode)
     }
 
     fn requests(requests: &[&[Charge]]) -> Requests {

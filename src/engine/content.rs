@@ -1,0 +1,112 @@
+//! Buckets that are more than a meter: what is kept of them, and what a charge makes of it.
+//!
+//! A meter has one size and is copied; what is here grows with what it counts, so the memory store keeps it apart.
+
+use super::charge::{Charge, Decision, Mode, Outcome};
+use super::log::{self, Log, LogEdit};
+use super::numbers::Micros;
+use super::refill::Kind;
+use super::terms::Detail;
+
+/// What is kept of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The instants of what was taken.
+    Log(Log),
+}
+
+/// What a charge makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Nothing: a denial, a check, a cost of 0.
+    Keep,
+    /// Of a log.
+    Log(LogEdit),
+}
+
+/// A charge, decided against a bucket.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// How it came out.
+    pub decision: Decision,
+    /// What the algorithm says beside that.
+    pub detail: Option<Detail>,
+    /// What is to be done with the bucket if no charge of the request is denied.
+    pub edit: Edit,
+    /// Whether that is done even then: the algorithm counts what it refuses.
+    pub counts_denied: bool,
+}
+
+/// Why a store in memory cannot decide a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("queues and scripts need Redis")]
+pub struct NeedsServer;
+
+/// Decides one charge against one bucket at `now`. `content` is what is stored, or `None` for a full bucket; what
+/// another algorithm has left there counts as none.
+///
+/// `effective_from` is when the numbers took effect, as for [`super::meter::decide`].
+pub fn decide(
+    content: Option<&Content>,
+    charge: &Charge,
+    now: Micros,
+    _effective_from: Micros,
+) -> Result<Tried, NeedsServer> {
+    match charge.numbers.refill().kind() {
+        Kind::Log(period) => {
+            let (decision, edit) = log::decide(content.map(|Content::Log(log)| log), charge, period, now);
+            Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Log), counts_denied: false })
+        }
+        Kind::Level | Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+    }
+}
+
+/// Where a bucket stands without the charge: what members of a denied request report, as nothing was taken from them.
+pub fn standing(
+    content: Option<&Content>,
+    charge: &Charge,
+    now: Micros,
+    effective_from: Micros,
+) -> Result<Decision, NeedsServer> {
+    let nothing = Charge { cost: 0, mode: Mode::Check, ..charge.clone() };
+    let tried = decide(content, &nothing, now, effective_from)?;
+    Ok(Decision { outcome: Outcome::Unchanged, ..tried.decision })
+}
+
+impl Content {
+    /// Does what a charge has decided; what is left is `None` where that is a full bucket.
+    pub fn apply(content: Option<Self>, edit: &Edit) -> Option<Self> {
+        match edit {
+            Edit::Keep => content,
+            Edit::Log(edit) => {
+                let mut log = match content {
+                    Some(Self::Log(log)) => log,
+                    _ => Log::default(),
+                };
+                log.apply(edit);
+                (log.len() > 0).then_some(Self::Log(log))
+            }
+        }
+    }
+
+    /// Whether it says no more at `now` than a full bucket does.
+    pub fn has_ended(&self, now: Micros) -> bool {
+        match self {
+            Self::Log(log) => log.ends() <= now,
+        }
+    }
+
+    /// The entries that take memory, at least 1.
+    pub fn entries(&self) -> usize {
+        match self {
+            Self::Log(log) => log.len(),
+        }
+    }
+
+    /// Takes less memory, if it can: by one entry, so that nothing passes that would not have passed before.
+    pub fn shrink(&mut self) {
+        match self {
+            Self::Log(log) => log.merge_oldest(),
+        }
+    }
+}
