@@ -18,7 +18,6 @@
 
 use std::fmt::Write;
 use std::hint::black_box;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -27,9 +26,14 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::numbers::{Micros, Numbers};
+use weir::store::Batch;
 use weir::store::memory::MemoryStore;
-use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock};
+use weir::store::redis::RedisStore;
+
+#[path = "server.rs"]
+mod server;
+
+use server::{Server, processor_time};
 
 /// The target for a million buckets, in MiB.
 const MEMORY_TARGET: u64 = 64;
@@ -73,21 +77,9 @@ fn resident_kib() -> u64 {
 
 /// Prints the processor time a decision in Redis, of this process and of a server of its own, by how many ask at once.
 fn report_redis(decisions: u32) {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("redis");
-    let mut command = Command::new("redis-server");
-    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-    let server = command.current_dir(&directory).stdout(Stdio::null()).spawn().expect("redis-server is installed");
-    let server = Server(server);
+    let server = Server::start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::own()) };
-    let target = RedisOptions { url: format!("redis+unix://{}", socket.display()), ..options }.target().unwrap();
-    let store = runtime.block_on(async { RedisStore::connect(&target) });
-    let begun = Instant::now();
-    while !store.status().connected {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.status());
-        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-    }
+    let store = server.connect(&runtime);
     eprintln!("decisions in Redis, processor time in us     here  server");
     let once = Numbers::fixed(1).unwrap();
     for (name, keys, numbers) in [
@@ -99,7 +91,7 @@ fn report_redis(decisions: u32) {
         for tasks in [1, 8, 64] {
             // The first run fills the buckets and is not counted.
             runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions.min(100_000)));
-            let pids = ["self".to_owned(), server.0.id().to_string()];
+            let pids = ["self".to_owned(), server.pid()];
             let before = pids.each_ref().map(|pid| processor_time(pid));
             runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions));
             let [here, there] =
@@ -108,16 +100,6 @@ fn report_redis(decisions: u32) {
         }
     }
     eprintln!();
-}
-
-/// A process that ends with this.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Makes `decisions` decisions on buckets below `keys`, by so many tasks, each of which asks again once it is answered.
@@ -136,16 +118,6 @@ async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, num
         });
     }
     asking.join_all().await;
-}
-
-/// What the threads of a process have spent on a processor, in microseconds.
-fn processor_time(pid: &str) -> f64 {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let spent = |thread: std::io::Result<std::fs::DirEntry>| -> f64 {
-        let text = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
-        text.split(' ').next().unwrap().parse().unwrap()
-    };
-    threads.map(spent).sum::<f64>() / 1_000.0
 }
 
 /// One charge on a bucket that is held and has enough left: a read and a write.

@@ -1,7 +1,12 @@
 //! All or nothing: the charges of one request, decided together.
 
+use smallvec::SmallVec;
+
 use super::charge::{Charge, Decision, Decisions, Outcome};
 use super::terms::Detail;
+
+/// As many as most requests with several charges have: their lists need no allocation.
+pub const FEW: usize = 4;
 
 /// A charge, decided against its bucket.
 pub struct Tried<C> {
@@ -15,8 +20,15 @@ pub struct Tried<C> {
     pub counts_denied: bool,
 }
 
-/// Decides `charges` together. `decide` decides one of them, `standing` tells where its bucket is without it, and `write`
-/// gets what is to be written of each.
+/// Charges, decided together.
+pub struct Settled<C> {
+    /// One a charge, in their order.
+    pub decisions: Decisions,
+    /// What is to be written, by the place of the charge.
+    pub changes: SmallVec<[(usize, C); FEW]>,
+}
+
+/// Decides `charges` together. `decide` decides one of them, and `standing` tells where its bucket is without it.
 ///
 /// If any charge denies, nothing is written but what counts denials, and each of the others reports where its bucket
 /// stands without the charge.
@@ -24,18 +36,20 @@ pub fn settle<C, E>(
     charges: &[Charge],
     decide: impl Fn(usize, &Charge) -> Result<Tried<C>, E>,
     standing: impl Fn(usize, &Charge) -> Result<Decision, E>,
-    mut write: impl FnMut(usize, C),
-) -> Result<Decisions, E> {
-    let mut changes = Vec::with_capacity(charges.len());
+) -> Result<Settled<C>, E> {
+    let mut changes = SmallVec::new();
+    // Changes that are written even if the request is denied.
+    let mut counting = SmallVec::<[usize; FEW]>::new();
     let mut decisions = Decisions::with_capacity(charges.len());
     for (place, charge) in charges.iter().enumerate() {
         let tried = decide(place, charge)?;
         decisions.push(tried.decision);
         decisions.details.extend(tried.detail.map(|detail| (place, detail)));
-        changes.push((tried.change, tried.counts_denied));
+        changes.extend(tried.change.map(|change| (place, change)));
+        counting.extend(tried.counts_denied.then_some(place));
     }
-    let denied = decisions.iter().any(Decision::is_denied);
-    if denied {
+    if decisions.iter().any(Decision::is_denied) {
+        changes.retain(|(place, _)| counting.contains(place));
         let allowed = |decision: &Decision| decision.outcome == Outcome::Allowed;
         let dropped: Vec<bool> = decisions.iter().map(allowed).collect();
         decisions.details.retain(|(place, _)| !dropped.get(*place).copied().unwrap_or(false));
@@ -45,12 +59,7 @@ pub fn settle<C, E>(
             }
         }
     }
-    for (place, (change, counts_denied)) in changes.into_iter().enumerate() {
-        if let Some(change) = change.filter(|_| !denied || counts_denied) {
-            write(place, change);
-        }
-    }
-    Ok(decisions)
+    Ok(Settled { decisions, changes })
 }
 
 /// Whether two charges of one request name the same bucket: a mistake, as neither could know of the other.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use contents::Contents;
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::{SmallVec, smallvec};
 use table::Table;
 
 use super::{Batch, StoreError};
@@ -11,7 +12,7 @@ use crate::engine::charge::{Charge, Decisions};
 use crate::engine::content::{self, Content, Edit, NeedsServer};
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
-use crate::engine::settle::{Tried, has_duplicate, settle};
+use crate::engine::settle::{FEW, Settled, Tried, has_duplicate, settle};
 
 mod contents;
 mod table;
@@ -103,13 +104,13 @@ impl MemoryStore {
         }
         // Every request locks its shards in ascending order and the shared buckets last, so no two can wait for each
         // other.
-        let mut numbers: Vec<usize> = batch.charges.iter().map(|charge| self.shard(charge)).collect();
+        let mut numbers: Few<usize> = batch.charges.iter().map(|charge| self.shard(charge)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let mut shards: Vec<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
+        let mut shards: Few<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
-        let mut places = Vec::with_capacity(batch.charges.len());
-        let mut new = vec![0; shards.len()];
+        let mut places = Few::with_capacity(batch.charges.len());
+        let mut new: Few<usize> = smallvec![0; shards.len()];
         for charge in batch.charges {
             let guard = guard(charge);
             let place = shards[guard].place(charge, now, self.keys_per_shard.saturating_sub(new[guard]));
@@ -118,12 +119,11 @@ impl MemoryStore {
         }
         let mut shared = places.contains(&Place::Shared).then(|| self.shared.lock());
         let effective_from = batch.effective_from;
-        let mut changes = Vec::with_capacity(batch.charges.len());
         let content = |place: usize, charge: &Charge| match places[place] {
             Place::Shared => shared.as_deref()?.contents.get(&shared_key(charge)),
             _ => shards[guard(charge)].contents.get(filed(charge)),
         };
-        let decisions = settle(
+        let settled = settle(
             batch.charges,
             |place, charge| {
                 if charge.is_metered() {
@@ -144,9 +144,9 @@ impl MemoryStore {
                 }
                 content::standing(content(place, charge), charge, now, effective_from)
             },
-            |place, change| changes.push((place, change)),
         );
-        let decisions = decisions.map_err(|error: NeedsServer| StoreError::Refused(error.to_string()))?;
+        let Settled { decisions, changes } =
+            settled.map_err(|error: NeedsServer| StoreError::Refused(error.to_string()))?;
         for (place, change) in changes {
             let charge = &batch.charges[place];
             let shard = &mut shards[guard(charge)];
@@ -185,6 +185,9 @@ impl MemoryStore {
 const fn filed(charge: &Charge) -> u64 {
     charge.bucket.fingerprint as u64
 }
+
+/// A list of one entry a charge.
+type Few<T> = SmallVec<[T; FEW]>;
 
 /// What is to be written of a charge.
 enum Write {

@@ -1,0 +1,156 @@
+//! What each algorithm costs: the processor time of Redis for a request with one charge, with four, and with four in
+//! calls of their own, and the time of the memory store for one and four.
+//!
+//! Requests are made one after the other, so that each is a call: company in a call would hide what a call costs. The
+//! figures of Redis are processor time of the server, which other processes change less than they change a duration;
+//! each is the least of several rounds.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a benchmark stops where it cannot go on, and reports"
+)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::runtime::{Builder, Runtime};
+use weir::engine::charge::{Charge, Mode};
+use weir::engine::fingerprint::Fingerprinter;
+use weir::engine::key::opaque;
+use weir::engine::numbers::{Aligned, Micros, Numbers};
+use weir::store::Batch;
+use weir::store::memory::MemoryStore;
+use weir::store::redis::RedisStore;
+
+#[path = "server.rs"]
+mod server;
+
+use server::{Server, processor_time};
+
+/// What four charges of one request may cost at most, in costs of one.
+const REDIS_TARGET: f64 = 1.8;
+const MEMORY_TARGET: f64 = 3.0;
+
+/// The charges of a request with many.
+const MANY: usize = 4;
+
+const ROUNDS: usize = 5;
+
+/// Buckets of each charge, which requests go through in turn.
+const BUCKETS: u64 = 1_000;
+
+fn main() {
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let requests = if measuring { 20_000 } else { 50 };
+    let server = Server::start();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let store = server.connect(&runtime);
+    let redis = Redis { server, runtime, store };
+    eprintln!("time in us               Redis: one    four  ratio   alone  ratio   memory: one   four  ratio");
+    // `cargo bench --bench algorithms -- gcra` measures what has that in its name.
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str()));
+    for (name, algorithm) in algorithms().into_iter().filter(|(name, _)| is_wanted(name)) {
+        let one = redis.cost(name, &algorithm, 1, false, requests);
+        let four = redis.cost(name, &algorithm, MANY, false, requests);
+        let alone = redis.cost(name, &algorithm, MANY, true, requests);
+        let [fast, slow] = [1, MANY].map(|charges| in_memory(&algorithm, charges, 50 * requests));
+        let verdict = |ratio: f64, target| if ratio <= target { "" } else { " MISS" };
+        eprintln!(
+            "{name:<28} {one:8.2} {four:7.2} {:6.2}{} {alone:7.2} {:6.2} {fast:13.3} {slow:6.3} {:6.2}{}",
+            four / one,
+            verdict(four / one, REDIS_TARGET),
+            four / alone,
+            slow / fast,
+            verdict(slow / fast, MEMORY_TARGET),
+        );
+    }
+}
+
+/// The numbers that the charges of a request have, one after the other.
+type Algorithm = Vec<Numbers>;
+
+/// Each algorithm with enough for all requests, and with nothing left.
+fn algorithms() -> Vec<(&'static str, Algorithm)> {
+    const HOUR: u64 = 3_600_000_000_000;
+    let gcra = |count| Numbers::new(count, count, HOUR).unwrap();
+    let fixed = |count| Numbers::windows(count, count, HOUR, Aligned::Clock).unwrap();
+    let log = |count| Numbers::sliding_log(count, HOUR).unwrap();
+    vec![
+        ("gcra", vec![gcra(1_000_000)]),
+        ("gcra, refused", vec![gcra(1)]),
+        ("fixed_window", vec![fixed(1_000_000)]),
+        ("fixed_window, refused", vec![fixed(1)]),
+        ("sliding_log", vec![log(10_000)]),
+        ("sliding_log, refused", vec![log(1)]),
+        ("all of them, mixed", vec![gcra(1_000_000), fixed(1_000_000), log(10_000), gcra(1_000_000)]),
+    ]
+}
+
+/// The charges of a request, of buckets of which each request has others.
+fn charges(name: &str, algorithm: &Algorithm, count: usize, request: u64) -> Vec<Charge> {
+    let bucket = |place: usize, numbers: &Numbers| {
+        let number = request % BUCKETS * MANY as u64 + place as u64;
+        let short = format!("{}{}", name.replace([' ', ','], ""), numbers.refill().kind().mark());
+        opaque(&short, &number.to_string(), &Fingerprinter::new((1, 2)))
+    };
+    let numbers = algorithm.iter().cycle().take(count).enumerate();
+    numbers.map(|(place, numbers)| Charge::new(bucket(place, numbers), *numbers, 1, Mode::Spend)).collect()
+}
+
+struct Redis {
+    server: Server,
+    runtime: Runtime,
+    store: Arc<RedisStore>,
+}
+
+impl Redis {
+    /// The server's time for a request, in microseconds; with `alone` each charge is a request of its own.
+    fn cost(&self, name: &str, algorithm: &Algorithm, count: usize, alone: bool, requests: u64) -> f64 {
+        let name = format!("{name}{count}{alone}");
+        let requests: Vec<Vec<Charge>> =
+            (0..requests).map(|request| charges(&name, algorithm, count, request)).collect();
+        let ask = async |charges: &[Charge]| {
+            let batch = Batch { charges, effective_from: Micros(0), now: Micros(0) };
+            self.store.decide(&batch).await.expect("Redis answers");
+        };
+        let round = || {
+            let before = processor_time(&self.server.pid());
+            self.runtime.block_on(async {
+                for charges in &requests {
+                    let part = if alone { 1 } else { charges.len() };
+                    for charges in charges.chunks(part) {
+                        ask(charges).await;
+                    }
+                }
+            });
+            #[expect(clippy::cast_precision_loss, reason = "thousands")]
+            let requests = requests.len() as f64;
+            (processor_time(&self.server.pid()) - before) / requests
+        };
+        // The first round makes the buckets.
+        round();
+        (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// The time of a request in memory, in microseconds.
+fn in_memory(algorithm: &Algorithm, count: usize, decisions: u64) -> f64 {
+    let store = MemoryStore::new(100_000);
+    let requests: Vec<Vec<Charge>> = (0..BUCKETS).map(|request| charges("memory", algorithm, count, request)).collect();
+    let round = || {
+        let begun = Instant::now();
+        for charges in requests.iter().cycle().take(usize::try_from(decisions).unwrap()) {
+            let batch = Batch { charges: black_box(charges), effective_from: Micros(0), now: Micros(1 << 50) };
+            black_box(store.decide(&batch).unwrap());
+        }
+        #[expect(clippy::cast_precision_loss, reason = "millions")]
+        let decisions = decisions as f64;
+        begun.elapsed().as_secs_f64() * 1e6 / decisions
+    };
+    round();
+    (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min)
+}

@@ -1,0 +1,61 @@
+//! A redis-server for a benchmark, and what processes spend.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use weir::store::Clock;
+use weir::store::redis::{RedisOptions, RedisStore};
+
+/// A server on a socket of its own, which ends with this.
+pub(crate) struct Server {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket", "redis"]);
+        let child = command.current_dir(&directory).stdout(Stdio::null()).spawn().expect("redis-server is installed");
+        Self { child, directory }
+    }
+
+    /// A store on it, once it has its connection.
+    pub(crate) fn connect(&self, runtime: &Runtime) -> Arc<RedisStore> {
+        let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::own()) };
+        let url = format!("redis+unix://{}/redis", self.directory.path().display());
+        let target = RedisOptions { url, ..options }.target().unwrap();
+        let store = runtime.block_on(async { RedisStore::connect(&target) });
+        let begun = Instant::now();
+        while !store.status().connected {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.status());
+            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+        }
+        store
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the threads of a process have spent on a processor, in microseconds.
+pub(crate) fn processor_time(pid: &str) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let spent = |thread: std::io::Result<std::fs::DirEntry>| -> f64 {
+        let text = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    threads.map(spent).sum::<f64>() / 1_000.0
+}
