@@ -1,9 +1,9 @@
 //! What each algorithm costs: the processor time of Redis for a request with one charge, with four, and with four in
-//! calls of their own, and the time of the memory store for one and four.
+//! calls of their own, and that of the memory store for one and four.
 //!
 //! Requests are made one after the other, so that each is a call: company in a call would hide what a call costs. The
-//! figures of Redis are processor time of the server, which other processes change less than they change a duration;
-//! each is the least of several rounds.
+//! figures are processor time, which other processes change less than they change a duration; each is the least of
+//! several rounds.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,7 +14,6 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::runtime::{Builder, Runtime};
 use weir::engine::charge::{Charge, Mode};
@@ -25,9 +24,12 @@ use weir::store::Batch;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::RedisStore;
 
+#[path = "numbered.rs"]
+mod numbered;
 #[path = "server.rs"]
 mod server;
 
+use numbered::{fingerprint, mix};
 use server::{Server, processor_time};
 
 /// What four charges of one request may cost at most, in costs of one.
@@ -57,7 +59,8 @@ fn main() {
         let one = redis.cost(name, &algorithm, 1, false, requests);
         let four = redis.cost(name, &algorithm, MANY, false, requests);
         let alone = redis.cost(name, &algorithm, MANY, true, requests);
-        let [fast, slow] = [1, MANY].map(|charges| in_memory(&algorithm, charges, 50 * requests));
+        let keys = if measuring { 1_000_000 } else { 1_000 };
+        let [fast, slow] = [1, MANY].map(|charges| in_memory(&algorithm, charges, keys));
         let verdict = |ratio: f64, target| if ratio <= target { "" } else { " MISS" };
         eprintln!(
             "{name:<28} {one:8.2} {four:7.2} {:6.2}{} {alone:7.2} {:6.2} {fast:13.3} {slow:6.3} {:6.2}{}",
@@ -137,20 +140,31 @@ impl Redis {
     }
 }
 
-/// The time of a request in memory, in microseconds.
-fn in_memory(algorithm: &Algorithm, count: usize, decisions: u64) -> f64 {
-    let store = MemoryStore::new(100_000);
-    let requests: Vec<Vec<Charge>> = (0..BUCKETS).map(|request| charges("memory", algorithm, count, request)).collect();
-    let round = || {
-        let begun = Instant::now();
-        for charges in requests.iter().cycle().take(usize::try_from(decisions).unwrap()) {
-            let batch = Batch { charges: black_box(charges), effective_from: Micros(0), now: Micros(1 << 50) };
+/// The time of a request in memory, in microseconds, with so many buckets held. As buckets of real requests they are as
+/// cold as chance makes them; the charges are made once, and only their fingerprints are other ones for each request.
+fn in_memory(algorithm: &Algorithm, count: usize, keys: u64) -> f64 {
+    let store = MemoryStore::new(usize::try_from(keys + keys / 10).unwrap());
+    let mut request = charges("memory", algorithm, count, 0);
+    let part = keys / count as u64;
+    let mut random = 1;
+    let mut round = |next: &mut dyn FnMut(u64) -> u64| {
+        let before = processor_time("self");
+        for number in 0..part {
+            for (place, charge) in (0..).zip(&mut request) {
+                charge.bucket.fingerprint = fingerprint(place * part + next(number) % part);
+            }
+            let batch = Batch { charges: black_box(&request), effective_from: Micros(0), now: Micros(1 << 50) };
             black_box(store.decide(&batch).unwrap());
         }
         #[expect(clippy::cast_precision_loss, reason = "millions")]
-        let decisions = decisions as f64;
-        begun.elapsed().as_secs_f64() * 1e6 / decisions
+        let requests = part as f64;
+        (processor_time("self") - before) / requests
     };
-    round();
-    (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min)
+    // The first round makes the buckets.
+    round(&mut |number| number);
+    let mut any = |_| {
+        random = mix(random);
+        random
+    };
+    (0..ROUNDS).map(|_| round(&mut any)).fold(f64::INFINITY, f64::min)
 }

@@ -30,9 +30,12 @@ use weir::store::Batch;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::RedisStore;
 
+#[path = "numbered.rs"]
+mod numbered;
 #[path = "server.rs"]
 mod server;
 
+use numbered::{fingerprint, mix};
 use server::{Server, processor_time};
 
 /// The target for a million buckets, in MiB.
@@ -250,11 +253,6 @@ fn charge(numbers: Numbers) -> Charge {
     Charge::new(bucket, numbers, 1, Mode::Spend)
 }
 
-/// The fingerprint of a numbered bucket: 128 well-mixed bits, as the keyed hash of the rules makes.
-fn fingerprint(key: u64) -> u128 {
-    (u128::from(mix(key)) << 64) | u128::from(mix(key ^ 0xD1B5_4A32_D192_ED03))
-}
-
 /// Numbers in no order; splitmix64.
 struct Random(u64);
 
@@ -264,11 +262,4 @@ impl Random {
         let high = (u128::from(mix(self.0)) * u128::from(bound)) >> 64;
         u64::try_from(high).unwrap()
     }
-}
-
-fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
 }

@@ -123,6 +123,15 @@ impl Decisions {
         self.details.iter().find(|(of, _)| *of == place).map(|(_, detail)| detail)
     }
 
+    /// The same decisions, each as `correct` makes it of its place and of what it was.
+    #[must_use]
+    pub fn corrected(mut self, correct: impl Fn(usize, Decision) -> Decision) -> Self {
+        for (place, decision) in self.decisions.iter_mut().enumerate() {
+            *decision = correct(place, *decision);
+        }
+        self
+    }
+
     /// The decisions, to be corrected.
     pub(super) fn as_mut_slice(&mut self) -> &mut [Decision] {
         &mut self.decisions

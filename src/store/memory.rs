@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use table::Table;
 
 use super::{Batch, StoreError};
-use crate::engine::charge::{Charge, Decisions};
+use crate::engine::charge::{Charge, Decisions, Outcome};
 use crate::engine::content::{self, Content, Edit, NeedsServer};
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
@@ -95,10 +95,6 @@ impl MemoryStore {
             apply(&mut shard, shared.as_deref_mut(), place, charge, change);
             return Ok(std::iter::once(decision).collect());
         }
-        self.decide_together(batch, now)
-    }
-
-    fn decide_together(&self, batch: &Batch<'_>, now: Micros) -> Result<Decisions, StoreError> {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
@@ -108,6 +104,53 @@ impl MemoryStore {
         numbers.sort_unstable();
         numbers.dedup();
         let mut shards: Few<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
+        let has_room = |shard: &MutexGuard<'_, Shard>| shard.len() + batch.charges.len() <= self.keys_per_shard;
+        if batch.charges.iter().all(Charge::is_metered) && shards.iter().all(has_room) {
+            return Ok(self.decide_metered(batch, &numbers, &mut shards));
+        }
+        self.decide_together(batch, &numbers, &mut shards)
+    }
+
+    /// Decides charges whose buckets are meters, with room for all of them: what nearly every request with several
+    /// charges has. Measured with four, it takes half the time of the general way, which copies more.
+    fn decide_metered(&self, batch: &Batch<'_>, numbers: &[usize], shards: &mut [MutexGuard<'_, Shard>]) -> Decisions {
+        let (now, effective_from) = (batch.now, batch.effective_from);
+        let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
+        let mut decisions = Decisions::with_capacity(batch.charges.len());
+        let mut changes = Few::with_capacity(batch.charges.len());
+        let mut denied = false;
+        for charge in batch.charges {
+            let guard = guard(charge);
+            let found = shards[guard].table.find(filed(charge));
+            let meter = found.as_ref().map(|(_, meter)| meter);
+            let (decision, change) = meter::decide(meter, charge, now, effective_from);
+            denied |= decision.is_denied();
+            decisions.push(decision);
+            changes.push((guard, found.map(|(slot, _)| slot), change));
+        }
+        if denied {
+            return decisions.corrected(|place, decision| match decision.outcome {
+                Outcome::Allowed => {
+                    let charge = &batch.charges[place];
+                    let found = shards[guard(charge)].table.find(filed(charge));
+                    meter::standing(found.as_ref().map(|(_, meter)| meter), charge, now, effective_from)
+                }
+                _ => decision,
+            });
+        }
+        for ((guard, slot, change), charge) in changes.into_iter().zip(batch.charges) {
+            shards[guard].write(slot, filed(charge), change);
+        }
+        decisions
+    }
+
+    fn decide_together(
+        &self,
+        batch: &Batch<'_>,
+        numbers: &[usize],
+        shards: &mut [MutexGuard<'_, Shard>],
+    ) -> Result<Decisions, StoreError> {
+        let now = batch.now;
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
         let mut places = Few::with_capacity(batch.charges.len());
         let mut new: Few<usize> = smallvec![0; shards.len()];
@@ -218,6 +261,21 @@ impl Shard {
         self.table.len() + self.contents.len()
     }
 
+    /// Does with a bucket that was found in `slot`, or that is new, what a charge has decided. There is room for it.
+    #[inline]
+    fn write(&mut self, slot: Option<usize>, fingerprint: u64, change: Change) {
+        match (slot, change) {
+            (_, Change::Keep) => {}
+            (Some(slot), Change::Write(meter)) => self.table.update(slot, fingerprint, meter),
+            (None, Change::Write(meter)) => {
+                if self.table.insert(fingerprint, meter) {
+                    self.evicted += self.table.sweep(meter.since, SWEEP);
+                }
+            }
+            (_, Change::Clear) => self.table.remove(fingerprint),
+        }
+    }
+
     #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
         if charge.is_metered() {
@@ -254,13 +312,8 @@ fn apply(shard: &mut Shard, shared: Option<&mut Shared>, place: Place, charge: &
     let fingerprint = filed(charge);
     match (place, change, shared) {
         (_, Change::Keep, _) | (Place::Shared, _, None) | (Place::Content, ..) => {}
-        (Place::Held(slot, _), Change::Write(meter), _) => shard.table.update(slot, fingerprint, meter),
-        (Place::New, Change::Write(meter), _) => {
-            if shard.table.insert(fingerprint, meter) {
-                shard.evicted += shard.table.sweep(meter.since, SWEEP);
-            }
-        }
-        (Place::Held(..) | Place::New, Change::Clear, _) => shard.table.remove(fingerprint),
+        (Place::Held(slot, _), change, _) => shard.write(Some(slot), fingerprint, change),
+        (Place::New, change, _) => shard.write(None, fingerprint, change),
         (Place::Shared, Change::Write(meter), Some(shared)) => {
             // Limits that a reload removed leave their bucket here until it is full.
             shared.meters.retain(|_, other| !other.is_full(meter.since));
@@ -311,7 +364,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::engine::charge::{Decision, Mode, Outcome};
+    use crate::engine::charge::{Decision, Mode};
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::key::opaque;
     use crate::engine::numbers::Numbers;
