@@ -8,6 +8,7 @@ mod commands;
 mod envoy;
 mod gateways;
 mod handover;
+mod import;
 mod layers;
 mod proxy;
 mod redis;

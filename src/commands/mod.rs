@@ -12,6 +12,7 @@ mod doors;
 pub mod explain;
 mod grpc_flags;
 mod http2_flags;
+pub mod import;
 mod logging;
 mod process;
 pub mod replay;
@@ -38,6 +39,7 @@ enum Command {
     Serve(Box<serve::Args>),
     Check(check::Args),
     Explain(explain::Args),
+    Import(import::Args),
     Replay(replay::Args),
     Schema(schema::Args),
 }
@@ -80,6 +82,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
         Command::Serve(args) => serve::run(&args, err),
         Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
+        Command::Import(args) => import::run(&args, out, err),
         Command::Replay(args) => replay::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),
     }

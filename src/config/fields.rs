@@ -11,14 +11,14 @@ pub(super) const NOT_YET: [&str; 4] = ["elevated", "cost_from_response", "when",
 
 /// The fields of one map.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'n> {
+pub(crate) struct Fields<'n> {
     entries: &'n [(Key, Node)],
-    pub(super) place: Place,
+    pub(crate) place: Place,
 }
 
 impl<'n> Fields<'n> {
     /// The fields of `node`, which should be a map with these `known` keys; `what` names it.
-    pub(super) fn of(node: &'n Node, what: &str, known: &[&str], findings: &mut Findings) -> Result<Self, Reported> {
+    pub(crate) fn of(node: &'n Node, what: &str, known: &[&str], findings: &mut Findings) -> Result<Self, Reported> {
         let fields = Self::sparse(node, what, known, findings)?;
         for (key, value) in fields.entries {
             if known.contains(&key.text.as_str()) && value.is_null() {
@@ -29,7 +29,7 @@ impl<'n> Fields<'n> {
     }
 
     /// As [`Self::of`], for files of others in which a key without a value is as good as none.
-    pub(super) fn sparse(
+    pub(crate) fn sparse(
         node: &'n Node,
         what: &str,
         known: &[&str],
@@ -46,12 +46,12 @@ impl<'n> Fields<'n> {
     }
 
     /// The entry of a key; one without a value counts as absent, it has been reported.
-    pub(super) fn get(&self, name: &str) -> Option<&'n (Key, Node)> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'n (Key, Node)> {
         self.entries.iter().find(|(key, value)| key.text == name && !value.is_null())
     }
 
     /// Reads the value of a key, if it is there.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         name: &str,
         findings: &mut Findings,
@@ -79,7 +79,7 @@ fn list(words: &[&str]) -> String {
 }
 
 /// The text of a scalar, plain or quoted: YAML's types play no part.
-pub(super) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
+pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => {
             Err(findings.error(node.place, "a value is missing here", "write one, in quotes if it is `null` or `~`"))
@@ -93,7 +93,7 @@ pub(super) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n st
 }
 
 /// `true` or `false`.
-pub(super) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Reported> {
+pub(crate) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Reported> {
     let help = match &node.value {
         Value::Scalar { text, plain } => match (text.as_str(), plain) {
             // The spellings of the YAML 1.2 core schema.
@@ -112,7 +112,7 @@ pub(super) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Report
 }
 
 /// A whole number from 0 to what can be counted exactly.
-pub(super) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+pub(crate) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     let Value::Scalar { text, plain } = &node.value else {
         let message = format!("a whole number is expected here, this is {}", node.kind());
         return Err(findings.error(node.place, message, "write digits, such as 20"));

@@ -8,6 +8,7 @@ mod algorithm;
 mod by;
 mod envoy_ratelimit;
 mod fields;
+pub(crate) mod foreign;
 mod instant;
 mod limit;
 mod load;

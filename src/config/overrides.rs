@@ -46,7 +46,7 @@ const MOST_COLONS: usize = 20;
 const LONGEST_ID: usize = 32 * 1024;
 
 /// All regular expressions of a limit run on each of its requests that no id matches.
-const MOST_REGEXES: usize = 1_000;
+pub(crate) const MOST_REGEXES: usize = 1_000;
 
 /// What entries are read with.
 pub(super) struct Reading<'l> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub(super) use crate::engine::quote::quoted;
+pub(crate) use crate::engine::quote::quoted;
 use crate::engine::quote::shown;
 
 /// A file with more mistakes than this is not looked at line by line; the rest is only counted.
@@ -69,7 +69,7 @@ pub struct Report {
 }
 
 /// The problems of one file, while it is read.
-pub(super) struct Findings {
+pub(crate) struct Findings {
     file: String,
     problems: Vec<Problem>,
     errors: usize,
@@ -78,10 +78,10 @@ pub(super) struct Findings {
 
 /// Says that a value is unusable and that the reason is among the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reported;
+pub(crate) struct Reported;
 
 impl Findings {
-    pub(super) fn new(file: &str) -> Self {
+    pub(crate) fn new(file: &str) -> Self {
         Self { file: file.to_owned(), problems: Vec::new(), errors: 0, warnings: 0 }
     }
 
@@ -91,7 +91,7 @@ impl Findings {
         self.errors >= MOST_KEPT
     }
 
-    pub(super) fn error(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
         self.errors += 1;
         if self.errors <= MOST_KEPT {
             self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
@@ -120,7 +120,7 @@ impl Report {
     }
 
     /// Adds what was found in a file with this text.
-    pub(super) fn add(&mut self, findings: Findings, text: &str) {
+    pub(crate) fn add(&mut self, findings: Findings, text: &str) {
         let mut found = findings.problems;
         found.sort_by_key(|problem| problem.place);
         // One walk over the text serves all problems: a file of overrides has a million lines.
@@ -153,7 +153,7 @@ impl fmt::Display for Report {
 
 impl Problem {
     /// An error about a file as a whole.
-    pub(super) fn of_file(file: &str, message: String, help: &str) -> Self {
+    pub(crate) fn of_file(file: &str, message: String, help: &str) -> Self {
         Self {
             severity: Severity::Error,
             file: file.to_owned(),

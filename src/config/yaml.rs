@@ -14,19 +14,22 @@ use super::problem::{Findings, Place, Reported, quoted};
 /// descriptor takes two, and nobody has a dozen entries.
 const DEEPEST: usize = 32;
 
+/// The tag that js-yaml gives to the regular expressions of JavaScript, `!!js/regexp`.
+const REGEXP: (&str, &str) = ("tag:yaml.org,2002:", "js/regexp");
+
 /// Up to so many keys are compared one by one.
 const FEW: usize = 16;
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) place: Place,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) value: Value,
 }
 
 /// A scalar, a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// Text as written; only plain text can be a number, a truth value or nothing.
     Scalar { text: String, plain: bool },
     /// In the order of the file, each key once.
@@ -37,9 +40,9 @@ pub(super) enum Value {
 
 /// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    pub(super) text: String,
-    pub(super) place: Place,
+pub(crate) struct Key {
+    pub(crate) text: String,
+    pub(crate) place: Place,
 }
 
 /// What a value begins as, when its entries are to be read one by one.
@@ -59,16 +62,18 @@ pub(super) struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     depth: usize,
     last: Place,
+    /// Whether values may have the tag of a regular expression, [`REGEXP`].
+    takes_regexps: bool,
 }
 
 impl Node {
     /// Whether nothing is written here, or `null`.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
     /// What it is, for messages.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Scalar { .. } if self.is_null() => "nothing",
             Value::Scalar { .. } => "a single value",
@@ -81,7 +86,7 @@ impl Node {
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         let parser = Parser::new_from_str(text);
-        Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 } }
+        Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 }, takes_regexps: false }
     }
 
     /// Refuses indentation with tabs, which the parser lets pass in places: YAML forbids it (section 6.1), and what
@@ -215,6 +220,11 @@ impl<'t> Reader<'t> {
 
     /// Recursion is bounded by [`DEEPEST`].
     fn build(&mut self, event: Event<'t>, span: Span, findings: &mut Findings) -> Result<Node, Reported> {
+        if let (true, Event::Scalar(text, _, 0, Some(tag))) = (self.takes_regexps, &event)
+            && (tag.handle.as_str(), tag.suffix.as_str()) == REGEXP
+        {
+            return regexp(text, place(span), findings);
+        }
         refuse_extras(&event, span, findings)?;
         let place = place(span);
         let value = match event {
@@ -284,6 +294,15 @@ fn repeated(key: &Key, first: u32, findings: &mut Findings) {
     findings.error(key.place, message, format!("the first one is in line {first}; keep one of them"));
 }
 
+/// The source of `/source/flags`, as text.
+fn regexp(text: &str, place: Place, findings: &mut Findings) -> Result<Node, Reported> {
+    let source = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')).map(|(source, _)| source);
+    match source {
+        Some(source) => Ok(Node { place, value: Value::Scalar { text: source.to_owned(), plain: false } }),
+        None => Err(findings.error(place, format!("{} is no regular expression", quoted(text)), "write `/.../`")),
+    }
+}
+
 /// Refuses what gives a value another meaning than its text has.
 fn refuse_extras(event: &Event<'_>, span: Span, findings: &mut Findings) -> Result<(), Reported> {
     let (anchor, tagged) = match event {
@@ -327,10 +346,11 @@ fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// Reads a whole text as one tree, for tests of what works on trees.
-#[cfg(test)]
-pub(super) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
-    let mut reader = Reader::new(text);
+/// Reads a whole text as one tree, which takes several times the memory of the text.
+///
+/// A value tagged `!!js/regexp`, as limitd's files have them, is the source of the expression; other tags are refused.
+pub(crate) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
+    let mut reader = Reader { takes_regexps: true, ..Reader::new(text) };
     loop {
         let (event, span) = reader.next(findings)?;
         if !matches!(event, Event::StreamStart | Event::DocumentStart(_)) {

@@ -1,0 +1,224 @@
+//! Configurations of other rate limiters, written as ours: the text whole, and that it decides as the old one did.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use weir::store::Clock;
+
+use crate::support::server::{Setup, Weir};
+use crate::support::wire::Wire;
+
+/// The time at which buckets begin, in microseconds: a full hour, as windows of the clock begin with one.
+const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
+
+/// Runs `weir` where the cases are.
+fn weir(arguments: &[&str]) -> Output {
+    let cases = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/import");
+    Command::new(env!("CARGO_BIN_EXE_weir")).current_dir(cases).args(arguments).output().unwrap()
+}
+
+/// Runs `weir` and compares the exit code; the answer is both outputs.
+#[track_caller]
+fn check(arguments: &[&str], code: i32) -> (String, String) {
+    let output = weir(arguments);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{err}");
+    (out, err)
+}
+
+/// Imports files and compares what is written with the file that is expected, and what is said of it.
+#[track_caller]
+fn written(format: &str, files: &[&str], expected: &str, counts: &str) {
+    let (out, err) = check(&[&["import", format], files].concat(), 0);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/import").join(expected);
+    assert_eq!(out, std::fs::read_to_string(&path).unwrap(), "{expected}");
+    assert_eq!(err, format!("{counts} on what has no equal\n"));
+}
+
+#[test]
+fn each_format_is_written_as_expected_and_passes_check() {
+    for (format, files, expected, counts) in [
+        ("limitd", &["limitd.yml"][..], "limitd.expected.yaml", "6 limits, 4 overrides, 8 comments"),
+        ("limitd", &["limitd-redis.json"], "limitd-redis.expected.yaml", "3 limits, 5 overrides, 4 comments"),
+        ("limitador", &["limitador.yaml"], "limitador.expected.yaml", "5 limits, 0 overrides, 7 comments"),
+        (
+            "envoy-ratelimit",
+            &["envoy-ratelimit.yaml"],
+            "envoy-ratelimit.expected.yaml",
+            "11 limits, 4 overrides, 8 comments",
+        ),
+        (
+            "boulder",
+            &["boulder-defaults.yml", "boulder-overrides.yml"],
+            "boulder.expected.yaml",
+            "7 limits, 6 overrides, 3 comments",
+        ),
+        ("boulder", &["boulder-keys.yml"], "boulder-keys.expected.yaml", "2 limits, 3 overrides, 0 comments"),
+    ] {
+        written(format, files, expected, counts);
+        let (out, err) = check(&["check", expected], 0);
+        assert!(out.contains(": ok, ") && err.is_empty(), "{out}{err}");
+    }
+}
+
+#[test]
+fn elevated_limits_are_written() {
+    written("limitd", &["limitd-elevated.json"], "limitd-elevated.expected.yaml", "1 limit, 1 override, 0 comments");
+}
+
+#[test]
+fn a_file_is_replaced_only_if_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    let path = path.to_str().unwrap();
+    let import = ["import", "boulder", "boulder-keys.yml", "--output", path];
+    let (out, err) = check(&import, 0);
+    assert_eq!(
+        (out.as_str(), err.as_str()),
+        ("", &*format!("{path}: 2 limits, 3 overrides, 0 comments on what has no equal\n"))
+    );
+    let first = std::fs::read_to_string(path).unwrap();
+    assert_eq!(first, check(&["import", "boulder", "boulder-keys.yml"], 0).0);
+
+    std::fs::write(path, "mine".repeat(1_000)).unwrap();
+    let (_, err) = check(&import, 2);
+    assert!(err.contains("is there already; --force replaces it"), "{err}");
+    assert!(std::fs::read_to_string(path).unwrap().starts_with("mine"));
+    check(&[&import[..], &["--force"]].concat(), 0);
+    assert_eq!(std::fs::read_to_string(path).unwrap(), first);
+
+    // What cannot be read leaves the file as it is.
+    let (_, err) = check(&["import", "boulder", "limitador.yaml", "--output", path, "--force"], 1);
+    assert!(err.contains("error: an override is a map, this is a single value\n --> limitador.yaml:2:14\n"), "{err}");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), first);
+    let nowhere = folder.path().join("no/such/folder.yaml");
+    let (_, err) = check(&["import", "boulder", "boulder-keys.yml", "--output", nowhere.to_str().unwrap()], 1);
+    assert!(err.contains("cannot write"), "{err}");
+}
+
+#[test]
+fn exit_codes_tell_what_was_wrong() {
+    assert!(check(&["import", "limitd", "no-such-file.yml"], 1).1.contains("cannot be read"));
+    let (_, err) = check(&["import", "limitd", "boulder-keys.yml"], 1);
+    assert!(err.contains("`NewRegistrationsPerIPAddress` has neither a size nor a rate"), "{err}");
+    check(&["import", "kong", "limitd.yml"], 2);
+    check(&["import", "limitd"], 2);
+    check(&["import", "limitd", "limitd.yml", "--force"], 2);
+    let (out, _) = check(&["import", "--help"], 0);
+    for format in ["limitd", "envoy-ratelimit", "limitador", "boulder"] {
+        assert!(out.contains(format), "{out}");
+    }
+}
+
+/// A check door under imported rules, at a time that the test sets.
+struct Door {
+    clock: Arc<AtomicU64>,
+    wire: Wire,
+    weir: Weir,
+}
+
+impl Door {
+    #[track_caller]
+    fn open(arguments: &[&str]) -> Self {
+        let clock = Arc::new(AtomicU64::new(START));
+        let (rules, _) = check(&[&["import"], arguments].concat(), 0);
+        let setup = Setup {
+            check: true,
+            trusted: vec!["127.0.0.0/8"],
+            clock: Clock::Set(Arc::clone(&clock)),
+            ..Setup::new(&rules)
+        };
+        let weir = setup.start("echo");
+        Self { clock, wire: weir.connect_check(), weir }
+    }
+
+    /// Takes `cost` at so many milliseconds after the start, and compares what is allowed and left, and the milliseconds
+    /// until the bucket is full.
+    #[track_caller]
+    fn take(&mut self, at: u64, limit: &str, id: &str, cost: u64, expected: (bool, u64, u64)) {
+        let call = json!({ "limit": limit, "id": id, "cost": cost });
+        let answer = self.call(at, &call);
+        let told = &answer["limits"][0];
+        let number = |value: &Value| value.as_u64().unwrap_or(u64::MAX);
+        let given = (answer["allowed"] == true, number(&told["remaining"]), number(&told["reset_after_ms"]));
+        assert_eq!(given, expected, "{call} at {at}: {answer}");
+    }
+
+    #[track_caller]
+    fn call(&mut self, at: u64, call: &Value) -> Value {
+        self.clock.store(START + at * 1_000, Ordering::Relaxed);
+        let body = call.to_string();
+        self.wire.send(format!(
+            "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        let answer = self.wire.response();
+        serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
+    }
+}
+
+/// The answers that limitd-redis documents and its tests have for these buckets.
+#[test]
+fn buckets_of_limitd_decide_as_they_did() {
+    let mut door = Door::open(&["limitd", "limitd-redis.json"]);
+    // 10 at once and 5 a second, one by one.
+    door.take(0, "ip", "203.0.113.1", 10, (true, 0, 2_000));
+    door.take(0, "ip", "203.0.113.1", 1, (false, 0, 2_000));
+    door.take(199, "ip", "203.0.113.1", 1, (false, 0, 1_801));
+    door.take(200, "ip", "203.0.113.1", 1, (true, 0, 2_000));
+    door.take(200, "ip", "any key: {at} all", 1, (true, 9, 200));
+    // By its key, by an expression, and until a day.
+    door.take(0, "ip", "127.0.0.1", 100, (true, 0, 2_000));
+    door.take(0, "ip", "192.168.7.7", 40, (true, 60, 800));
+    door.take(0, "ip", "54.32.12.31", 100, (true, 0, 2_000));
+    let after = (1_798_675_200_000_000 - START) / 1_000 + 1;
+    door.take(after, "ip", "54.32.12.31", 1, (true, 9, 200));
+    // Without a rate of its own it never refills, and its end has passed like the other.
+    door.take(0, "ip", "10.0.0.7", 20, (true, 0, u64::MAX));
+    door.take(3_600_000, "ip", "10.0.0.7", 1, (false, 0, u64::MAX));
+    // 100 in each minute from the first one on, all at once.
+    door.take(0, "tenant", "a", 100, (true, 0, 60_000));
+    door.take(59_999, "tenant", "a", 1, (false, 0, 1));
+    door.take(60_000, "tenant", "a", 100, (true, 0, 60_000));
+    door.take(0, "tenant", "acme", 500, (true, 0, 60_000));
+    door.take(0, "jobs", "x", 20, (true, 0, 6_000));
+    // No request is charged by itself.
+    assert_eq!(door.weir.connect().get("/").field("ratelimit"), None);
+}
+
+/// The worked example of Boulder's documentation, and its overrides.
+#[test]
+fn limits_of_boulder_decide_as_they_did() {
+    let mut door = Door::open(&["boulder", "boulder-keys.yml"]);
+    let limit = "NewRegistrationsPerIPAddress";
+    door.take(0, limit, "172.23.45.22", 1, (true, 19, 50));
+    door.take(5, limit, "172.23.45.22", 1, (true, 18, 95));
+    door.take(49, limit, "172.23.45.22", 18, (true, 0, 951));
+    door.take(49, limit, "172.23.45.22", 1, (false, 0, 951));
+    door.take(50, limit, "172.23.45.22", 1, (true, 0, 1_000));
+    // Twice the count with the same burst.
+    door.take(0, limit, "10.0.0.2", 20, (true, 0, 500));
+    door.take(0, limit, "2001:db8::ff00:42:8329", 20, (true, 0, 500));
+    door.take(0, "NewOrdersPerAccount", "1", 300, (true, 0, 10_800_000));
+    door.take(0, "NewOrdersPerAccount", "12345678", 300, (true, 0, 5_400_000));
+    // Requests of the path are charged, of the account in the header; others are not.
+    let mut wire = door.weir.connect();
+    wire.send("POST /acme/new-order HTTP/1.1\r\nhost: a\r\nx-account-id: 12345678\r\ncontent-length: 0\r\n\r\n");
+    let refused = wire.response();
+    assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("18")));
+    assert_eq!(door.weir.connect().get_with("/acme/new-order", &[("x-account-id", "12345678")]).status(), 200);
+
+    let mut door = Door::open(&["boulder", "boulder-defaults.yml", "boulder-overrides.yml"]);
+    let week = 7 * 86_400_000;
+    door.take(0, "CertificatesPerDomain", "www.example.co.uk", 1, (true, 49, week / 50));
+    door.take(0, "CertificatesPerDomain", "example.com", 1, (true, 299, week / 300));
+    door.take(0, "CertificatesPerFQDNSet", "example.net,EXAMPLE.com", 40, (true, 0, 1_000));
+    door.take(0, "CertificatesPerFQDNSet", "example.net", 5, (true, 0, week));
+    door.take(0, "CertificatesPerDomainPerAccount", "12345678:example.com", 1_000, (true, 0, week));
+    // An account without an override has no such limit.
+    let call = json!({ "limit": "CertificatesPerDomainPerAccount", "id": "7:example.com" });
+    assert_eq!(door.call(0, &call)["limits"], json!([]));
+}

@@ -1,0 +1,141 @@
+//! A file of envoyproxy/ratelimit as a tree. It has been checked before, so what cannot be read here is not there.
+
+use super::super::amount::Amount;
+use super::super::document::Origin;
+use super::super::origin;
+use super::super::text::Value;
+use super::period;
+use crate::config::Source;
+use crate::config::foreign::{self, Findings, Key, Node, find};
+use crate::engine::descriptors::Unit;
+
+/// A file.
+pub(super) struct File {
+    pub(super) domain: String,
+    pub(super) branches: Vec<Branch>,
+}
+
+/// One descriptor of the file.
+pub(super) struct Branch {
+    pub(super) origin: Origin,
+    pub(super) key: String,
+    pub(super) test: Test,
+    /// `share_threshold`
+    pub(super) shares: bool,
+    pub(super) rule: Option<Rule>,
+    /// Fields that have no equal.
+    pub(super) unused: Vec<String>,
+    pub(super) below: Vec<Branch>,
+}
+
+/// What the value of an entry must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    Any,
+    Value(String),
+    Glob(String),
+}
+
+/// A `rate_limit`, and the modes of its descriptor.
+pub(super) struct Rule {
+    pub(super) origin: Origin,
+    pub(super) name: String,
+    pub(super) amount: Amount,
+    pub(super) is_shadow: bool,
+    pub(super) is_quota: bool,
+    pub(super) replaces: Vec<String>,
+    /// The name of its unit, if the calendar has another one of this name.
+    pub(super) unit: Option<&'static str>,
+}
+
+impl Rule {
+    /// A rule without anything.
+    pub(super) fn at(origin: Origin) -> Self {
+        Self {
+            origin,
+            name: String::new(),
+            amount: Amount::Unsaid,
+            is_shadow: false,
+            is_quota: false,
+            replaces: Vec::new(),
+            unit: None,
+        }
+    }
+}
+
+impl Test {
+    /// As the `match` of a limit has it; what is open needs no test, as it is part of the id.
+    pub(super) fn value(&self) -> Option<Value> {
+        match self {
+            Self::Any => None,
+            Self::Value(text) | Self::Glob(text) => Some(Value::Text(text.clone())),
+        }
+    }
+}
+
+/// Reads a file that has been checked.
+pub(super) fn read(source: &Source) -> Option<File> {
+    let root = foreign::read(&source.text, &mut Findings::new(&source.name)).ok()?;
+    let all = map(&root);
+    Some(File { domain: text(all, "domain").unwrap_or_default(), branches: branches(source, all) })
+}
+
+fn branches(source: &Source, above: &[(Key, Node)]) -> Vec<Branch> {
+    let Some((_, node)) = find(above, "descriptors") else { return Vec::new() };
+    let foreign::Value::List(items) = &node.value else { return Vec::new() };
+    items.iter().map(|item| branch(source, item)).collect()
+}
+
+fn branch(source: &Source, node: &Node) -> Branch {
+    let given = map(node);
+    let test = match text(given, "value").filter(|value| !value.is_empty()) {
+        None => Test::Any,
+        Some(value) if value.contains('*') => Test::Glob(value),
+        Some(value) => Test::Value(value),
+    };
+    let is_on = |name: &str| text(given, name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let unused = ["detailed_metric", "value_to_metric"].into_iter().filter(|name| is_on(name));
+    let unused = unused.chain(find(given, "metadata").map(|_| "metadata")).map(str::to_owned).collect();
+    let rule = find(given, "rate_limit").map(|(key, node)| Rule {
+        is_shadow: is_on("shadow_mode"),
+        is_quota: is_on("quota_mode"),
+        ..rule(origin(source, key.place), map(node))
+    });
+    Branch {
+        origin: origin(source, node.place),
+        key: text(given, "key").unwrap_or_default(),
+        test,
+        shares: is_on("share_threshold"),
+        rule,
+        unused,
+        below: branches(source, given),
+    }
+}
+
+fn rule(origin: Origin, given: &[(Key, Node)]) -> Rule {
+    let wanted = text(given, "unit").unwrap_or_default();
+    let unit = Unit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(&wanted)).map(|(_, unit)| unit);
+    let requests = text(given, "requests_per_unit").and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    let amount = match unit {
+        None => Amount::Unlimited,
+        Some(_) if requests == 0 => Amount::Deny,
+        Some(unit) => Amount::Rate { burst: None, count: requests, period: period(unit.seconds()) },
+    };
+    let replaces = match find(given, "replaces").map(|(_, node)| &node.value) {
+        Some(foreign::Value::List(items)) => items.iter().filter_map(|item| text(map(item), "name")).collect(),
+        _ => Vec::new(),
+    };
+    let unit = unit.filter(|unit| requests > 0 && matches!(unit, Unit::Month | Unit::Year)).map(Unit::name);
+    Rule { name: text(given, "name").unwrap_or_default(), amount, replaces, unit, ..Rule::at(origin) }
+}
+
+fn map(node: &Node) -> &[(Key, Node)] {
+    if let foreign::Value::Map(entries) = &node.value { entries } else { &[] }
+}
+
+fn text(entries: &[(Key, Node)], name: &str) -> Option<String> {
+    match &find(entries, name)?.1.value {
+        foreign::Value::Scalar { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}

@@ -1,0 +1,73 @@
+//! `elevated_limits`: other numbers for a while, when the bucket is empty.
+
+use super::super::amount::{Amount, Elevated, milliseconds};
+use super::super::text::piece;
+use super::numbers::Numbers;
+use super::{Entries, KNOWN, Reading};
+use crate::config::foreign::{self, Reported, find, whole};
+
+/// How long elevated limits last where the file does not say it: limitd-redis' own default.
+const ACTIVATION_SECONDS: u64 = 900;
+
+impl Reading<'_, '_> {
+    /// `elevated_limits`; what it does not say is as in the bucket.
+    pub(super) fn elevated(
+        &mut self,
+        given: Entries<'_>,
+        base: &Numbers,
+        inherited: Option<&Elevated>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Elevated>, Reported> {
+        let Some((key, node)) = find(given, "elevated_limits") else { return Ok(None) };
+        let origin = self.origin(key.place);
+        let help = "write `{ size: 100, per_second: 50 }`";
+        let fields = foreign::entries(node, "`elevated_limits`", help, &mut self.findings)?;
+        let own = self.numbers(fields, base.rate.map(|(_, interval)| interval), notes)?;
+        let seconds = match find(fields, "erl_activation_period_seconds") {
+            Some((_, node)) => Some(whole(node, &mut self.findings)?),
+            None => None,
+        };
+        let quota = match find(fields, "quota_per_calendar_month") {
+            Some((_, node)) => Some(whole(node, &mut self.findings)?),
+            None => None,
+        };
+        let read = ["erl_activation_period_seconds", "quota_per_calendar_month"];
+        for (key, _) in fields
+            .iter()
+            .filter(|(key, _)| !KNOWN[..7].contains(&key.text.as_str()) && !read.contains(&key.text.as_str()))
+        {
+            let what = match key.text.as_str() {
+                "erl_quota_key" | "erl_is_active_key" => "activations are counted for each bucket",
+                _ => "it has no equal",
+            };
+            notes.push(self.origin(key.place).note(format!("{}: {what}; it is left out.", piece(&key.text))));
+        }
+        let rate = own.rate.or(base.rate);
+        let size = own.size.or(own.rate.map(|(count, _)| count)).or(base.size);
+        let Some((count, interval)) = rate else {
+            notes.push(origin.note("`elevated_limits` without a rate, here or in the bucket: they are left out."));
+            return Ok(None);
+        };
+        if quota == Some(0) || size == Some(0) || base.unlimited {
+            notes.push(origin.note("these `elevated_limits` never come into force: they are left out."));
+            return Ok(None);
+        }
+        let amount = Amount::Rate { burst: size.filter(|size| *size != count), count, period: milliseconds(interval) };
+        let lasts = seconds.map(|seconds| milliseconds(seconds.max(1).saturating_mul(1_000)));
+        let lasts = lasts.or(inherited.map(|base| base.lasts.clone()));
+        let activations = quota.or(inherited.map(|base| base.activations_per_month));
+        let callers = match (&lasts, activations) {
+            (None, None) => "erl_activation_period_seconds and quota_per_calendar_month",
+            (None, Some(_)) => "erl_activation_period_seconds",
+            (Some(_), None) => "quota_per_calendar_month",
+            (Some(_), Some(_)) => "",
+        };
+        if !callers.is_empty() {
+            notes.push(origin.note(format!(
+                "callers of limitd gave {callers} with each call; write into `elevated` what they give."
+            )));
+        }
+        let lasts = lasts.unwrap_or_else(|| milliseconds(ACTIVATION_SECONDS * 1_000));
+        Ok(Some(Elevated { amount, lasts, activations_per_month: activations.unwrap_or(1) }))
+    }
+}

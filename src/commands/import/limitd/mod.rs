@@ -1,0 +1,275 @@
+//! The buckets of limitd and limitd-redis.
+//!
+//! A caller of limitd names a bucket's type and key itself. That is what the check door's `POST /json` does, and what the
+//! limits are written for: no request is charged by itself until somebody says which ones are meant.
+
+use self::numbers::Numbers;
+use super::amount::{Amount, Elevated};
+use super::document::{Document, Limit, Origin, Override, Subject};
+use super::origin;
+use super::text::{Value, piece};
+use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, truth, whole};
+use crate::config::{Place, Report, Source};
+
+mod elevated;
+mod numbers;
+mod until;
+
+type Entries<'n> = &'n [(Key, Node)];
+
+/// The fields that are read of a bucket, an override or elevated limits.
+const KNOWN: [&str; 14] = [
+    "size",
+    "per_interval",
+    "interval",
+    "per_second",
+    "per_minute",
+    "per_hour",
+    "per_day",
+    "unlimited",
+    "fixed_window",
+    "skip_n_calls",
+    "elevated_limits",
+    "overrides",
+    "override",
+    "purpose",
+];
+
+/// What becomes of the settings that stand beside the buckets. Their values are not repeated: some are secrets.
+const SETTINGS: [(&[&str], &str); 5] = [
+    (
+        &["uri", "nodes", "host", "hosts", "username", "password", "tls"],
+        "where Redis is goes to `weir serve --store redis://USER:PASSWORD@HOST:PORT`",
+    ),
+    (&["prefix"], "keys in Redis begin with `weir:`; buckets start full, none is taken over"),
+    (&["globalTTL"], "a bucket is forgotten when it is full, and one that never refills only by a reset"),
+    (
+        &["ping", "keepAlive", "retry", "commandTimeout", "circuitbreaker"],
+        "the connection is watched by itself; `--store-timeout` bounds a call and `on_store_error` says what happens then",
+    ),
+    (
+        &["port", "hostname", "db", "log_level", "configurator", "protocol"],
+        "doors, store and log are flags of `weir serve`: `--check`, `--store`, `--log`",
+    ),
+];
+
+/// What is known of a type when its overrides are read.
+struct Base {
+    limit: usize,
+    numbers: Numbers,
+    is_windowed: bool,
+    elevated: Option<Elevated>,
+}
+
+/// Reads one file.
+struct Reading<'s, 'd> {
+    source: &'s Source,
+    findings: Findings,
+    document: &'d mut Document,
+}
+
+/// Adds the buckets of the files to the document.
+pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
+    document.head(
+        "Whoever called limitd calls the check door (`weir serve --check 127.0.0.1:9002`): take(TYPE, KEY, {count}) is \
+         POST /json {\"limit\": TYPE, \"id\": KEY, \"cost\": COUNT}, put is \"op\": \"refund\", and the reset of a bucket \
+         \"op\": \"reset\". Calls with a `configOverride` need `per_call: true` in their limit.",
+    );
+    document.head(
+        "No other request is charged. To charge those that come through a gateway, replace `match` and `by` of a limit: \
+         by: ip, by: { header: x-user }, match: { path: /login }.",
+    );
+    let mut report = Report::default();
+    for source in sources {
+        let mut reading = Reading { source, findings: Findings::new(&source.name), document };
+        // What is wrong is among the findings.
+        let (Ok(()) | Err(Reported)) = reading.file();
+        report.add(reading.findings, &source.text);
+    }
+    report
+}
+
+impl Reading<'_, '_> {
+    fn origin(&self, place: Place) -> Origin {
+        origin(self.source, place)
+    }
+
+    fn file(&mut self) -> Result<(), Reported> {
+        let root = foreign::read(&self.source.text, &mut self.findings)?;
+        let help = "a file has `buckets:` with the types below it";
+        let all = foreign::entries(&root, "the configuration of limitd", help, &mut self.findings)?;
+        let Some((_, buckets)) = find(all, "buckets") else {
+            // The files of limitd's configurator hold the buckets alone.
+            if !all.is_empty() && all.iter().all(|(_, node)| matches!(node.value, foreign::Value::Map(_))) {
+                return self.buckets(all);
+            }
+            return Err(self.findings.error(root.place, "the file has no `buckets`", help));
+        };
+        self.settings(all);
+        let help = "write `TYPE: { size: 10, per_second: 5 }` below it";
+        let buckets = foreign::entries(buckets, "`buckets`", help, &mut self.findings)?;
+        self.buckets(buckets)
+    }
+
+    /// Says what becomes of all that stands beside the buckets.
+    fn settings(&mut self, all: Entries<'_>) {
+        let is_of = |keys: &[&str], key: &Key| keys.contains(&key.text.as_str());
+        let known = |key: &Key| key.text == "buckets" || SETTINGS.iter().any(|(keys, _)| is_of(keys, key));
+        let of = |keys: &[&str]| all.iter().map(|(key, _)| key).filter(|key| is_of(keys, key)).collect();
+        let unknown = all.iter().map(|(key, _)| key).filter(|key| !known(key)).collect();
+        let groups = SETTINGS.iter().map(|(keys, what)| (of(keys), *what));
+        let groups: Vec<(Vec<&Key>, &str)> = groups.chain([(unknown, "has no equal; it is left out")]).collect();
+        for (keys, what) in groups {
+            let Some(first) = keys.first() else { continue };
+            let names: Vec<String> = keys.iter().map(|key| piece(&key.text)).collect();
+            let note = self.origin(first.place).note(format!("{}: {what}.", names.join(", ")));
+            self.document.head(note);
+        }
+    }
+
+    fn buckets(&mut self, buckets: Entries<'_>) -> Result<(), Reported> {
+        let mut outcome = Ok(());
+        for (key, node) in buckets {
+            // All are read, so that all mistakes are found.
+            outcome = self.bucket(key, node).and(outcome);
+        }
+        outcome
+    }
+
+    fn bucket(&mut self, key: &Key, node: &Node) -> Result<(), Reported> {
+        let origin = self.origin(key.place);
+        let help = "write `{ size: 10, per_second: 5 }`";
+        let bucket = foreign::entries(node, "a bucket", help, &mut self.findings)?;
+        let mut notes = Vec::new();
+        if let Some((_, purpose)) = find(bucket, "purpose") {
+            notes.push(text(purpose, &mut self.findings)?.to_owned());
+        }
+        let numbers = self.numbers(bucket, None, &mut notes)?;
+        let is_windowed = self.flag(bucket, "fixed_window")? && numbers.rate.is_some() && !numbers.unlimited;
+        let amount = self.amount(key, &numbers, &mut notes)?;
+        if matches!(amount, Amount::Burst(_)) {
+            notes.push(origin.note(
+                "it never refills. limitd forgets such a bucket 7 days (`globalTTL`) after its last use; here it stays as \
+                 it is until a refund or a reset.",
+            ));
+        }
+        self.common(bucket, &KNOWN, &mut notes)?;
+        let elevated = self.elevated(bucket, &numbers, None, &mut notes)?;
+        let descriptor = Value::map([("type", Value::Text(key.text.clone()))]);
+        let mut fields = vec![
+            ("match", Value::map([("domain", Value::word("limitd")), ("descriptor", descriptor)])),
+            ("by", Value::map([("descriptor", Value::word("key"))])),
+        ];
+        if is_windowed {
+            fields.push(("algorithm", Value::word("fixed_window")));
+        }
+        let limit = Limit { name: key.text.clone(), origin, notes, fields, amount, elevated: elevated.clone() };
+        let limit = self.document.add_limit(limit);
+        let base = Base { limit, numbers, is_windowed, elevated };
+        let mut outcome = Ok(());
+        for name in ["overrides", "override"] {
+            let Some((_, overrides)) = find(bucket, name) else { continue };
+            let help = "write `KEY: { size: 100, per_second: 50 }` below it";
+            for (key, node) in foreign::entries(overrides, "the overrides", help, &mut self.findings)? {
+                outcome = self.one_override(key, node, &base).and(outcome);
+            }
+        }
+        outcome
+    }
+
+    fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> Result<(), Reported> {
+        let origin = self.origin(key.place);
+        let help = "write `{ size: 100, per_second: 50 }`";
+        let given = foreign::entries(node, "an override", help, &mut self.findings)?;
+        let mut notes = Vec::new();
+        let mut numbers = self.numbers(given, base.numbers.rate.map(|(_, interval)| interval), &mut notes)?;
+        let elevated_alone = find(given, "elevated_limits").is_some()
+            && numbers.size.is_none()
+            && numbers.rate.is_none()
+            && !numbers.unlimited;
+        if elevated_alone {
+            // limitd copies them too.
+            numbers = base.numbers.clone();
+        }
+        let amount = self.amount(key, &numbers, &mut notes)?;
+        if matches!(amount, Amount::Burst(_)) && base.numbers.rate.is_some() {
+            notes
+                .push(origin.note("without a rate of its own it never refills: limitd takes none over from the type."));
+        }
+        if find(given, "fixed_window").is_some() && self.flag(given, "fixed_window")? != base.is_windowed {
+            notes.push(origin.note(
+                "`fixed_window` differs from that of the type; here an override refills as its limit does. Make it a \
+                 limit of its own if that matters.",
+            ));
+        }
+        self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
+        let elevated = self.elevated(given, &numbers, base.elevated.as_ref(), &mut notes)?;
+        let (subject, comment) = match find(given, "match") {
+            // limitd-redis makes each expression with the flag `i`.
+            Some((_, regex)) => {
+                let source = text(regex, &mut self.findings)?;
+                (Subject::Regex(format!("(?i){source}")), Some(key.text.clone()))
+            }
+            None => (Subject::Ids(vec![(as_id(&key.text), None)]), None),
+        };
+        let until = match find(given, "until") {
+            Some((_, until)) => Some(self.until(until, &origin, &mut notes)?),
+            None => None,
+        };
+        let limit = base.limit;
+        self.document.add_override(Override { limit, origin, notes, subject, amount, elevated, until, comment });
+        Ok(())
+    }
+
+    /// Says what has no equal in a bucket or an override.
+    fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> Result<(), Reported> {
+        if let Some((key, node)) = find(given, "skip_n_calls")
+            && whole(node, &mut self.findings)? > 0
+        {
+            let what = format!("`skip_n_calls: {}` has no equal: every call is counted, and none twice.", shown(node));
+            notes.push(self.origin(key.place).note(what));
+        }
+        for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
+            let what = match key.text.as_str() {
+                "match" | "until" => "only an override has it",
+                name if name.contains("backoff") || name.starts_with("exponential") => {
+                    "waits that grow with each call have no equal"
+                }
+                _ => "it has no equal",
+            };
+            notes.push(self.origin(key.place).note(format!("{}: {what}; it is left out.", piece(&key.text))));
+        }
+        Ok(())
+    }
+
+    fn flag(&mut self, given: Entries<'_>, name: &str) -> Result<bool, Reported> {
+        find(given, name).map_or(Ok(false), |(_, node)| truth(node, &mut self.findings))
+    }
+}
+
+/// A scalar as it is written.
+fn shown(node: &Node) -> &str {
+    if let foreign::Value::Scalar { text, .. } = &node.value { text } else { "" }
+}
+
+/// A key as the id of an override has it: what the id's own escapes are made of is escaped.
+fn as_id(key: &str) -> String {
+    /// An id has no more colons than this, unless they are escaped.
+    const MOST_COLONS: usize = 20;
+    let many_colons = key.matches(':').count() > MOST_COLONS;
+    let has_escapes = ["%3A", "%3a", "%25"].iter().any(|escape| key.contains(escape));
+    let id = if many_colons || has_escapes { key.replace('%', "%25") } else { key.to_owned() };
+    if many_colons { id.replace(':', "%3A") } else { id }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_mean_the_same_as_ids() {
+        assert_eq!(as_id("a:b%20c"), "a:b%20c");
+        assert_eq!(as_id("a%3Ab%20"), "a%253Ab%2520");
+        assert_eq!(as_id(&":".repeat(21)), "%3A".repeat(21));
+    }
+}

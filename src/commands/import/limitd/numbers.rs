@@ -1,0 +1,153 @@
+//! The numbers of a bucket: `size`, and one of the rates.
+
+use super::super::amount::{Amount, milliseconds};
+use super::super::text::piece;
+use super::{Entries, Reading};
+use crate::config::foreign::{Key, Node, Reported, Value, find, quoted, whole};
+
+/// The rates that need no `interval`, and theirs in milliseconds. limitd takes the last of them that is there.
+const RATES: [(&str, u64); 4] =
+    [("per_second", 1_000), ("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000)];
+
+/// Numbers with more digits after the point than this are refused.
+const MOST_DECIMALS: usize = 6;
+
+/// The numbers of a bucket.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numbers {
+    /// The capacity, in whole tokens.
+    pub(super) size: Option<u64>,
+    /// Tokens and milliseconds, neither of which is 0.
+    pub(super) rate: Option<(u64, u64)>,
+    /// Whether everything passes.
+    pub(super) unlimited: bool,
+}
+
+impl Reading<'_, '_> {
+    /// The numbers of a bucket. A rate of 0 is as good as none, to limitd too.
+    pub(super) fn numbers(
+        &mut self,
+        given: Entries<'_>,
+        inherited: Option<u64>,
+        notes: &mut Vec<String>,
+    ) -> Result<Numbers, Reported> {
+        let unlimited = self.flag(given, "unlimited")?;
+        let mut size = None;
+        if let Some((key, node)) = find(given, "size") {
+            let (number, scale) = self.decimal(node)?;
+            if number % scale != 0 {
+                notes.push(
+                    self.origin(key.place).note("`size` is no whole number; the part after the point is cut off."),
+                );
+            }
+            size = Some(number / scale);
+        }
+        let mut rates: Vec<(&Key, (u64, u64), u64)> = Vec::new();
+        if let Some((key, node)) = find(given, "per_interval") {
+            let number = self.decimal(node)?;
+            let interval = match find(given, "interval") {
+                Some((_, node)) => whole(node, &mut self.findings)?,
+                None => match inherited {
+                    Some(interval) => {
+                        let what = format!(
+                            "`interval` is missing; it is taken to be that of the type, {}.",
+                            milliseconds(interval)
+                        );
+                        notes.push(self.origin(key.place).note(what));
+                        interval
+                    }
+                    None if number.0 == 0 => 1,
+                    None => {
+                        let help = "add `interval`, in milliseconds";
+                        return Err(self.findings.error(key.place, "`per_interval` without `interval`", help));
+                    }
+                },
+            };
+            if interval == 0 {
+                return Err(self.findings.error(key.place, "`interval` is 0", "write milliseconds, such as 1000"));
+            }
+            rates.push((key, number, interval));
+        }
+        for (name, interval) in RATES {
+            if let Some((key, node)) = find(given, name) {
+                rates.push((key, self.decimal(node)?, interval));
+            }
+        }
+        rates.retain(|(_, (number, _), _)| *number > 0);
+        let rate =
+            match rates.as_slice() {
+                [] => None,
+                [.., (key, number, interval)] => {
+                    if rates.len() > 1 {
+                        let what = format!("of several rates limitd takes {}, the last one.", piece(&key.text));
+                        notes.push(self.origin(key.place).note(what));
+                    }
+                    let rate = reduced(*number, *interval);
+                    Some(rate.ok_or_else(|| {
+                        self.findings.error(key.place, "the rate is too large", "use a rounder number")
+                    })?)
+                }
+            };
+        Ok(Numbers { size, rate, unlimited })
+    }
+
+    /// A number that may have a point: that many of a scale.
+    fn decimal(&mut self, node: &Node) -> Result<(u64, u64), Reported> {
+        if let Value::Scalar { text, plain: true } = &node.value
+            && let Some((units, decimals)) = text.split_once('.')
+        {
+            let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let scale = u32::try_from(decimals.len()).ok().map(|places| 10u64.saturating_pow(places));
+            let number = format!("{units}{decimals}").parse::<u64>().ok();
+            if let (true, Some(scale), Some(number)) =
+                (digits(units) && digits(decimals) && decimals.len() <= MOST_DECIMALS, scale, number)
+            {
+                return Ok((number, scale));
+            }
+        }
+        Ok((whole(node, &mut self.findings)?, 1))
+    }
+
+    /// What the numbers allow.
+    pub(super) fn amount(&mut self, key: &Key, numbers: &Numbers, notes: &mut Vec<String>) -> Result<Amount, Reported> {
+        if numbers.unlimited {
+            return Ok(Amount::Unlimited);
+        }
+        match (numbers.size, numbers.rate) {
+            (None, None) => {
+                let message = format!("{} has neither a size nor a rate", quoted(&key.text));
+                Err(self.findings.error(key.place, message, "give it `size` or a rate such as `per_second`"))
+            }
+            (Some(0), _) => {
+                notes.push(self.origin(key.place).note("a bucket of size 0 refuses everything."));
+                Ok(Amount::Deny)
+            }
+            (Some(size), None) => Ok(Amount::Burst(size)),
+            (size, Some((count, interval))) => {
+                Ok(Amount::Rate { burst: size.filter(|size| *size != count), count, period: milliseconds(interval) })
+            }
+        }
+    }
+}
+
+/// `number / scale` in an interval of milliseconds, without the fraction.
+fn reduced((number, scale): (u64, u64), interval: u64) -> Option<(u64, u64)> {
+    let (mut divisor, mut rest) = (number, scale);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    Some((number / divisor, interval.checked_mul(scale / divisor)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_of_a_token_become_longer_intervals() {
+        assert_eq!(reduced((5, 10), 1_000), Some((1, 2_000)));
+        assert_eq!(reduced((25, 10), 1_000), Some((5, 2_000)));
+        assert_eq!(reduced((50, 1), 1_000), Some((50, 1_000)));
+        assert_eq!(reduced((1, 1_000_000), u64::MAX), None);
+    }
+}

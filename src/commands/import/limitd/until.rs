@@ -1,0 +1,50 @@
+//! `until`: the end of an override.
+
+use super::super::document::Origin;
+use super::Reading;
+use crate::config::foreign::{Node, Reported, text};
+use crate::engine::date::{DAY, Date};
+
+impl Reading<'_, '_> {
+    /// The instant of an `until`: as JavaScript reads it, where a date alone is the beginning of its day in UTC.
+    pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> Result<String, Reported> {
+        let given = text(node, &mut self.findings)?;
+        if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
+            let help = "write the milliseconds since 1970, of a year before 10000";
+            return instant(millis).ok_or_else(|| self.findings.error(node.place, "this is no time", help));
+        }
+        let is_date = given.len() == 10;
+        let has_zone = given.ends_with(['Z', 'z']) || given.get(19..).is_some_and(|rest| rest.contains(['+', '-']));
+        let instant = match (is_date, has_zone) {
+            (true, _) => format!("{given}T00:00:00Z"),
+            (false, true) => given.to_owned(),
+            (false, false) => {
+                notes.push(origin.note("`until` has no time zone; it is taken to be UTC."));
+                format!("{given}Z")
+            }
+        };
+        Ok(instant)
+    }
+}
+
+/// Milliseconds since 1970 as RFC 3339 writes them; `None` from the year 10000 on.
+fn instant(millis: u64) -> Option<String> {
+    let seconds = i64::try_from(millis / 1_000).ok()?;
+    let Date { year, month, day } = Date::from_days(seconds.div_euclid(DAY));
+    let time = seconds.rem_euclid(DAY);
+    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+    let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1_000);
+    (year < 10_000).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_instants() {
+        assert_eq!(instant(1_462_060_800_001).as_deref(), Some("2016-05-01T00:00:00.001Z"));
+        assert_eq!(instant(0).as_deref(), Some("1970-01-01T00:00:00.000Z"));
+        assert_eq!(instant(u64::MAX), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The files of other limiters, for those who translate them into ours: a text as one tree that knows its places, and
+//! the complaints about it.
+
+pub(crate) use super::fields::{Fields, text, truth, whole};
+pub(crate) use super::overrides::MOST_REGEXES;
+pub(crate) use super::problem::{Findings, Reported, quoted};
+pub(crate) use super::yaml::{Key, Node, Value};
+use super::yaml::{Reader, tree};
+
+/// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are refused.
+pub(crate) fn read(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
+    if !text.trim_start().starts_with(['{', '[']) {
+        Reader::refuse_tabs(text, findings)?;
+    }
+    tree(text, findings)
+}
+
+/// The entries of a map.
+pub(crate) fn entries<'n>(
+    node: &'n Node,
+    what: &str,
+    help: &str,
+    findings: &mut Findings,
+) -> Result<&'n [(Key, Node)], Reported> {
+    match &node.value {
+        Value::Map(entries) => Ok(entries),
+        _ => Err(findings.error(node.place, format!("{what} is a map, this is {}", node.kind()), help)),
+    }
+}
+
+/// The items of a list.
+pub(crate) fn items<'n>(
+    node: &'n Node,
+    what: &str,
+    help: &str,
+    findings: &mut Findings,
+) -> Result<&'n [Node], Reported> {
+    match &node.value {
+        Value::List(items) => Ok(items),
+        _ => Err(findings.error(node.place, format!("{what} is a list, this is {}", node.kind()), help)),
+    }
+}
+
+/// The entry of a key; one without a value is as good as none.
+pub(crate) fn find<'n>(entries: &'n [(Key, Node)], name: &str) -> Option<&'n (Key, Node)> {
+    entries.iter().find(|(key, value)| key.text == name && !value.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Report;
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let mut findings = Findings::new("f");
+        let node = read(text, &mut findings);
+        let mut report = Report::default();
+        report.add(findings, text);
+        match expected {
+            Ok(part) => assert!(node.is_ok() && format!("{node:?}").contains(part), "{node:?} {report}"),
+            Err(part) => assert!(node.is_err() && report.to_string().contains(part), "{node:?} {report}"),
+        }
+    }
+
+    #[test]
+    fn json_may_have_tabs_and_regular_expressions_a_tag() {
+        check("{\n\t\"a\": [\n\t\t1\n\t]\n}\n", Ok("\"1\""));
+        check("a:\n\tb: 1\n", Err("a tab in the indentation"));
+        check("a: !!js/regexp /192\\.168\\//gi\n", Ok("\"192\\\\.168\\\\/\""));
+        check("a: !!js/regexp foo\n", Err("`foo` is no regular expression"));
+        check("a: !!js/function 1\n", Err("tags (`!`) are not supported"));
+        check("a: &x 1\n", Err("anchors"));
+        check("", Err("missing"));
+    }
+}
