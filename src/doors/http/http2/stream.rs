@@ -33,6 +33,9 @@ const RAPID: Duration = Duration::from_secs(1);
 /// How long a stream whose answer is sent waits for the rest of its request.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Fields that may be added to those of a response: `Date` and `Content-Length`.
+const OWN_FIELDS: usize = 2;
+
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -62,7 +65,7 @@ impl Responder {
     pub(in super::super) fn interim(&self, status: StatusCode, fields: &Fields) {
         let mut response = http::Response::new(());
         *response.status_mut() = status;
-        *response.headers_mut() = convert::header_map(fields, |_| true);
+        *response.headers_mut() = convert::header_map(fields, 0, |_| true);
         if let Err(error) = self.respond.borrow_mut().send_informational(response) {
             tracing::debug!("an interim response was not sent: {error}");
         }
@@ -224,7 +227,7 @@ impl<S: Service> Stream<'_, S> {
     fn headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
         // RFC 9110 section 8.6: a 204 has no `Content-Length`.
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
-        let mut headers = convert::header_map(fields, is_wanted);
+        let mut headers = convert::header_map(fields, OWN_FIELDS, is_wanted);
         if !fields.contains("date") {
             self.service.front().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
