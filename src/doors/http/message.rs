@@ -4,6 +4,8 @@
 //! slows the sender down and nothing piles up in between.
 
 use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -30,8 +32,15 @@ pub(in crate::doors) struct Request {
 #[derive(Debug)]
 pub(in crate::doors) struct Response {
     pub(in crate::doors) status: StatusCode,
-    pub(in crate::doors) fields: Fields,
+    pub(in crate::doors) fields: ResponseFields,
     pub(in crate::doors) body: ResponseBody,
+}
+
+/// The fields of a response: its own, or those of an answer that is given many times. Who changes them gets a copy.
+#[derive(Debug)]
+pub(in crate::doors) enum ResponseFields {
+    Own(Fields),
+    Kept(Rc<Fields>),
 }
 
 /// A part of a body.
@@ -206,6 +215,32 @@ impl Message {
 
 impl From<Reply> for Response {
     fn from(Reply { status, fields, body }: Reply) -> Self {
-        Self { status, fields, body: ResponseBody::Text(body.into()) }
+        Self { status, fields: fields.into(), body: ResponseBody::Text(body.into()) }
+    }
+}
+
+impl From<Fields> for ResponseFields {
+    fn from(fields: Fields) -> Self {
+        Self::Own(fields)
+    }
+}
+
+impl Deref for ResponseFields {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        match self {
+            Self::Own(fields) => fields,
+            Self::Kept(fields) => fields,
+        }
+    }
+}
+
+impl DerefMut for ResponseFields {
+    fn deref_mut(&mut self) -> &mut Fields {
+        match self {
+            Self::Own(fields) => fields,
+            Self::Kept(fields) => Rc::make_mut(fields),
+        }
     }
 }
