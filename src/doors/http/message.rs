@@ -3,13 +3,14 @@
 //! Bodies are pulled: whoever sends a body on asks for the next piece when there is room for it, so a slow receiver
 //! slows the sender down and nothing piles up in between.
 
+use std::cell::OnceCell;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Method, StatusCode, Version};
+use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{http1, http2};
 use crate::engine::fields::Fields;
@@ -40,7 +41,15 @@ pub(in crate::doors) struct Response {
 #[derive(Debug)]
 pub(in crate::doors) enum ResponseFields {
     Own(Fields),
-    Kept(Rc<Fields>),
+    Kept(Rc<KeptFields>),
+}
+
+/// The fields of an answer of ours that is given many times, always with the same status and body.
+#[derive(Clone, Debug)]
+pub(in crate::doors) struct KeptFields {
+    fields: Fields,
+    /// As HTTP/2 sends them, with what it adds to them.
+    pub(in crate::doors) http2: OnceCell<HeaderMap>,
 }
 
 /// A part of a body.
@@ -225,13 +234,19 @@ impl From<Fields> for ResponseFields {
     }
 }
 
+impl From<Fields> for KeptFields {
+    fn from(fields: Fields) -> Self {
+        Self { fields, http2: OnceCell::new() }
+    }
+}
+
 impl Deref for ResponseFields {
     type Target = Fields;
 
     fn deref(&self) -> &Fields {
         match self {
             Self::Own(fields) => fields,
-            Self::Kept(fields) => fields,
+            Self::Kept(kept) => &kept.fields,
         }
     }
 }
@@ -240,7 +255,11 @@ impl DerefMut for ResponseFields {
     fn deref_mut(&mut self) -> &mut Fields {
         match self {
             Self::Own(fields) => fields,
-            Self::Kept(fields) => Rc::make_mut(fields),
+            Self::Kept(kept) => {
+                let kept = Rc::make_mut(kept);
+                kept.http2.take();
+                &mut kept.fields
+            }
         }
     }
 }

@@ -10,13 +10,12 @@ use std::rc::{Rc, Weak};
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::doors::http::message::{Response, ResponseBody, ResponseFields};
-use crate::engine::fields::Fields;
+use crate::doors::http::message::{KeptFields, Response, ResponseBody, ResponseFields};
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::verdict::Verdict;
 use crate::gate::{Judged, View};
 
-/// How many refusals are kept, of about 1 KiB each: those of a limit for each second of the next minute.
+/// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
 const PLACES: usize = 64;
 
 /// The refusals of a worker.
@@ -34,7 +33,7 @@ struct Refusal {
     verdict: Verdict,
     is_grpc: bool,
     status: StatusCode,
-    fields: Rc<Fields>,
+    fields: Rc<KeptFields>,
     body: Bytes,
 }
 
@@ -57,7 +56,7 @@ impl Refusals {
         }
         let Reply { status, fields, body } = reply::refusal(view.rules(), &verdict, self.generations, is_grpc);
         let view = Rc::downgrade(&view);
-        let (fields, body) = (Rc::new(fields), body.into());
+        let (fields, body) = (Rc::new(fields.into()), body.into());
         place.insert(Refusal { view, verdict, is_grpc, status, fields, body }).response()
     }
 }
@@ -83,6 +82,7 @@ mod tests {
 
     use super::*;
     use crate::engine::charge::{Decision, Outcome};
+    use crate::engine::fields::Fields;
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::limit::Limit;
     use crate::engine::numbers::{Allowance, Micros, Numbers};

@@ -22,7 +22,7 @@ use crate::doors::http::alarm::Alarm;
 use crate::doors::http::context::{Context, Interim};
 use crate::doors::http::failure::Failure;
 use crate::doors::http::forwarding::Peer;
-use crate::doors::http::message::{Piece, RequestBody, Response, ResponseBody};
+use crate::doors::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseFields};
 use crate::doors::http::{MAX_DISCARDED, Passage, Service};
 use crate::engine::fields::Fields;
 
@@ -187,7 +187,7 @@ impl<S: Service> Stream<'_, S> {
     async fn respond(
         &self,
         status: StatusCode,
-        fields: &Fields,
+        fields: &ResponseFields,
         body: &mut ResponseBody,
         is_head: bool,
         passage: Option<&Passage>,
@@ -224,10 +224,28 @@ impl<S: Service> Stream<'_, S> {
         }
     }
 
-    fn headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
+    fn headers(&self, status: StatusCode, fields: &ResponseFields, body: &ResponseBody) -> HeaderMap {
+        let ResponseFields::Kept(kept) = fields else { return self.new_headers(status, fields, body) };
+        let mut headers = kept.http2.get_or_init(|| self.new_headers(status, fields, body)).clone();
+        self.date(fields, &mut headers);
+        headers
+    }
+
+    fn new_headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
         // RFC 9110 section 8.6: a 204 has no `Content-Length`.
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
         let mut headers = convert::header_map(fields, OWN_FIELDS, is_wanted);
+        self.date(fields, &mut headers);
+        if let ResponseBody::Text(text) = body
+            && !text.is_empty()
+        {
+            headers.insert(CONTENT_LENGTH, text.len().into());
+        }
+        headers
+    }
+
+    /// Says the time, if the fields do not.
+    fn date(&self, fields: &Fields, headers: &mut HeaderMap) {
         if !fields.contains("date") {
             self.service.front().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
@@ -236,12 +254,6 @@ impl<S: Service> Stream<'_, S> {
                 }
             });
         }
-        if let ResponseBody::Text(text) = body
-            && !text.is_empty()
-        {
-            headers.insert(CONTENT_LENGTH, text.len().into());
-        }
-        headers
     }
 }
 
