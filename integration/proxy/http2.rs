@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::header::{CONTENT_LENGTH, DATE, HeaderName, HeaderValue};
 use weir::doors::http::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
 
 use crate::support::eventually;
@@ -201,6 +202,34 @@ fn a_refusal_does_not_wait_for_the_body() {
     client.get(3, "/");
     assert_eq!(client.next_of(HEADERS).stream, 3);
     assert_eq!(upstream.accepted(), 0);
+}
+
+#[tokio::test]
+async fn a_refusal_is_the_same_when_it_is_said_again() {
+    let upstream = Upstream::saying("hello");
+    let weir = weir(NONE, &upstream);
+    let socket = tokio::net::TcpStream::connect(weir.proxy).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
+    tokio::spawn(connection);
+    let mut said = Vec::new();
+    for method in ["GET", "POST", "GET", "HEAD"] {
+        let request = http::Request::builder().method(method).uri("http://a/").body(()).unwrap();
+        let (answer, _) = client.send_request(request, true).unwrap();
+        let (mut head, mut body) = answer.await.unwrap().into_parts();
+        let date = head.headers.insert(DATE, HeaderValue::from_static("then")).unwrap();
+        assert!(httpdate::parse_http_date(date.to_str().unwrap()).is_ok(), "{date:?}");
+        let text = body.data().await.transpose().unwrap().unwrap_or_default();
+        let length = head.headers[CONTENT_LENGTH].to_str().unwrap().parse().unwrap();
+        assert_eq!(text.len(), if method == "HEAD" { 0 } else { length });
+        let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(
+            (head.status.as_u16(), &names[..]),
+            (429, &["content-type", "cache-control", "date", "content-length"][..])
+        );
+        said.push((head.headers, text));
+    }
+    assert_eq!((&said[0], &said[1]), (&said[1], &said[2]));
+    assert_eq!(said[3].0, said[0].0);
 }
 
 #[test]

@@ -229,6 +229,17 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
     reply
 }
 
+/// Takes away what no refusal says: fractions of seconds, and whose buckets were asked. Most refusals of one limit are by
+/// the same verdict then.
+pub fn round(verdict: &mut Verdict) {
+    let up = |wait: Micros| Micros(wait.ceil_seconds().saturating_mul(1_000_000));
+    for answer in &mut verdict.answers {
+        answer.fingerprint = None;
+        answer.decision.retry_after = answer.decision.retry_after.map(up);
+        answer.decision.reset_after = answer.decision.reset_after.map(up);
+    }
+}
+
 /// A problem that names the limits that refuse (RFC 9457, with the draft's extension `violated-policies`).
 fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, verdict: &Verdict) -> Reply {
     let mut body = begin_problem(kind, title, status);
@@ -433,6 +444,27 @@ mod tests {
             (wait(Some(1_400)), wait(Some(2_000)), wait(Some(0)), wait(None)),
             (Some(2), Some(2), Some(1), None)
         );
+    }
+
+    #[test]
+    fn a_rounded_verdict_is_refused_in_the_same_words() {
+        let check = |rows: &[Row]| {
+            let (given, mut rounded) = (verdict(rows), verdict(rows));
+            round(&mut rounded);
+            assert_ne!(given, rounded);
+            for is_grpc in [false, true] {
+                let [given, rounded] = [&given, &rounded].map(|verdict| refusal(&rules(), verdict, ALL, is_grpc));
+                assert_eq!(given.body, rounded.body);
+                assert!(given.fields.iter().eq(rounded.fields.iter()), "{:?} {:?}", given.fields, rounded.fields);
+            }
+        };
+        for millis in [0, 1, 999, 1_000, 1_001, 86_400_500] {
+            check(&[
+                (0, 0, 20, 1, Outcome::Denied, 0, Some(millis), Some(2 * millis)),
+                (0, 1, 20, 1, Outcome::Denied, 3, None, None),
+                (1, 0, 1_000, 86_400, Outcome::Unchanged, 700, Some(0), Some(40_000)),
+            ]);
+        }
     }
 
     #[test]

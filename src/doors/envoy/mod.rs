@@ -181,7 +181,7 @@ impl Service for Envoy {
             }
             ResponseBody::Text(Bytes::new())
         });
-        Response { status: StatusCode::OK, fields, body }
+        Response { status: StatusCode::OK, fields: fields.into(), body }
     }
 }
 

@@ -3,11 +3,14 @@
 //! Bodies are pulled: whoever sends a body on asks for the next piece when there is room for it, so a slow receiver
 //! slows the sender down and nothing piles up in between.
 
+use std::cell::OnceCell;
 use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Method, StatusCode, Version};
+use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{http1, http2};
 use crate::engine::fields::Fields;
@@ -30,8 +33,23 @@ pub(in crate::doors) struct Request {
 #[derive(Debug)]
 pub(in crate::doors) struct Response {
     pub(in crate::doors) status: StatusCode,
-    pub(in crate::doors) fields: Fields,
+    pub(in crate::doors) fields: ResponseFields,
     pub(in crate::doors) body: ResponseBody,
+}
+
+/// The fields of a response: its own, or those of an answer that is given many times. Who changes them gets a copy.
+#[derive(Debug)]
+pub(in crate::doors) enum ResponseFields {
+    Own(Fields),
+    Kept(Rc<KeptFields>),
+}
+
+/// The fields of an answer of ours that is given many times, always with the same status and body.
+#[derive(Clone, Debug)]
+pub(in crate::doors) struct KeptFields {
+    fields: Fields,
+    /// As HTTP/2 sends them, with what it adds to them.
+    pub(in crate::doors) http2: OnceCell<HeaderMap>,
 }
 
 /// A part of a body.
@@ -206,6 +224,42 @@ impl Message {
 
 impl From<Reply> for Response {
     fn from(Reply { status, fields, body }: Reply) -> Self {
-        Self { status, fields, body: ResponseBody::Text(body.into()) }
+        Self { status, fields: fields.into(), body: ResponseBody::Text(body.into()) }
+    }
+}
+
+impl From<Fields> for ResponseFields {
+    fn from(fields: Fields) -> Self {
+        Self::Own(fields)
+    }
+}
+
+impl From<Fields> for KeptFields {
+    fn from(fields: Fields) -> Self {
+        Self { fields, http2: OnceCell::new() }
+    }
+}
+
+impl Deref for ResponseFields {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        match self {
+            Self::Own(fields) => fields,
+            Self::Kept(kept) => &kept.fields,
+        }
+    }
+}
+
+impl DerefMut for ResponseFields {
+    fn deref_mut(&mut self) -> &mut Fields {
+        match self {
+            Self::Own(fields) => fields,
+            Self::Kept(kept) => {
+                let kept = Rc::make_mut(kept);
+                kept.http2.take();
+                &mut kept.fields
+            }
+        }
     }
 }

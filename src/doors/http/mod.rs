@@ -20,7 +20,6 @@ use self::forwarding::Peer;
 use self::message::{Request, RequestBody, Response};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::engine::client_address::TrustedProxies;
-use crate::engine::reply::Reply;
 use crate::metrics::Metrics;
 use crate::store::Clock;
 
@@ -207,9 +206,10 @@ impl Front {
     }
 
     /// An answer of our own.
-    pub(in crate::doors) fn own(&self, reply: Reply) -> Response {
-        self.counters.answered(reply.status, true);
-        reply.into()
+    pub(in crate::doors) fn own(&self, answer: impl Into<Response>) -> Response {
+        let response = answer.into();
+        self.counters.answered(response.status, true);
+        response
     }
 
     /// Lets the service answer a request. The passage ends with the answer's last byte.

@@ -32,5 +32,6 @@ pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<
         "body_bytes": length,
     });
     let fields = Fields::from_iter([("content-type", "application/json")]);
-    Ok(Response { status: StatusCode::OK, fields, body: ResponseBody::Text(format!("{received}\n").into()) })
+    let body = ResponseBody::Text(format!("{received}\n").into());
+    Ok(Response { status: StatusCode::OK, fields: fields.into(), body })
 }

@@ -24,7 +24,10 @@ use crate::engine::{path, request};
 use crate::gate::{Gate, Judged};
 
 mod echo;
+mod refusals;
 mod target;
+
+use self::refusals::Refusals;
 
 /// How the proxy is set up.
 #[derive(Clone, Debug)]
@@ -43,6 +46,7 @@ pub struct Proxy {
     gate: Rc<Gate>,
     upstreams: Upstreams,
     generations: Generations,
+    refusals: Refusals,
 }
 
 impl Proxy {
@@ -50,7 +54,8 @@ impl Proxy {
     pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
         let front = Front::new(&options.front, gate.shared().metrics());
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
-        Rc::new(Self { front, gate, upstreams, generations: options.generations })
+        let (generations, refusals) = (options.generations, Refusals::new(options.generations));
+        Rc::new(Self { front, gate, upstreams, generations, refusals })
     }
 
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -106,7 +111,7 @@ impl Proxy {
             return Ok(Ruled::Passed(way, judged));
         }
         let is_grpc = request.fields.is_grpc();
-        Ok(Ruled::Refused(reply::refusal(judged.snapshot.rules(), &judged.verdict, self.generations, is_grpc)))
+        Ok(Ruled::Refused(self.refusals.response(judged, is_grpc)))
     }
 
     /// Gets the answer to a request that may pass.
@@ -161,9 +166,9 @@ impl Service for Proxy {
 
     async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
         match self.decide(context, &mut request, passage).await {
-            Ok(Ruled::Refused(reply)) => {
+            Ok(Ruled::Refused(response)) => {
                 passage.unread = request.body;
-                self.front.own(reply)
+                self.front.own(response)
             }
             Ok(Ruled::Passed(way, judged)) => self.pass(context, request, way, &judged).await,
             Err(failure) => {
@@ -176,7 +181,7 @@ impl Service for Proxy {
 
 /// What became of a request at the gate.
 enum Ruled<'a> {
-    Refused(Reply),
+    Refused(Response),
     Passed(Option<&'a Way>, Judged),
 }
 

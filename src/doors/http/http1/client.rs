@@ -151,7 +151,7 @@ impl Connection {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
-                Ok(Response { status: head.status, fields: head.fields, body })
+                Ok(Response { status: head.status, fields: head.fields.into(), body })
             }
             Ok(head) => Ok(self.respond(head, lease, activity)),
             Err(error) => Err(self.failed(error, request, lease)),
@@ -264,7 +264,7 @@ impl Connection {
         if framing == Framing::Empty {
             body.finish();
         }
-        Response { status, fields, body: ResponseBody::Http1(body) }
+        Response { status, fields: fields.into(), body: ResponseBody::Http1(body) }
     }
 
     /// Whether another request can follow: both messages have ended, and nothing came after them.

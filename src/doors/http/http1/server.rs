@@ -206,8 +206,11 @@ impl<S: Service> Connection<'_, S> {
 
     /// Sends a response; returns whether another request may follow.
     async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
-        // Only an answer of ours has one: an upstream's is about its own connection and was taken away.
-        let wants_close = !response.body.is_upstreams() && response.fields.remove("connection");
+        // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Fields that are kept
+        // have none, and are copied by who would take it away.
+        let wants_close = !response.body.is_upstreams()
+            && response.fields.contains("connection")
+            && response.fields.remove("connection");
         if let ResponseBody::Tunnel(_) = response.body {
             return self.switch(response).await;
         }

@@ -276,7 +276,7 @@ impl Outgoing {
                     self.rest = data;
                 }
                 Poll::Ready(Some(Ok(Piece::Trailers(fields)))) => {
-                    let trailers = convert::header_map(&fields, |_| true);
+                    let trailers = convert::header_map(&fields, 0, |_| true);
                     return Poll::Ready(self.stream.send_trailers(trailers).map_err(gone));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Halt::Body(error))),

@@ -193,7 +193,7 @@ fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, 
     let uri = uri
         .build()
         .map_err(|_| UpstreamError::Upload(BodyError::Malformed("HTTP/2 has no way to say its target".into())))?;
-    let mut headers = convert::header_map(&request.fields, |name| !name.eq_ignore_ascii_case(b"host"));
+    let mut headers = convert::header_map(&request.fields, 0, |name| !name.eq_ignore_ascii_case(b"host"));
     if request.fields.is_grpc() {
         // It is of one hop and was taken away with the others, but gRPC's servers insist on it, and we pass trailers on.
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -236,7 +236,7 @@ fn respond(
     let fields = convert::fields(&head.headers);
     let incoming = Incoming::new(body, &head.headers);
     let body = ResponseBody::Http2(Box::new(Download { incoming, upload, activity, lease, _active: active }));
-    Response { status: head.status, fields, body }
+    Response { status: head.status, fields: fields.into(), body }
 }
 
 /// A request that counts as active.

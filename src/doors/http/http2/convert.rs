@@ -150,9 +150,10 @@ const CHANGING: [&str; 6] =
     ["date", "ratelimit", "ratelimit-remaining", "ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
 /// Fields as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
-/// library does not take is left out; what we have received has none such.
-pub(super) fn header_map(fields: &Fields, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(fields.len());
+/// library does not take is left out; what we have received has none such. There is room for `more` fields: to grow costs
+/// the map more than to take five.
+pub(super) fn header_map(fields: &Fields, more: usize, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(fields.len() + more);
     for (name, value) in fields.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
         let own = OWN.iter().find(|own| own.as_str().as_bytes() == name);
         let name = own.map_or_else(|| HeaderName::from_bytes(name), |own| Ok(own.clone()));
@@ -211,7 +212,7 @@ mod tests {
     fn fields_of_a_connection_are_not_sent_and_changing_ones_not_indexed() {
         let given =
             [("Connection", "close"), ("TE", "x"), ("X-Id", "1"), ("x-id", "2"), ("RateLimit", "3"), ("Date", "4")];
-        let map = header_map(&Fields::from_iter(given), |name| name != b"wanted");
+        let map = header_map(&Fields::from_iter(given), 0, |name| name != b"wanted");
         assert_eq!(
             map.iter().map(|(n, v)| (n.as_str(), v.as_bytes(), v.is_sensitive())).collect::<Vec<_>>(),
             [("x-id", &b"1"[..], false), ("x-id", b"2", false), ("ratelimit", b"3", true), ("date", b"4", true)]

@@ -22,7 +22,7 @@ use crate::doors::http::alarm::Alarm;
 use crate::doors::http::context::{Context, Interim};
 use crate::doors::http::failure::Failure;
 use crate::doors::http::forwarding::Peer;
-use crate::doors::http::message::{Piece, RequestBody, Response, ResponseBody};
+use crate::doors::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseFields};
 use crate::doors::http::{MAX_DISCARDED, Passage, Service};
 use crate::engine::fields::Fields;
 
@@ -32,6 +32,9 @@ const RAPID: Duration = Duration::from_secs(1);
 
 /// How long a stream whose answer is sent waits for the rest of its request.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Fields that may be added to those of a response: `Date` and `Content-Length`.
+const OWN_FIELDS: usize = 2;
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ impl Responder {
     pub(in super::super) fn interim(&self, status: StatusCode, fields: &Fields) {
         let mut response = http::Response::new(());
         *response.status_mut() = status;
-        *response.headers_mut() = convert::header_map(fields, |_| true);
+        *response.headers_mut() = convert::header_map(fields, 0, |_| true);
         if let Err(error) = self.respond.borrow_mut().send_informational(response) {
             tracing::debug!("an interim response was not sent: {error}");
         }
@@ -184,7 +187,7 @@ impl<S: Service> Stream<'_, S> {
     async fn respond(
         &self,
         status: StatusCode,
-        fields: &Fields,
+        fields: &ResponseFields,
         body: &mut ResponseBody,
         is_head: bool,
         passage: Option<&Passage>,
@@ -221,10 +224,28 @@ impl<S: Service> Stream<'_, S> {
         }
     }
 
-    fn headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
+    fn headers(&self, status: StatusCode, fields: &ResponseFields, body: &ResponseBody) -> HeaderMap {
+        let ResponseFields::Kept(kept) = fields else { return self.new_headers(status, fields, body) };
+        let mut headers = kept.http2.get_or_init(|| self.new_headers(status, fields, body)).clone();
+        self.date(fields, &mut headers);
+        headers
+    }
+
+    fn new_headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
         // RFC 9110 section 8.6: a 204 has no `Content-Length`.
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
-        let mut headers = convert::header_map(fields, is_wanted);
+        let mut headers = convert::header_map(fields, OWN_FIELDS, is_wanted);
+        self.date(fields, &mut headers);
+        if let ResponseBody::Text(text) = body
+            && !text.is_empty()
+        {
+            headers.insert(CONTENT_LENGTH, text.len().into());
+        }
+        headers
+    }
+
+    /// Says the time, if the fields do not.
+    fn date(&self, fields: &Fields, headers: &mut HeaderMap) {
         if !fields.contains("date") {
             self.service.front().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
@@ -233,12 +254,6 @@ impl<S: Service> Stream<'_, S> {
                 }
             });
         }
-        if let ResponseBody::Text(text) = body
-            && !text.is_empty()
-        {
-            headers.insert(CONTENT_LENGTH, text.len().into());
-        }
-        headers
     }
 }
 
