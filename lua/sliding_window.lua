@@ -211,6 +211,8 @@ local charge = {
 }
 if #KEYS ~= 1 or not charge.parameters or not charge.mode then
   return redis.error_reply('ERR usage: KEY , NOW EFFECTIVE_FROM COUNT WINDOW COST MODE')
+elseif not string.find(' spend check spend_only spend_up_to refund reset ', ' ' .. charge.mode .. ' ', 1, true) then
+  return redis.error_reply('ERR unknown mode ' .. charge.mode)
 end
 local outcome, remaining, retry, reset, change = sliding.decide(KEYS[1], charge)
 local failure = not outcome and remaining or change and sliding.commit(KEYS[1], charge, change)
