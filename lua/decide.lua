@@ -25,8 +25,9 @@
 --   remaining  whole tokens left
 --   retry      microseconds until the same charge would fit, -1 for never
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
--- If one charge of a request is denied none of its buckets changes, and the others report where their bucket stands
--- without the charge. Each request finds the buckets as those before it have left them.
+-- If one charge of a request is denied none of its buckets changes but those that count what is refused, and the others
+-- report where their bucket stands without the charge, or with it where it counts. Each request finds the buckets as
+-- those before it have left them.
 -- Last, if an algorithm says more than that of any charge, a list: the number of the charge in the call, counted from 0,
 -- and a list of what is said, and so on.
 --
@@ -71,14 +72,19 @@ local effective_from = tonumber(ARGV[2])
 -- An algorithm that is no matter of levels has a table with these functions. `charge` has the words of the charge as
 -- fields, and `parameters`, what `parsed` made of WORD.
 --   parsed(text)                   what stands behind the name in WORD; nothing if that is none
---   decide(key, charge)            outcome, remaining, retry, reset, the change to write or nil, and a list of what else
---                                  is to be said or nil; or nil and an error
+--   decide(key, charge)            outcome, remaining, retry, reset, the change to write or nil, a list of what else is to
+--                                  be said or nil, and whether the change is written even if the request is denied; or nil
+--                                  and an error
 --   standing(key, charge)          remaining and reset without the charge
 --   commit(key, charge, change)    writes the change at once: the requests after this one read it; nil or an error
+-- and, if its keys hold text, `corrupt`, the number of those whose text was no bucket.
 local function algorithms()
   -- include fixed_window.lua
   -- include sliding_log.lua
-  return { fixed_window = fixed_windows, sliding_log = sliding_log }
+  -- include sliding_window.lua
+  return {
+    fixed_window = fixed_windows, sliding_log = sliding_log, sliding_window = sliding_window,
+  }
 end
 
 local made, makers = {}, nil
@@ -88,7 +94,7 @@ local windows
 local function algorithm(name)
   makers = makers or algorithms()
   if not made[name] and makers[name] then
-    made[name] = makers[name](now, given)
+    made[name] = makers[name](now, given, effective_from)
   end
   return made[name]
 end
@@ -298,9 +304,9 @@ local function decided(charge, level, position)
 end
 
 local buckets, dirty, failures, failing = {}, {}, {}, false
--- For the request at hand: its buckets, the levels and windows that its charges found, and the levels or changes that
--- they would store.
-local held, levels, positions, writes = {}, {}, {}, {}
+-- For the request at hand: its buckets, the levels and windows that its charges found, the levels or changes that they
+-- would store, and which changes are stored even if it is denied.
+local held, levels, positions, writes, counts_denied = {}, {}, {}, {}, {}
 local reply, size, keys, details = { 0 }, 1, 0, nil
 
 -- Keeps what an algorithm says beside the four integers of a charge.
@@ -311,9 +317,9 @@ local function say(place, detail)
 end
 
 -- Writes the changes of those charges of a request that are no matter of levels: nil or an error.
-local function commit(charges)
+local function commit(charges, denied)
   for place, charge in ipairs(charges) do
-    if charge.algorithm and writes[place] then
+    if charge.algorithm and writes[place] and (counts_denied[place] or not denied) then
       local failure = charge.algorithm.commit(KEYS[keys + place], charge, writes[place])
       if failure then
         return failure
@@ -328,9 +334,9 @@ for request = 1, #requests do
   for place = 1, count do
     local charge, key = charges[place], KEYS[keys + place]
     if charge.algorithm then
-      local outcome, remaining, retry, reset, change, detail = charge.algorithm.decide(key, charge)
+      local outcome, remaining, retry, reset, change, detail, counts = charge.algorithm.decide(key, charge)
       if outcome then
-        denied, others, writes[place] = denied or outcome == DENIED, true, change
+        denied, others, writes[place], counts_denied[place] = denied or outcome == DENIED, true, change, counts
         reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = outcome, remaining, retry, reset
         if detail then
           said = said or {}
@@ -361,8 +367,8 @@ for request = 1, #requests do
     end
     size = size + 4
   end
-  if others and not failed and not denied then
-    failures[request] = commit(charges)
+  if others and not failed then
+    failures[request] = commit(charges, denied)
     failed = failures[request]
   end
   if failed then
@@ -407,6 +413,9 @@ for request = 1, #requests do
     end
   end
   keys = keys + count
+end
+for _, other in pairs(made) do
+  corrupt = corrupt + (other.corrupt or 0)
 end
 reply[1] = corrupt
 

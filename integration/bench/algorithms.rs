@@ -82,6 +82,7 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let gcra = |count| Numbers::new(count, count, HOUR).unwrap();
     let fixed = |count| Numbers::windows(count, count, HOUR, Aligned::Clock).unwrap();
     let log = |count| Numbers::sliding_log(count, HOUR).unwrap();
+    let sliding = |count, denied| Numbers::sliding_window(count, HOUR, denied).unwrap();
     vec![
         ("gcra", vec![gcra(1_000_000)]),
         ("gcra, refused", vec![gcra(1)]),
@@ -89,7 +90,10 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
         ("fixed_window, refused", vec![fixed(1)]),
         ("sliding_log", vec![log(10_000)]),
         ("sliding_log, refused", vec![log(1)]),
-        ("all of them, mixed", vec![gcra(1_000_000), fixed(1_000_000), log(10_000), gcra(1_000_000)]),
+        ("sliding_window", vec![sliding(1_000_000, false)]),
+        ("sliding_window, refused", vec![sliding(1, false)]),
+        ("sliding_window, count_denied", vec![sliding(100_000, true)]),
+        ("all of them, mixed", vec![gcra(1_000_000), fixed(1_000_000), log(10_000), sliding(1_000_000, false)]),
     ]
 }
 

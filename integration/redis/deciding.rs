@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{Aligned, Micros, Numbers};
+use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
 
@@ -309,4 +309,85 @@ fn the_script_of_windows_runs_by_hand() {
     // By the server's clock.
     assert!(eval("t ,  0 2 2 first:60000000 1 spend").starts_with("0 0 1 0 60000000"));
     assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+#[test]
+fn the_script_of_sliding_windows_runs_by_hand() {
+    let server = RedisServer::plain();
+    let eval = |arguments: &str| eval(&server, "sliding_window.lua", arguments);
+    assert_eq!(eval("k , 1000 0 10 500:1 10 spend"), "0 0 0 1000 1000");
+    assert_eq!(eval("k , 1499 0 10 500:1 1 spend"), "0 1 0 51 501");
+    assert_eq!(server.cli(&["GET", "k"]), "1000 0 10 500 1");
+    assert_eq!(eval("k , 1549 0 10 500:1 1 spend"), "0 1 0 1 451");
+    assert_eq!(eval("k , 1550 0 10 500:1 1 spend"), "0 0 0 50 950");
+    assert_eq!(server.cli(&["GET", "k"]), "1550 10 1 500 1");
+    assert_eq!(eval("k , 1550 0 10 500:1 11 check"), "0 1 0 -1 950");
+    assert_eq!(eval("k , 1750 0 10 500:1 9 spend_up_to"), "0 0 0 0 750");
+    assert_eq!(eval("k , 1750 0 10 500:1 6 refund"), "0 0 5 0 250");
+    assert_eq!(eval("k , 1750 0 10 500:1 0 reset"), "0 0 10 0 0");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+    // What is refused counts, to twice the count; then in a longer window, as of the instant 1250.
+    assert_eq!(eval("d , 1000 0 2 500:1:count_denied 2 spend"), "0 0 0 1000 1000");
+    assert_eq!(eval("d , 1000 0 2 500:1:count_denied 1 spend"), "0 1 0 834 1000");
+    assert_eq!(eval("d , 1000 0 2 500:1:count_denied 9 spend"), "0 1 0 -1 1000");
+    assert_eq!(server.cli(&["GET", "d"]), "1000 0 4 500 1");
+    assert_eq!(eval("d , 1600 1250 10 1000:1 0 check"), "0 0 6 0 1400");
+    server.cli(&["SET", "x", "hello"]);
+    assert_eq!(eval("x , 5 0 2 10:1 1 spend"), "1 0 1 0 15");
+    for window in ["0:1", "5:6", "5:0", "5", "5:1:x", "4503599627370496:1"] {
+        assert!(
+            eval(&format!("k , 0 0 1 {window} 1 spend")).starts_with("ERR usage: KEY , NOW EFFECTIVE_FROM"),
+            "{window}"
+        );
+    }
+    assert!(eval("k , 0 0 1 5:1 1 take").starts_with("ERR unknown mode take"));
+    server.cli(&["LPUSH", "l", "mine"]);
+    assert!(eval("l , 0 0 1 5:1 1 spend").contains("WRONGTYPE"));
+    // By the server's clock.
+    assert!(eval("t ,  0 2 60000000:1 1 spend").starts_with("0 0 1 0 "));
+    assert!((59_000..=120_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+/// What is refused is written where it counts, and nowhere else.
+#[tokio::test]
+async fn a_refusal_is_written_where_it_counts_and_only_there() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    // So long that no window ends in between.
+    let century = 36_500 * 86_400_000_000_000;
+    let window = |count_denied| Numbers::sliding_window(2, century, count_denied).unwrap();
+    let (plain, counting) = (window(false), window(true));
+    let spend = |key, numbers, cost| charge(key, numbers, cost, Mode::Spend);
+    decide(&store, &[spend("P:1#sliding", plain, 2), spend("C:1#sliding", counting, 2)]).await.unwrap();
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let used = |key: &str| server.cli(&["GET", key]).split(' ').nth(2).map(String::from);
+    let refused = decide(&store, &[spend("P:1#sliding", plain, 1)]).await.unwrap();
+    assert_eq!((refused[0].outcome, server.calls("set")), (Outcome::Denied, 0));
+    for (writes, charges) in [
+        (1, vec![spend("C:1#sliding", counting, 1)]),
+        (2, vec![spend("P:1#sliding", plain, 1), spend("N:1#sliding", counting, 1)]),
+        (3, vec![spend("C:1#sliding", counting, 9), spend("N:2#sliding", plain, 1)]),
+        (3, vec![spend("C:1#sliding", counting, 1)]),
+        (3, vec![charge("N:1#sliding", counting, 2, Mode::Check)]),
+    ] {
+        let decided = decide(&store, &charges).await.unwrap();
+        assert!(decided.iter().any(|decision| decision.outcome == Outcome::Denied), "{decided:?}");
+        assert_eq!(server.calls("set"), writes, "{charges:?}");
+    }
+    let counted = ["P:1", "C:1", "N:1", "N:2"].map(|id| used(&format!("weir:{{0}}:{id}#sliding")));
+    assert_eq!(counted, [Some("2".into()), Some("4".into()), Some("1".into()), None]);
+    assert_eq!((server.calls("del"), store.corrupt_values()), (0, 0));
+
+    server.cli(&["SET", "weir:{0}:N:2#sliding", "hello"]);
+    let two = [spend("N:2#sliding", plain, 1), spend("N:1#sliding", counting, 1)];
+    let remaining: Vec<u64> = decide(&store, &two).await.unwrap().iter().map(|decision| decision.remaining).collect();
+    assert_eq!((remaining, store.corrupt_values()), (vec![1, 0], 1));
+}
+
+#[tokio::test]
+async fn no_time_is_beyond_the_year_2255() {
+    let server = RedisServer::plain();
+    let given = RedisOptions { clock: Clock::set(Micros(EXACT)), ..options(&server.url()) };
+    let beyond = decide(&*connected(&given).await, &[charge("A:1", fixed(1), 1, Mode::Spend)]).await;
+    assert_eq!(beyond, Err(StoreError::Refused("the clock is set beyond the year 2255".into())));
 }

@@ -1,9 +1,9 @@
 //! The Redis store against real servers.
 
-mod agreement;
 mod company;
 mod connecting;
 mod deciding;
+mod model;
 mod outages;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! How tokens come back: `algorithm`, `aligned`, `timezone`, `resets_on`, and what a `period` may be.
 
-use super::fields::{Fields, choice, text, whole};
+use super::fields::{Fields, choice, text, truth, whole};
 use super::numbers::value_place;
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
@@ -11,10 +11,10 @@ use crate::engine::limit::Algorithm;
 use crate::engine::numbers::{Aligned, NumbersError};
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log"];
+pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window"];
 
 /// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: &[&str] = &["sliding_window", "concurrency", "queue", "script"];
+const ALGORITHMS_NOT_YET: &[&str] = &["concurrency", "queue", "script"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
@@ -32,6 +32,11 @@ pub(super) enum Style {
     FixedWindow(WindowStyle),
     /// One by one, a period after each was taken.
     SlidingLog,
+    /// With the window after the one in which they were taken.
+    SlidingWindow {
+        /// Whether what is refused counts as well.
+        count_denied: bool,
+    },
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -56,6 +61,21 @@ pub(super) enum Period {
 impl Style {
     /// The style of fields whose limit has `base`: what they do not say is as there.
     pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
+        let counts_denied = fields.read("count_denied", findings, truth);
+        let base = &match (base, fields.get("count_denied")) {
+            (Self::SlidingWindow { count_denied }, _) => {
+                Self::SlidingWindow { count_denied: counts_denied?.unwrap_or(*count_denied) }
+            }
+            (_, Some((key, _))) => {
+                let message = "`count_denied` needs `algorithm: sliding_window`";
+                return Err(findings.error(
+                    key.place,
+                    message,
+                    "other algorithms never count what they refuse: remove it",
+                ));
+            }
+            (other, None) => other.clone(),
+        };
         let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
         let base = match (base, given) {
             (Self::FixedWindow(base), _) => base,
@@ -82,6 +102,7 @@ impl Style {
             Self::Gcra => Algorithm::Gcra,
             Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
             Self::SlidingLog => Algorithm::SlidingLog,
+            Self::SlidingWindow { count_denied } => Algorithm::SlidingWindow { count_denied: *count_denied },
         }
     }
 }
@@ -97,6 +118,7 @@ pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, R
     match choice(node, &words, findings)? {
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
         "sliding_log" => Ok(Style::SlidingLog),
+        "sliding_window" => Ok(Style::SlidingWindow { count_denied: false }),
         _ => Ok(Style::Gcra),
     }
 }

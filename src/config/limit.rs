@@ -35,6 +35,7 @@ pub(super) const KEYS: &[&str] = &[
     "aligned",
     "timezone",
     "resets_on",
+    "count_denied",
 ];
 
 /// The fields of a `cost` that the request says itself.

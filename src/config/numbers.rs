@@ -9,6 +9,7 @@ use super::problem::{Findings, Place, Reported};
 use super::yaml::{Node, Value};
 use crate::engine::calendar::MOST_WINDOWS_AHEAD;
 use crate::engine::numbers::{Allowance, EXACT, Numbers, NumbersError};
+use crate::engine::sliding::{LONGEST_PERIOD, largest_count};
 
 /// The fields that say how much.
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
@@ -123,8 +124,9 @@ fn window(
         (Some(_), None, None) if must_refill => {
             return Err(findings.error(burst_place, "a window needs `count` and `period`", "add both"));
         }
-        (Some(_), None, None) if matches!(style, Style::SlidingLog) => {
-            return Err(findings.error(burst_place, "a sliding log needs `count` and `period`", "add both"));
+        (Some(_), None, None) if let Some(name) = sliding(style) => {
+            let message = format!("a sliding {name} needs `count` and `period`");
+            return Err(findings.error(burst_place, message, "add both"));
         }
         (Some(burst), None, None) => Numbers::fixed(burst),
         (burst, Some(count), Some(period)) => {
@@ -135,11 +137,15 @@ fn window(
                     Numbers::windows(burst, count, period, style.aligned)
                 }
                 (Style::SlidingLog, Period::Span(period)) if burst == count => Numbers::sliding_log(count, period),
-                (Style::SlidingLog, Period::Span(_)) => {
-                    let help = format!("remove `burst`, or write {count}");
-                    return Err(findings.error(burst_place, "a sliding log has no burst beside its count", help));
+                (Style::SlidingWindow { count_denied }, Period::Span(period)) if burst == count => {
+                    Numbers::sliding_window(count, period, *count_denied)
                 }
-                (Style::Gcra | Style::SlidingLog, _) => {
+                (Style::SlidingLog | Style::SlidingWindow { .. }, Period::Span(_)) => {
+                    let message =
+                        format!("a sliding {} has no burst beside its count", sliding(style).unwrap_or_default());
+                    return Err(findings.error(burst_place, message, format!("remove `burst`, or write {count}")));
+                }
+                (Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. }, _) => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
@@ -165,7 +171,7 @@ fn window(
             {
                 burst_place
             }
-            NumbersError::Period | NumbersError::Tick => value_place(fields, "period"),
+            NumbersError::Period | NumbersError::Tick | NumbersError::TooLongToSlide => value_place(fields, "period"),
             _ => count_place,
         };
         findings.error(place, error.to_string(), what_fits(error, fields))
@@ -175,6 +181,15 @@ fn window(
         findings.warning(count_place, message, "it is counted exactly, but waits are rounded up to a microsecond");
     }
     Ok(Some(numbers))
+}
+
+/// What slides, of an algorithm whose tokens all come back a period after they were taken.
+const fn sliding(style: &Style) -> Option<&'static str> {
+    match style {
+        Style::SlidingLog => Some("log"),
+        Style::SlidingWindow { .. } => Some("window"),
+        _ => None,
+    }
 }
 
 /// The largest values that could be counted with, for help.
@@ -202,6 +217,12 @@ fn what_fits(error: NumbersError, fields: &Fields<'_>) -> String {
         }
         (NumbersError::TooManyEntries, ..) => {
             "write `algorithm: sliding_window`, which keeps two numbers whatever the count".into()
+        }
+        (NumbersError::TooManyToSlide, _, Some(period)) => {
+            format!("for this period the largest count is {}", largest_count(period / 1_000))
+        }
+        (NumbersError::TooLongToSlide, ..) => {
+            format!("the longest period is {}d", LONGEST_PERIOD / 86_400_000_000)
         }
         _ => String::new(),
     }

@@ -101,6 +101,12 @@ mod tests {
             "a sliding log with a burst",
             "a sliding log of months",
             "a sliding log without a period",
+            "a sliding window with a burst",
+            "a sliding window of months",
+            "a sliding window without a period",
+            "a sliding window of too many tokens",
+            "a sliding window of too long a period",
+            "a sliding window finer than the clock",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();

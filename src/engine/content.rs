@@ -6,6 +6,7 @@ use super::charge::{Charge, Decision, Mode, Outcome};
 use super::log::{self, Log, LogEdit};
 use super::numbers::Micros;
 use super::refill::Kind;
+use super::sliding::{self, SlidingWindow};
 use super::terms::Detail;
 
 /// What is kept of a bucket.
@@ -13,6 +14,8 @@ use super::terms::Detail;
 pub enum Content {
     /// The instants of what was taken.
     Log(Log),
+    /// What was taken in two windows.
+    SlidingWindow(SlidingWindow),
 }
 
 /// What a charge makes of it.
@@ -22,6 +25,8 @@ pub enum Edit {
     Keep,
     /// Of a log.
     Log(LogEdit),
+    /// Of two windows: what is in them then, or nothing.
+    SlidingWindow(Option<SlidingWindow>),
 }
 
 /// A charge, decided against a bucket.
@@ -50,14 +55,20 @@ pub fn decide(
     content: Option<&Content>,
     charge: &Charge,
     now: Micros,
-    _effective_from: Micros,
+    effective_from: Micros,
 ) -> Result<Tried, NeedsServer> {
     match charge.numbers.refill().kind() {
         Kind::Log(period) => {
-            let (decision, edit) = log::decide(content.map(|Content::Log(log)| log), charge, period, now);
+            let log = content.and_then(|content| if let Content::Log(log) = content { Some(log) } else { None });
+            let (decision, edit) = log::decide(log, charge, period, now);
             Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Log), counts_denied: false })
         }
-        Kind::Level | Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::SlidingWindow(period) => {
+            let window =
+                content.and_then(|content| if let Content::SlidingWindow(it) = content { Some(it) } else { None });
+            Ok(sliding::decide(window, charge, period, now, effective_from))
+        }
+        Kind::Level | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
     }
 }
 
@@ -86,6 +97,7 @@ impl Content {
                 log.apply(edit);
                 (log.len() > 0).then_some(Self::Log(log))
             }
+            Edit::SlidingWindow(window) => window.map(Self::SlidingWindow),
         }
     }
 
@@ -93,6 +105,7 @@ impl Content {
     pub fn has_ended(&self, now: Micros) -> bool {
         match self {
             Self::Log(log) => log.ends() <= now,
+            Self::SlidingWindow(window) => window.ends() <= now,
         }
     }
 
@@ -100,6 +113,7 @@ impl Content {
     pub fn entries(&self) -> usize {
         match self {
             Self::Log(log) => log.len(),
+            Self::SlidingWindow(_) => 1,
         }
     }
 
@@ -107,6 +121,7 @@ impl Content {
     pub fn shrink(&mut self) {
         match self {
             Self::Log(log) => log.merge_oldest(),
+            Self::SlidingWindow(_) => {}
         }
     }
 }

@@ -69,6 +69,11 @@ pub enum Algorithm {
     FixedWindow(Aligned),
     /// Each comes back a period after it was taken.
     SlidingLog,
+    /// They fade with the window after the one in which they were taken.
+    SlidingWindow {
+        /// Whether what is refused counts as well.
+        count_denied: bool,
+    },
 }
 
 impl Algorithm {
@@ -79,6 +84,9 @@ impl Algorithm {
             Self::Gcra => Ok(*numbers),
             Self::FixedWindow(aligned) => Numbers::windows(numbers.burst(), numbers.count(), numbers.period(), aligned),
             Self::SlidingLog => Numbers::sliding_log(numbers.count(), numbers.period()),
+            Self::SlidingWindow { count_denied } => {
+                Numbers::sliding_window(numbers.count(), numbers.period(), count_denied)
+            }
         }
     }
 }

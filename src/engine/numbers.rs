@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD, Unit};
 use super::refill::{Kind, Refill, Windows};
+use super::sliding;
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
@@ -94,7 +95,7 @@ pub enum NumbersError {
     #[error("burst x period / count is more than 2^53 ticks can hold (285 years of microseconds at a count of 1)")]
     TooLarge,
     /// The stores' clocks tick in microseconds.
-    #[error("the period of a fixed window is a whole number of microseconds")]
+    #[error("the period of a window is a whole number of microseconds")]
     Tick,
     /// The windows that it takes to fill the bucket do not fit into 2^53 microseconds.
     #[error("burst / count windows take longer than 2^53 microseconds, 285 years")]
@@ -105,6 +106,12 @@ pub enum NumbersError {
     /// A sliding log has an entry for each token.
     #[error("a sliding log keeps at most {MOST_LOGGED} entries")]
     TooManyEntries,
+    /// Too few ticks of a sliding window's period would be left for shares of it.
+    #[error("count x period is more than a sliding window can hold in 2^53 ticks")]
+    TooManyToSlide,
+    /// Two periods of a sliding window do not fit into 2^53 microseconds.
+    #[error("two periods of a sliding window take longer than 2^53 microseconds, 285 years")]
+    TooLongToSlide,
 }
 
 impl Numbers {
@@ -176,6 +183,23 @@ impl Numbers {
             (count, _) if count > MOST_LOGGED => Err(NumbersError::TooManyEntries),
             (count, micros) => {
                 Ok(Self { burst: count, count, period, token: 1, refill: Refill::of(Kind::Log(micros)) })
+            }
+        }
+    }
+
+    /// Numbers of two windows, the older of which fades, that let about `count` tokens pass in any `period` nanoseconds.
+    /// With `count_denied` what is refused counts as well.
+    pub fn sliding_window(count: u64, period: u64, count_denied: bool) -> Result<Self, NumbersError> {
+        match (count, period / 1_000) {
+            (0, _) => Err(NumbersError::Count),
+            (_, 0) if period == 0 => Err(NumbersError::Period),
+            _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
+            (_, micros) if micros > sliding::LONGEST_PERIOD => Err(NumbersError::TooLongToSlide),
+            (count, micros) if count > sliding::largest_count(micros) => Err(NumbersError::TooManyToSlide),
+            (count, micros) => {
+                let refill = Refill::of(Kind::SlidingWindow(micros));
+                let refill = if count_denied { refill.counting_denied() } else { refill };
+                Ok(Self { burst: count, count, period, token: 1, refill })
             }
         }
     }

@@ -50,6 +50,9 @@ const CALENDAR: u64 = 0b110 << 61;
 const SLIDING_WINDOW: u64 = 0b111 << 61;
 const VALUE: u64 = !KIND;
 
+/// Of a sliding window: what is refused counts as well. A period leaves the bit free.
+const DENIED_TOO: u64 = 1 << 60;
+
 /// Which of those that are kept elsewhere are scripts.
 const SCRIPT: u64 = VALUE;
 
@@ -91,12 +94,23 @@ impl Refill {
         let value = self.0 & VALUE;
         match self.0 & KIND {
             LOG => Kind::Log(value),
-            SLIDING_WINDOW => Kind::SlidingWindow(value),
+            SLIDING_WINDOW => Kind::SlidingWindow(value & !DENIED_TOO),
             SLOTS => Kind::Slots(value),
             ELSEWHERE if value == SCRIPT => Kind::Script,
             ELSEWHERE => Kind::Queue(value),
             _ => Kind::Level,
         }
+    }
+
+    /// The same sliding window, and what it refuses counts as well.
+    #[must_use]
+    pub(super) const fn counting_denied(self) -> Self {
+        Self(self.0 | DENIED_TOO)
+    }
+
+    /// Whether it is a sliding window in which what is refused counts as well.
+    pub const fn counts_denied(self) -> bool {
+        self.0 & (KIND | DENIED_TOO) == SLIDING_WINDOW | DENIED_TOO
     }
 
     /// The windows, if it refills in windows.

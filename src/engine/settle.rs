@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::charge::{Charge, Decision, Decisions, Outcome};
+use super::numbers::Micros;
 use super::terms::Detail;
 
 /// As many as most requests with several charges have: their lists need no allocation.
@@ -31,7 +32,7 @@ pub struct Settled<C> {
 /// Decides `charges` together. `decide` decides one of them, and `standing` tells where its bucket is without it.
 ///
 /// If any charge denies, nothing is written but what counts denials, and each of the others reports where its bucket
-/// stands without the charge.
+/// stands without the charge, or with it where it counts.
 pub fn settle<C, E>(
     charges: &[Charge],
     decide: impl Fn(usize, &Charge) -> Result<Tried<C>, E>,
@@ -55,7 +56,11 @@ pub fn settle<C, E>(
         decisions.details.retain(|(place, _)| !dropped.get(*place).copied().unwrap_or(false));
         for (place, (decision, charge)) in decisions.as_mut_slice().iter_mut().zip(charges).enumerate() {
             if decision.outcome == Outcome::Allowed {
-                *decision = standing(place, charge)?;
+                *decision = if counting.contains(&place) {
+                    Decision { outcome: Outcome::Unchanged, retry_after: Some(Micros(0)), ..*decision }
+                } else {
+                    standing(place, charge)?
+                };
             }
         }
     }

@@ -227,6 +227,9 @@ fn fields_say_what_would_be_right() {
         ("algorithm: token_bucket", ""),
         ("algorithm: fixed_window, aligned: clock", ""),
         ("algorithm: sliding_log", ""),
+        ("algorithm: sliding_window, count_denied: true", ""),
+        ("algorithm: sliding_window, count_denied: 1", "write `true`"),
+        ("count_denied: true", "`count_denied` needs `algorithm: sliding_window`"),
         ("algorithm: queue", "not supported by this version"),
         ("algorithm: magic", "known are"),
         ("elevated: { burst: 1 }", "not supported by this version"),
@@ -273,6 +276,26 @@ fn windows_say_what_would_be_right() {
         ("algorithm: fixed_windows, aligned: clock, count: 10, period: month", "did you mean `fixed_window`?"),
     ] {
         check(&format!("limits:\n  A: {{ {fields} }}\n"), &[], &[expected]);
+    }
+}
+
+#[test]
+fn what_slides_says_what_would_be_right() {
+    for (fields, expected) in [
+        ("sliding_log, burst: 20, count: 10, period: 1m", "a sliding log has no burst beside its count"),
+        ("sliding_window, burst: 20, count: 10, period: 1m", "remove `burst`, or write 10"),
+        ("sliding_window, burst: 20", "a sliding window needs `count` and `period`"),
+        ("sliding_window, count: 10, period: month", "a month or a year needs `algorithm: fixed_window`"),
+        ("sliding_window, count: 10, period: 1m, aligned: clock", "`aligned` needs `algorithm: fixed_window`"),
+        ("sliding_window, count: 10, period: 1500ns", "whole number of microseconds"),
+        ("sliding_window, count: 4503599627371, period: 1m", "the largest count is 4503599627370"),
+        ("sliding_window, count: 4503599627370495, period: 1us", ""),
+        ("sliding_window, count: 4503599627370496, period: 1us", "the largest count is 4503599627370495"),
+        ("sliding_window, count: 10, period: 52125d", "the longest period is 52124d"),
+        ("sliding_log, count: 10001, period: 1m", "write `algorithm: sliding_window`, which keeps two numbers"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ algorithm: {fields} }}\n"), &[], &expected);
     }
 }
 

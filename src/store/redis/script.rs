@@ -10,13 +10,15 @@ use super::{describe, detail};
 use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
 use crate::engine::refill::{Kind, Windows};
+use crate::engine::sliding;
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
+    ("sliding_window.lua", include_str!("../../../lua/sliding_window.lua")),
 ];
 
 static SOURCE: LazyLock<String> = LazyLock::new(assembled);
@@ -251,7 +253,17 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
             words.push_str("sliding_log:");
             push_number(words, period, ' ');
         }
-        Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
+        Kind::SlidingWindow(period) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("sliding_window:");
+            push_number(words, period, ':');
+            let counts_denied = numbers.refill().counts_denied();
+            push_number(words, sliding::tick(numbers.burst(), period), if counts_denied { ':' } else { ' ' });
+            if counts_denied {
+                words.push_str("count_denied ");
+            }
+        }
+        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
     }
 }
 
@@ -289,7 +301,7 @@ fn longest_words(numbers: &Numbers) -> usize {
             let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
             calendar.name().len() + 1 + 21 * windows
         }
-        _ => "sliding_window:".len(),
+        _ => "sliding_window:".len() + 21 + "count_denied ".len(),
     };
     LONGEST_WORDS + calendar
 }

@@ -1,0 +1,130 @@
+//! Random limits of all algorithms that memory has too, random charges, random times: memory, the scripts and a naive
+//! reference agree on every decision.
+
+mod pictures;
+mod reference;
+mod traces;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestCaseError, TestRunner};
+use reference::Reference;
+use tokio::runtime::Runtime;
+use traces::{Request, Trace};
+use weir::engine::charge::{Decision, Decisions, Mode};
+use weir::engine::numbers::Micros;
+use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, StoreError};
+
+use super::{charge, connected, decide, fixed, options};
+use crate::support::redis::RedisServer;
+
+/// Traces of a run.
+const TRACES: u32 = 10_000;
+
+/// Where the seeds of failures are kept, which every run tries first.
+const FAILURES: &str = "proptest-regressions/redis/model.txt";
+
+/// All of them together.
+struct Stores {
+    runtime: Runtime,
+    redis: Arc<RedisStore>,
+    /// The time that Redis decides by.
+    time: Arc<AtomicU64>,
+    memory: MemoryStore,
+    /// Traces begun, their requests, and traces that ended early.
+    traces: Cell<u64>,
+    requests: Cell<u64>,
+    ended: Cell<u64>,
+}
+
+impl Stores {
+    fn new(server: &RedisServer) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let time = Arc::new(AtomicU64::new(0));
+        let clock = Clock::Set(time.clone());
+        // A trace is sent at once, and other tests may want the processor too.
+        let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
+        let redis = runtime.block_on(connected(&options));
+        // So that the server knows the script before the requests of a trace are on their way.
+        runtime.block_on(decide(&redis, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
+        let [traces, requests, ended] = [0; 3].map(Cell::new);
+        Self { runtime, redis, time, memory: MemoryStore::new(DEFAULT_MAX_KEYS), traces, requests, ended }
+    }
+
+    /// Plays a trace on each, and compares.
+    fn play(&self, trace: &Trace) -> Result<(), TestCaseError> {
+        let number = self.traces.replace(self.traces.get() + 1);
+        let requests = trace.requests(number);
+        self.requests.set(self.requests.get() + requests.len() as u64);
+        let from_redis = self.runtime.block_on(self.ask_redis(&requests));
+        let mut reference = Reference::default();
+        for (request, from_redis) in requests.iter().zip(from_redis) {
+            let Request { charges, effective_from, now } = request;
+            if is_beyond_calendar(&from_redis) {
+                self.ended.set(self.ended.get() + 1);
+                return Ok(());
+            }
+            let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
+            let from_memory = self.memory.decide(&batch);
+            let claimed: Vec<Decision> = from_memory.iter().flatten().copied().collect();
+            let expected: Decisions = reference.decide(charges, *effective_from, *now, &claimed).into_iter().collect();
+            prop_assert_eq!(&from_memory, &Ok(expected), "memory and the reference, {:?}", request);
+            prop_assert_eq!(&from_redis, &from_memory, "Redis and memory, {:?}", request);
+        }
+        Ok(())
+    }
+
+    /// Asks Redis for each of the requests in turn, without waiting for the answers in between. Those that ask at one
+    /// instant under the same rules are sent as one call.
+    async fn ask_redis(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
+        // The runtime begins tasks in the order in which they were spawned, and the store reads the clock before it waits.
+        let asked: Vec<_> = requests
+            .iter()
+            .cloned()
+            .map(|Request { charges, effective_from, now }| {
+                let (redis, time) = (self.redis.clone(), self.time.clone());
+                tokio::spawn(async move {
+                    time.store(now, Ordering::Relaxed);
+                    let (effective_from, now) = (Micros(effective_from), Micros(now));
+                    redis.decide(&Batch { charges: &charges, effective_from, now }).await
+                })
+            })
+            .collect();
+        let mut answers = Vec::with_capacity(asked.len());
+        for answer in asked {
+            answers.push(answer.await.unwrap());
+        }
+        answers
+    }
+}
+
+/// Whether a request went beyond the calendar that it brought: its clock has stepped back by more than a window behind what
+/// a bucket has seen. In memory that bucket goes on, so from there on the stores have different buckets.
+fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Refused(text)) if text.contains("the clock is not within the windows of"))
+}
+
+#[test]
+fn memory_and_redis_and_a_naive_reference_agree_on_every_decision() {
+    let server = RedisServer::plain();
+    let stores = Stores::new(&server);
+    let config = Config {
+        cases: TRACES,
+        // Without optimisation the default takes as long as all the rest: each part of a trace has a generator of its own.
+        rng_algorithm: RngAlgorithm::XorShift,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(FAILURES))),
+        ..Config::default()
+    };
+    TestRunner::new(config).run(&traces::traces(), |trace| stores.play(&trace)).unwrap();
+    let (traces, requests, ended) = (stores.traces.get(), stores.requests.get(), stores.ended.get());
+    assert!(ended * 5 < traces, "{ended} of {traces} traces ended early");
+    assert_eq!((stores.redis.corrupt_values(), server.calls("eval")), (0, 1));
+    let calls = server.calls("evalsha");
+    assert!(calls * 10 < requests * 9, "requests shared calls: {calls} for {requests}");
+}

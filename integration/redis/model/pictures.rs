@@ -1,0 +1,295 @@
+//! What each algorithm knows of a bucket. One more needs a picture here and an arm in [`super::reference`].
+
+use std::collections::BTreeMap;
+
+use weir::engine::numbers::{Micros, Numbers};
+use weir::engine::refill::{Kind, Windows};
+
+use super::reference::{Picture, Question};
+
+/// GCRA and fixed windows, which go on with what the other has left.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Level {
+    numbers: Option<Numbers>,
+    /// When the bucket was looked at last, or when the window of that instant began.
+    since: u64,
+    instant: u64,
+    /// In parts of a token.
+    used: u128,
+}
+
+/// The parts that a token has, and those that come back each microsecond, in the smallest integers.
+fn parts(numbers: &Numbers) -> (u128, u128) {
+    if numbers.refill().windows().is_some() || numbers.count() == 0 {
+        return (1, 0);
+    }
+    let (period, count) = (u128::from(numbers.period()), 1_000 * u128::from(numbers.count()));
+    let (mut divisor, mut rest) = (period, count);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (period / divisor, count / divisor)
+}
+
+/// How many windows begin after `from`, where one begins if they are counted from a charge, up to `until`.
+fn windows_begun(windows: Windows, from: u64, until: u64) -> u128 {
+    u128::from(match windows {
+        Windows::First(period) => (until - from) / period,
+        Windows::Clock(period) => until / period - from / period,
+        Windows::Calendar(calendar) => calendar.number(Micros(until)) - calendar.number(Micros(from)),
+    })
+}
+
+/// When the window began that holds an instant; one begins at `anchor` if they are counted from a charge.
+fn window_start(windows: Windows, anchor: u64, at: u64) -> u64 {
+    match windows {
+        Windows::First(period) => at - (at - anchor) % period,
+        Windows::Clock(period) => at - at % period,
+        Windows::Calendar(calendar) => calendar.start(calendar.number(Micros(at))).0,
+    }
+}
+
+fn is_same(a: &Numbers, b: &Numbers) -> bool {
+    match (a.refill().windows(), b.refill().windows()) {
+        (None, None) => parts(a) == parts(b),
+        (a_windows, b_windows) => a_windows == b_windows && a.count() == b.count(),
+    }
+}
+
+impl Level {
+    fn numbers(&self) -> &Numbers {
+        self.numbers.as_ref().expect("a picture is looked at first")
+    }
+
+    /// What is used after so long.
+    fn used(&self, later: u64) -> u128 {
+        let numbers = self.numbers();
+        let back = match numbers.refill().windows() {
+            None => parts(numbers).1 * u128::from(later),
+            Some(windows) => windows_begun(windows, self.since, self.instant + later) * u128::from(numbers.count()),
+        };
+        self.used.saturating_sub(back)
+    }
+
+    /// What is used at `changed`, in parts of the numbers until then, and when the window began that was under way. Who
+    /// has other numbers takes all windows of a calendar to be as long as the one that the bucket was looked at in.
+    fn left(&self, changed: u64) -> (u128, u64) {
+        let numbers = self.numbers();
+        let windows = match numbers.refill().windows() {
+            None => return (self.used.saturating_sub(parts(numbers).1 * u128::from(changed - self.since)), changed),
+            Some(Windows::Calendar(calendar)) => {
+                Windows::First(calendar.length(calendar.number(Micros(self.since))).max(1))
+            }
+            Some(windows) => windows,
+        };
+        let back = windows_begun(windows, self.since, changed) * u128::from(numbers.count());
+        (self.used.saturating_sub(back), window_start(windows, self.since, changed))
+    }
+}
+
+impl Picture for Level {
+    fn look(&mut self, &Question { numbers, effective_from, now }: &Question) {
+        let capacity = u128::from(numbers.burst()) * parts(&numbers).0;
+        let is_even = numbers.refill().windows().is_none();
+        // What was used at `from`, and where a window began.
+        let (used, anchor, from) = match &self.numbers {
+            None => (0, now, now),
+            // Where tokens come back one by one, those that a lowered burst has no room for come back first.
+            Some(old) if is_same(old, &numbers) && is_even => (self.used, self.since, self.since),
+            Some(old) if is_same(old, &numbers) => (self.used.min(capacity), self.since, self.since),
+            Some(old) => {
+                let changed = effective_from.max(self.since).min(now.max(self.since));
+                let (left, anchor) = self.left(changed);
+                // The same tokens; a part of a part counts as one.
+                ((left * parts(&numbers).0).div_ceil(parts(old).0).min(capacity), anchor, changed)
+            }
+        };
+        let instant = if self.numbers.is_some() { now.max(self.since) } else { now };
+        *self = match numbers.refill().windows() {
+            None => {
+                let back = parts(&numbers).1 * u128::from(instant - from);
+                let used = used.saturating_sub(back).min(capacity);
+                Self { numbers: Some(numbers), since: instant, instant, used }
+            }
+            Some(windows) => {
+                let first = window_start(windows, anchor, from);
+                let back = windows_begun(windows, first, instant) * u128::from(numbers.count());
+                let used = used.saturating_sub(back);
+                let is_unbegun = used == 0 && matches!(windows, Windows::First(_));
+                let since = if is_unbegun { instant } else { window_start(windows, anchor, instant) };
+                Self { numbers: Some(numbers), since, instant, used }
+            }
+        };
+    }
+
+    fn room(&self, later: u64) -> u64 {
+        let token = parts(self.numbers()).0;
+        let room = u128::from(self.numbers().burst()) * token - self.used(later);
+        u64::try_from(room / token).unwrap()
+    }
+
+    fn take(&mut self, tokens: u64) {
+        self.used += u128::from(tokens) * parts(self.numbers()).0;
+    }
+
+    /// All that is left may be parts of a token.
+    fn take_up_to(&mut self, tokens: u64) {
+        let token = parts(self.numbers()).0;
+        let capacity = u128::from(self.numbers().burst()) * token;
+        self.used = capacity.min(self.used + u128::from(tokens) * token);
+    }
+
+    fn give_back(&mut self, tokens: u64) {
+        self.used = self.used.saturating_sub(u128::from(tokens) * parts(self.numbers()).0);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.used == 0
+    }
+
+    fn is_reset(&self, later: u64) -> bool {
+        match self.numbers().refill().windows() {
+            None => self.used(later) == 0,
+            Some(Windows::First(_)) if self.used == 0 => true,
+            Some(windows) => windows_begun(windows, self.since, self.instant + later) > 0,
+        }
+    }
+}
+
+/// The sliding log.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Log {
+    count: u64,
+    period: u64,
+    instant: u64,
+    /// When, and how many.
+    taken: Vec<(u64, u64)>,
+}
+
+impl Picture for Log {
+    fn look(&mut self, question: &Question) {
+        let Kind::Log(period) = question.numbers.refill().kind() else { panic!("no log") };
+        (self.count, self.period) = (question.numbers.burst(), period);
+        self.instant = self.taken.iter().map(|(at, _)| *at).fold(question.now, u64::max);
+        let instant = self.instant;
+        self.taken.retain(|(at, _)| at + period > instant);
+    }
+
+    fn room(&self, later: u64) -> u64 {
+        let counts = |at: u64| at + self.period > self.instant + later;
+        self.count.saturating_sub(self.taken.iter().filter(|(at, _)| counts(*at)).map(|(_, tokens)| tokens).sum())
+    }
+
+    fn take(&mut self, tokens: u64) {
+        self.taken.push((self.instant, tokens));
+    }
+
+    fn give_back(&mut self, tokens: u64) {
+        for _ in 0..tokens {
+            let Some((_, youngest)) = self.taken.last_mut() else { return };
+            *youngest -= 1;
+            self.taken.retain(|(_, tokens)| *tokens > 0);
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    fn is_reset(&self, later: u64) -> bool {
+        self.room(later) == self.count
+    }
+}
+
+/// The sliding window.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Sliding {
+    count: u64,
+    /// What a window counts at most.
+    most: u64,
+    period: u64,
+    tick: u64,
+    instant: u64,
+    /// What was taken in each window, by its number since the epoch.
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Sliding {
+    /// What counts after so long, in fractions of a token of which `ticks` make one.
+    fn used(&self, later: u64) -> u128 {
+        let at = self.instant + later;
+        let taken = |window: Option<u64>| window.and_then(|window| self.taken.get(&window)).copied().unwrap_or(0);
+        let window = at / self.period;
+        let [this, before] = [Some(window), window.checked_sub(1)].map(|window| u128::from(taken(window)));
+        this * self.ticks() + before * (self.ticks() - u128::from(at % self.period / self.tick))
+    }
+
+    fn ticks(&self) -> u128 {
+        u128::from(self.period.div_ceil(self.tick))
+    }
+
+    /// The least whole number of microseconds for which twice the count times all ticks is below 2^53.
+    fn least_tick(count: u64, period: u64) -> u64 {
+        let fits = |tick: u64| 2 * u128::from(count) * u128::from(period.div_ceil(tick)) < 1 << 53;
+        // Less cannot be enough, and this is hardly ever more than a few too little.
+        let least = (2 * u128::from(count) * u128::from(period)) >> 53;
+        let mut tick = u64::try_from(least).unwrap().max(1);
+        while !fits(tick) {
+            tick += 1;
+        }
+        tick
+    }
+}
+
+impl Picture for Sliding {
+    fn look(&mut self, question: &Question) {
+        let (Kind::SlidingWindow(period), count) = (question.numbers.refill().kind(), question.numbers.burst()) else {
+            panic!("no sliding window")
+        };
+        let instant = self.instant.max(question.now);
+        if !self.taken.is_empty() && self.period != period {
+            // What counted when the numbers changed, rounded up to a token, was all taken then.
+            let changed = question.effective_from.max(self.instant).min(instant);
+            let used = self.used(changed - self.instant).div_ceil(self.ticks());
+            self.taken = BTreeMap::from([(changed / period, u64::try_from(used).unwrap())]);
+        }
+        self.most = if question.numbers.refill().counts_denied() { 2 * count } else { count };
+        (self.count, self.period, self.tick, self.instant) = (count, period, Self::least_tick(count, period), instant);
+        self.taken.retain(|window, tokens| window + 1 >= instant / period && *tokens > 0);
+        self.taken.values_mut().for_each(|tokens| *tokens = self.most.min(*tokens));
+    }
+
+    fn room(&self, later: u64) -> u64 {
+        let room = (u128::from(self.count) * self.ticks()).saturating_sub(self.used(later)) / self.ticks();
+        u64::try_from(room).unwrap()
+    }
+
+    fn take(&mut self, tokens: u64) {
+        *self.taken.entry(self.instant / self.period).or_default() += tokens;
+    }
+
+    fn give_back(&mut self, tokens: u64) {
+        let mut rest = tokens;
+        for taken in self.taken.values_mut().rev() {
+            let back = rest.min(*taken);
+            (*taken, rest) = (*taken - back, rest - back);
+        }
+        self.taken.retain(|_, taken| *taken > 0);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    fn is_reset(&self, later: u64) -> bool {
+        self.used(later) == 0
+    }
+
+    fn refuse(&mut self, tokens: u64) {
+        if self.most == self.count {
+            return;
+        }
+        let taken = self.taken.entry(self.instant / self.period).or_default();
+        *taken = taken.saturating_add(tokens).min(self.most);
+    }
+}

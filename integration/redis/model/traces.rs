@@ -1,0 +1,257 @@
+//! Random traces: limits, charges and times.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use weir::engine::calendar::{Calendar, Unit};
+use weir::engine::charge::{Bucket, Charge, Mode};
+use weir::engine::numbers::{Aligned, EXACT, Numbers};
+use weir::engine::refill::{Kind, Windows};
+use weir::engine::sliding;
+
+/// Ids of a trace, and sets of numbers they are charged under.
+const IDS: u128 = 4;
+const NUMBERS: usize = 3;
+
+/// The longest trace: as a bucket has hardly a past after fewer steps, and 10 000 of more take a minute.
+const MOST_STEPS: usize = 9;
+
+/// Some instant in 2025.
+const START: u64 = 1_760_000_000_000_000;
+
+/// Limits, and what is asked of them.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    numbers: Vec<Numbers>,
+    steps: Vec<Step>,
+}
+
+/// One request as the stores get it.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) charges: Vec<Charge>,
+    pub(super) effective_from: u64,
+    pub(super) now: u64,
+}
+
+/// A charge, in terms of the numbers it is made under.
+#[derive(Clone, Debug)]
+struct Ask {
+    id: u128,
+    numbers: usize,
+    cost: Cost,
+    mode: Mode,
+}
+
+#[derive(Clone, Debug)]
+enum Cost {
+    Exactly(u64),
+    /// This many 64ths of the burst.
+    Share(u64),
+    /// The burst, and this much on top.
+    Above(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Clocked {
+    /// Neither the clock nor the rules have moved: such requests share a call.
+    Still,
+    /// This many 64ths of the time in which these numbers fill a bucket, and so many microseconds more or less.
+    Share(usize, u64, i64),
+    Back(u64),
+    To(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    clock: Clocked,
+    /// Before now, or from an arbitrary instant on.
+    effective_from: Result<u64, u64>,
+    asks: Vec<Ask>,
+}
+
+/// Any trace.
+pub(super) fn traces() -> impl Strategy<Value = Trace> {
+    (vec(numbers(), NUMBERS), vec(step(), 1..=MOST_STEPS)).prop_map(|(numbers, steps)| Trace { numbers, steps })
+}
+
+impl Trace {
+    /// Its requests. The number of the trace keeps its buckets apart from those of others.
+    pub(super) fn requests(&self, number: u64) -> Vec<Request> {
+        let (mut now, mut effective_from) = (START, START);
+        let mut requests = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            if !matches!(step.clock, Clocked::Still) {
+                now = step.clock.advance(now, &self.numbers);
+                effective_from = step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago));
+            }
+            requests.push(Request { charges: self.charges(step, number), effective_from, now });
+        }
+        requests
+    }
+
+    fn charges(&self, step: &Step, number: u64) -> Vec<Charge> {
+        // As good as random, which is what the store takes fingerprints for.
+        let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut charges: Vec<Charge> = Vec::new();
+        for Ask { id, numbers, cost, mode } in &step.asks {
+            let numbers = self.numbers[*numbers];
+            let (mark, place) = state(&numbers);
+            // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
+            // a step back of the clock it would not have been.
+            let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
+            let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint: shard | u128::from(scattered) };
+            let cost = match *cost {
+                Cost::Exactly(cost) => cost,
+                Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
+                Cost::Above(more) => numbers.burst() + more,
+            };
+            if charges.iter().all(|charge| charge.bucket != bucket) {
+                charges.push(Charge::new(bucket, numbers, cost, *mode));
+            }
+        }
+        charges
+    }
+}
+
+/// The kinds of state that a bucket of an id may have beside each other.
+const STATES: u128 = 3;
+
+/// The mark of such a kind in the key, and its number.
+fn state(numbers: &Numbers) -> (&'static str, u128) {
+    let kind = numbers.refill().kind();
+    let place = match kind {
+        Kind::Level => 0,
+        Kind::Log(_) => 1,
+        Kind::SlidingWindow(_) => 2,
+        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => panic!("no trace has {kind:?}"),
+    };
+    (kind.mark(), place)
+}
+
+/// How long an empty bucket takes to be full, about.
+fn time_to_fill(numbers: &Numbers) -> u64 {
+    match numbers.refill().kind() {
+        Kind::Log(period) => return period,
+        Kind::SlidingWindow(period) => return 2 * period,
+        _ => {}
+    }
+    let period = match numbers.refill().windows() {
+        None => return numbers.time_for(numbers.capacity()).map_or(1_000_000, |full| full.0),
+        Some(Windows::First(period) | Windows::Clock(period)) => period,
+        Some(Windows::Calendar(calendar)) => calendar.length(400),
+    };
+    period * numbers.windows_to_fill()
+}
+
+impl Clocked {
+    fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
+        let next = match *self {
+            Self::Still => now,
+            Self::Share(place, share, more) => {
+                (now + time_to_fill(&numbers[place]) / 64 * share).saturating_add_signed(more)
+            }
+            Self::Back(span) => now.saturating_sub(span),
+            Self::To(instant) => instant,
+        };
+        next.min(EXACT - 1)
+    }
+}
+
+/// Any integer of up to `bits` bits, each length as likely as another.
+fn any_length(bits: u32) -> impl Strategy<Value = u64> {
+    (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
+}
+
+/// The numbers of a limit of any algorithm.
+fn numbers() -> impl Strategy<Value = Numbers> {
+    prop_oneof![6 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows()]
+}
+
+fn everyday() -> impl Strategy<Value = (u64, u64, u64)> {
+    (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000))
+}
+
+fn even() -> impl Strategy<Value = Numbers> {
+    // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
+    let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
+        let (count, period) = (count + 1, period + 1);
+        let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
+        (((EXACT - 1) / token / (part + 1)).max(1), count, period)
+    });
+    // A level a microsecond, so that no division hides a sum of levels that was rounded.
+    let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
+    // The uniform gate: one, and the next when its period is over.
+    let gate = (1..100u64).prop_map(|seconds| (1, 1, seconds * 1_000_000_000));
+    prop_oneof![2 => everyday(), 2 => extreme, 2 => plain, 1 => gate]
+        .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
+}
+
+fn fixed() -> impl Strategy<Value = Numbers> {
+    any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok())
+}
+
+/// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
+fn windows() -> impl Strategy<Value = Numbers> {
+    let aligned = prop_oneof![Just(Aligned::First), Just(Aligned::Clock)];
+    let extreme = (any_length(53), any_length(53), any_length(50))
+        .prop_map(|(burst, count, micros)| (burst.max(1), count.max(1), micros.max(1) * 1_000));
+    let spans = (prop_oneof![2 => everyday(), 1 => extreme], aligned)
+        .prop_filter_map("too long", |((burst, count, period), aligned)| {
+            Numbers::windows(burst, count, period, aligned).ok()
+        });
+    let unit = prop_oneof![Just(Unit::Month(1)), Just(Unit::Month(31)), Just(Unit::Year)];
+    let zone = prop_oneof![Just("UTC"), Just("Europe/Berlin")];
+    let calendars = (1..100u64, 1..40u64, unit, zone).prop_filter_map("too many", |(burst, count, unit, zone)| {
+        Numbers::calendar(burst, count, Calendar::find(unit, zone).unwrap()).ok()
+    });
+    prop_oneof![3 => spans, 1 => calendars]
+}
+
+fn logs() -> impl Strategy<Value = Numbers> {
+    (1..100u64, prop_oneof![1..1_000u64, any_length(52)])
+        .prop_filter_map("no time", |(count, micros)| Numbers::sliding_log(count, micros * 1_000).ok())
+}
+
+/// Windows with few tokens, or with so many that their share falls in ticks of more than a microsecond.
+fn sliding_windows() -> impl Strategy<Value = Numbers> {
+    let everyday = everyday().prop_map(|(_, count, period)| (count, period));
+    let brief = (1..100u64, 1..1_000u64).prop_map(|(count, micros)| (count, micros * 1_000));
+    let extreme = (any_length(52), any_length(12)).prop_map(|(micros, part)| {
+        let micros = micros.clamp(1, sliding::LONGEST_PERIOD);
+        ((sliding::largest_count(micros) / (part + 1)).max(1), micros * 1_000)
+    });
+    (prop_oneof![2 => everyday, 1 => brief, 2 => extreme], any::<bool>())
+        .prop_filter_map("not countable", |((count, period), denied)| {
+            Numbers::sliding_window(count, period, denied).ok()
+        })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![
+        3 => any_length(3).prop_map(Cost::Exactly),
+        3 => (0..=64u64).prop_map(Cost::Share),
+        1 => any_length(64).prop_map(Cost::Exactly),
+        1 => (0..2u64).prop_map(Cost::Above),
+    ];
+    let mode = prop_oneof![
+        6 => Just(Mode::Spend),
+        1 => Just(Mode::Check),
+        2 => Just(Mode::SpendOnly),
+        1 => Just(Mode::SpendUpTo),
+        2 => Just(Mode::Refund),
+        1 => Just(Mode::Reset),
+    ];
+    let ask = (0..IDS, 0..NUMBERS, cost, mode).prop_map(|(id, numbers, cost, mode)| Ask { id, numbers, cost, mode });
+    let clock = prop_oneof![
+        3 => Just(Clocked::Still),
+        6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),
+        2 => any_length(40).prop_map(Clocked::Back),
+        1 => any_length(53).prop_map(Clocked::To),
+    ];
+    let effective_from = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => any_length(64).prop_map(Err)];
+    (clock, effective_from, vec(ask, 1..=4)).prop_map(|(clock, effective_from, asks)| Step {
+        clock,
+        effective_from,
+        asks,
+    })
+}
