@@ -78,7 +78,8 @@ local effective_from = tonumber(ARGV[2])
 local function algorithms()
   -- include fixed_window.lua
   -- include sliding_log.lua
-  return { fixed_window = fixed_windows, sliding_log = sliding_log }
+  -- include concurrency.lua
+  return { fixed_window = fixed_windows, sliding_log = sliding_log, concurrency = concurrency }
 end
 
 local made, makers = {}, nil

@@ -12,6 +12,7 @@ use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
 use weir::engine::refill::{Kind, Windows};
+use weir::engine::terms::{Slot, Terms};
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
@@ -23,6 +24,9 @@ use crate::support::redis::RedisServer;
 const BUCKETS: u128 = 4;
 const NUMBERS: usize = 3;
 
+/// Kinds of buckets that memory keeps under fingerprints of their own, as Redis keeps them under keys of their own.
+const KINDS: u128 = 3;
+
 /// Some instant in 2025.
 const START: u64 = 1_760_000_000_000_000;
 
@@ -33,6 +37,8 @@ struct Ask {
     numbers: usize,
     cost: Cost,
     mode: Mode,
+    /// The name of a slot, where requests in flight are counted; 0 is none.
+    slot: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +87,9 @@ fn numbers() -> impl Strategy<Value = Numbers> {
     let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
     let log = (1..100u64, prop_oneof![1..1_000u64, any_length(52)])
         .prop_filter_map("no time", |(count, micros)| Numbers::sliding_log(count, micros * 1_000).ok());
-    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed, 3 => log]
+    let slots = (1..6u64, 1_000_000..90_000_000u64)
+        .prop_map(|(capacity, micros)| Numbers::slots(capacity, micros * 1_000).unwrap());
+    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed, 3 => log, 3 => slots]
 }
 
 /// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
@@ -105,7 +113,7 @@ fn windows() -> impl Strategy<Value = Numbers> {
 
 /// How long an empty bucket takes to be full, about.
 fn time_to_fill(numbers: &Numbers) -> u64 {
-    if let Kind::Log(period) = numbers.refill().kind() {
+    if let Kind::Log(period) | Kind::Slots(period) = numbers.refill().kind() {
         return period;
     }
     let period = match numbers.refill().windows() {
@@ -126,11 +134,12 @@ fn step() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![
         6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 1 => Just(Mode::SpendUpTo), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
     ];
-    let ask = (0..BUCKETS, 0..NUMBERS, cost, mode).prop_map(|(bucket, numbers, cost, mode)| Ask {
+    let ask = (0..BUCKETS, 0..NUMBERS, cost, mode, 0..8u8).prop_map(|(bucket, numbers, cost, mode, slot)| Ask {
         bucket,
         numbers,
         cost,
         mode,
+        slot,
     });
     let clock = prop_oneof![
         6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),
@@ -160,11 +169,16 @@ impl Clocked {
 
 fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
     let mut charges: Vec<Charge> = Vec::new();
-    for Ask { bucket, numbers: place, cost, mode } in &step.asks {
+    for Ask { bucket, numbers: place, cost, mode, slot } in &step.asks {
         // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after a
         // step back of the clock it would not have been.
-        let fingerprint = bucket * (u128::MAX / BUCKETS);
         let numbers = numbers[*place];
+        let kind = match numbers.refill().kind() {
+            Kind::Level => 0,
+            Kind::Slots(_) => 1,
+            _ => 2,
+        };
+        let fingerprint = (bucket * KINDS + kind) * (u128::MAX / BUCKETS / KINDS);
         let cost = match *cost {
             Cost::Exactly(cost) => cost,
             Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
@@ -172,7 +186,9 @@ fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
         };
         if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
             let bucket = Bucket { key: format!("{trace}:{bucket}{}", numbers.refill().kind().mark()), fingerprint };
-            charges.push(Charge::new(bucket, numbers, cost, *mode));
+            let slot = Slot(u128::from(*slot));
+            let terms = (numbers.is_slots() && slot.0 > 0).then(|| Box::new(Terms::Slot(slot)));
+            charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
         }
     }
     charges

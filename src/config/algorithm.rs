@@ -8,16 +8,19 @@ use super::yaml::Node;
 use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::duration;
 use crate::engine::limit::Algorithm;
-use crate::engine::numbers::{Aligned, NumbersError};
+use crate::engine::numbers::{Aligned, DEFAULT_LEASE, LONGEST_LEASE, NumbersError, SHORTEST_LEASE};
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log"];
+pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log", "concurrency"];
 
 /// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: &[&str] = &["sliding_window", "concurrency", "queue", "script"];
+const ALGORITHMS_NOT_YET: &[&str] = &["sliding_window", "queue", "script"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
+
+/// The fields of requests in flight, and of nothing else.
+pub(super) const SLOTS_KEYS: [&str; 2] = ["capacity", "lease"];
 
 /// The words of `aligned`.
 pub(super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
@@ -32,6 +35,8 @@ pub(super) enum Style {
     FixedWindow(WindowStyle),
     /// One by one, a period after each was taken.
     SlidingLog,
+    /// When a request ends, or this many nanoseconds after its process has died.
+    Concurrency(u64),
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -56,6 +61,15 @@ pub(super) enum Period {
 impl Style {
     /// The style of fields whose limit has `base`: what they do not say is as there.
     pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
+        let base = match (base, SLOTS_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key))) {
+            (Self::Concurrency(base), _) => &Self::Concurrency(fields.read("lease", findings, lease)?.unwrap_or(*base)),
+            (other, None) => other,
+            (_, Some(key)) => {
+                let message = format!("`{}` needs `algorithm: concurrency`", key.text);
+                let help = "other algorithms do not count requests in flight: add it to the limit, or remove this";
+                return Err(findings.error(key.place, message, help));
+            }
+        };
         let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
         let base = match (base, given) {
             (Self::FixedWindow(base), _) => base,
@@ -82,6 +96,7 @@ impl Style {
             Self::Gcra => Algorithm::Gcra,
             Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
             Self::SlidingLog => Algorithm::SlidingLog,
+            Self::Concurrency(_) => Algorithm::Concurrency,
         }
     }
 }
@@ -97,6 +112,7 @@ pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, R
     match choice(node, &words, findings)? {
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
         "sliding_log" => Ok(Style::SlidingLog),
+        "concurrency" => Ok(Style::Concurrency(DEFAULT_LEASE)),
         _ => Ok(Style::Gcra),
     }
 }
@@ -146,6 +162,17 @@ pub(super) fn calendar(
     };
     let (zone, place) = style.zone.as_ref().map_or(("UTC", place), |(zone, place)| (zone.as_str(), *place));
     Calendar::find(unit, zone).map_err(|error| findings.error(place, error.to_string(), ""))
+}
+
+/// For how long a slot is held unless it is renewed, in nanoseconds.
+fn lease(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+    let help =
+        "it is renewed while its request lives, so it says how soon the slots of a process come back that has died";
+    match duration::parse(text(node, findings)?) {
+        Ok(lease) if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) && lease.is_multiple_of(1_000) => Ok(lease),
+        Ok(_) => Err(findings.error(node.place, NumbersError::Lease.to_string(), help)),
+        Err((message, help)) => Err(findings.error(node.place, message, help)),
+    }
 }
 
 /// A span of time, or a month or a year.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::algorithm::{Period, Style, calendar, period};
+use super::algorithm::{Period, SLOTS_KEYS, Style, calendar, period};
 use super::fields::{Fields, truth, whole};
 use super::problem::{Findings, Place, Reported};
 use super::yaml::{Node, Value};
@@ -43,7 +43,7 @@ pub(super) fn allowance(
 ) -> Result<Allowance, Reported> {
     let unlimited = fields.read("unlimited", findings, truth);
     let deny = fields.read("deny", findings, truth);
-    let given = KEYS.iter().take(4).find_map(|name| fields.get(name).map(|(key, _)| key));
+    let given = KEYS.iter().take(4).chain(&SLOTS_KEYS).find_map(|name| fields.get(name).map(|(key, _)| key));
     let windows = windows(fields, style, findings);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let flag = match (unlimited, deny) {
@@ -80,6 +80,9 @@ fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Resul
 }
 
 fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    if matches!(style, Style::Concurrency(_)) {
+        return Ok(slots(fields, style, findings)?.into_iter().collect());
+    }
     let Some((_, rates)) = fields.get("rates") else {
         return Ok(window(fields, style, false, findings)?.into_iter().collect());
     };
@@ -105,6 +108,30 @@ fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<
         })
         .collect();
     windows.into_iter().collect()
+}
+
+/// How many requests may be in flight, or nothing if that is not said.
+fn slots(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Option<Numbers>, Reported> {
+    let Style::Concurrency(lease) = *style else { return Ok(None) };
+    if let Some((key, _)) = ["period", "rates"].iter().find_map(|name| fields.get(name)) {
+        let message = format!("requests in flight have no `{}`", key.text);
+        return Err(findings.error(
+            key.place,
+            message,
+            "write `capacity`, and for a rate another limit beside this one",
+        ));
+    }
+    let mut given = ["capacity", "count", "burst"].iter().filter_map(|name| fields.get(name));
+    let (first, second) = (given.next(), given.next());
+    if let Some((key, _)) = second {
+        let message = format!("`{}` is another name for the capacity, which is there already", key.text);
+        return Err(findings.error(key.place, message, "keep one of them"));
+    }
+    let Some((_, node)) = first else { return Ok(None) };
+    let capacity = positive(node, NumbersError::Burst, findings)?;
+    let slots = Numbers::slots(capacity, lease)
+        .map_err(|error| findings.error(node.place, error.to_string(), "limit what is more than that by its rate"))?;
+    Ok(Some(slots))
 }
 
 /// One window, or nothing if none of its fields is there.
@@ -139,7 +166,7 @@ fn window(
                     let help = format!("remove `burst`, or write {count}");
                     return Err(findings.error(burst_place, "a sliding log has no burst beside its count", help));
                 }
-                (Style::Gcra | Style::SlidingLog, _) => {
+                (Style::Gcra | Style::SlidingLog | Style::Concurrency(_), _) => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));

@@ -101,6 +101,9 @@ mod tests {
             "a sliding log with a burst",
             "a sliding log of months",
             "a sliding log without a period",
+            "a lease too short",
+            "requests in flight of a domain",
+            "requests in flight by an entry of a descriptor",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();

@@ -6,6 +6,7 @@ use super::charge::{Charge, Decision, Mode, Outcome};
 use super::log::{self, Log, LogEdit};
 use super::numbers::Micros;
 use super::refill::Kind;
+use super::slots::{self, Slots, SlotsEdit};
 use super::terms::Detail;
 
 /// What is kept of a bucket.
@@ -13,6 +14,8 @@ use super::terms::Detail;
 pub enum Content {
     /// The instants of what was taken.
     Log(Log),
+    /// Who is in flight.
+    Slots(Slots),
 }
 
 /// What a charge makes of it.
@@ -22,6 +25,8 @@ pub enum Edit {
     Keep,
     /// Of a log.
     Log(LogEdit),
+    /// Of slots.
+    Slots(SlotsEdit),
 }
 
 /// A charge, decided against a bucket.
@@ -54,10 +59,17 @@ pub fn decide(
 ) -> Result<Tried, NeedsServer> {
     match charge.numbers.refill().kind() {
         Kind::Log(period) => {
-            let (decision, edit) = log::decide(content.map(|Content::Log(log)| log), charge, period, now);
+            let log = content.and_then(|content| if let Content::Log(log) = content { Some(log) } else { None });
+            let (decision, edit) = log::decide(log, charge, period, now);
             Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Log), counts_denied: false })
         }
-        Kind::Level | Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::Slots(lease) => {
+            let slots =
+                content.and_then(|content| if let Content::Slots(slots) = content { Some(slots) } else { None });
+            let (decision, edit) = slots::decide(slots, charge, lease, now);
+            Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Slots), counts_denied: false })
+        }
+        Kind::Level | Kind::SlidingWindow(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
     }
 }
 
@@ -86,6 +98,14 @@ impl Content {
                 log.apply(edit);
                 (log.len() > 0).then_some(Self::Log(log))
             }
+            Edit::Slots(edit) => {
+                let mut slots = match content {
+                    Some(Self::Slots(slots)) => slots,
+                    _ => Slots::default(),
+                };
+                slots.apply(edit);
+                (slots.len() > 0).then_some(Self::Slots(slots))
+            }
         }
     }
 
@@ -93,6 +113,7 @@ impl Content {
     pub fn has_ended(&self, now: Micros) -> bool {
         match self {
             Self::Log(log) => log.ends() <= now,
+            Self::Slots(slots) => slots.ends() <= now,
         }
     }
 
@@ -100,6 +121,7 @@ impl Content {
     pub fn entries(&self) -> usize {
         match self {
             Self::Log(log) => log.len(),
+            Self::Slots(slots) => slots.len(),
         }
     }
 
@@ -107,6 +129,8 @@ impl Content {
     pub fn shrink(&mut self) {
         match self {
             Self::Log(log) => log.merge_oldest(),
+            // There is one for each request in flight, and those are bounded by the door.
+            Self::Slots(_) => {}
         }
     }
 }

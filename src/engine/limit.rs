@@ -6,7 +6,7 @@ use super::descriptors::DescriptorRule;
 use super::form::Form;
 use super::identity::{Component, Source};
 use super::matching::Match;
-use super::numbers::{Aligned, Allowance, Numbers, NumbersError};
+use super::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use super::overrides::Overrides;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -69,6 +69,8 @@ pub enum Algorithm {
     FixedWindow(Aligned),
     /// Each comes back a period after it was taken.
     SlidingLog,
+    /// Each request in flight has one, and gives it back when it ends.
+    Concurrency,
 }
 
 impl Algorithm {
@@ -79,6 +81,7 @@ impl Algorithm {
             Self::Gcra => Ok(*numbers),
             Self::FixedWindow(aligned) => Numbers::windows(numbers.burst(), numbers.count(), numbers.period(), aligned),
             Self::SlidingLog => Numbers::sliding_log(numbers.count(), numbers.period()),
+            Self::Concurrency => Numbers::slots(numbers.burst(), DEFAULT_LEASE),
         }
     }
 }
@@ -139,6 +142,11 @@ impl Limit {
             overrides: Overrides::default(),
             rule: None,
         }
+    }
+
+    /// Whether it counts requests in flight, which only a door can that sees them end.
+    pub fn counts_in_flight(&self) -> bool {
+        self.algorithm == Algorithm::Concurrency && self.mode != LimitMode::Off
     }
 
     /// Whether it may refuse at all; `enforce_for` may still leave an id out.

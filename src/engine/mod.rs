@@ -35,6 +35,7 @@ pub mod reply;
 pub mod request;
 pub mod rules;
 pub mod settle;
+pub mod slots;
 pub mod target;
 pub mod terms;
 pub mod verdict;

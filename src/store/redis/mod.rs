@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Value};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -121,6 +121,12 @@ impl RedisStore {
         if batch.charges.is_empty() {
             return Ok(Decisions::default());
         }
+        let _permit = self.shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        self.ask(batch)?.await.unwrap_or(Err(StoreError::Down))
+    }
+
+    /// As [`Self::decide`], without waiting: where the answer will come. How many ask so at once is for the caller to bound.
+    pub fn ask(&self, batch: &Batch<'_>) -> Result<oneshot::Receiver<Answer>, StoreError> {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
@@ -132,8 +138,7 @@ impl RedisStore {
         if shared.live.load().is_none() {
             return Err(StoreError::Down);
         }
-        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
-        shared.calls.ask(shared, batch, now).await.unwrap_or(Err(StoreError::Down))
+        Ok(shared.calls.ask(shared, batch, now))
     }
 
     /// How long a decision takes at most.

@@ -2,6 +2,7 @@
 //!
 //! The script is `lua/decide.lua` with the algorithms in it that it includes. Each of their files runs alone as well.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
@@ -10,13 +11,15 @@ use super::{describe, detail};
 use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
 use crate::engine::refill::{Kind, Windows};
+use crate::engine::terms::{Slot, Terms};
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
+    ("concurrency.lua", include_str!("../../../lua/concurrency.lua")),
 ];
 
 static SOURCE: LazyLock<String> = LazyLock::new(assembled);
@@ -60,6 +63,9 @@ const BYTES_PER_CALL: usize = 128;
 
 /// Four numbers of at most 20 digits, the longest mode, and a blank after each.
 const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to".len() + 1;
+
+/// The name of a slot: 128 bits in hexadecimal digits.
+const SLOT_NAME: usize = 32;
 
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,7 +257,16 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
             words.push_str("sliding_log:");
             push_number(words, period, ' ');
         }
-        Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
+        Kind::Slots(lease) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("concurrency:");
+            push_number(words, lease, ':');
+            if let Some(Terms::Slot(Slot(name))) = charge.terms.as_deref() {
+                let _ = write!(words, "{name:032x}");
+            }
+            words.push(' ');
+        }
+        Kind::SlidingWindow(_) | Kind::Queue(_) | Kind::Script => {}
     }
 }
 
@@ -289,6 +304,7 @@ fn longest_words(numbers: &Numbers) -> usize {
             let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
             calendar.name().len() + 1 + 21 * windows
         }
+        _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
         _ => "sliding_window:".len(),
     };
     LONGEST_WORDS + calendar
