@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::algorithm::{Period, SLOTS_KEYS, Style, calendar, period};
+use super::algorithm::{Period, Style, calendar, period};
 use super::fields::{Fields, truth, whole};
 use super::problem::{Findings, Place, Reported};
 use super::yaml::{Node, Value};
@@ -43,7 +43,7 @@ pub(super) fn allowance(
 ) -> Result<Allowance, Reported> {
     let unlimited = fields.read("unlimited", findings, truth);
     let deny = fields.read("deny", findings, truth);
-    let given = KEYS.iter().take(4).chain(&SLOTS_KEYS).find_map(|name| fields.get(name).map(|(key, _)| key));
+    let given = KEYS.iter().take(4).chain([&"capacity"]).find_map(|name| fields.get(name).map(|(key, _)| key));
     let windows = windows(fields, style, findings);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let flag = match (unlimited, deny) {

@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::oneshot;
-
 use crate::engine::charge::{Charge, Decisions};
 use crate::engine::numbers::Micros;
 
@@ -66,7 +64,7 @@ pub enum Asked {
     /// There is one.
     Answered(Result<Decisions, StoreError>),
     /// There is none yet. It comes within the store's timeout.
-    Waiting(oneshot::Receiver<Result<Decisions, StoreError>>),
+    Waiting(redis::Coming),
 }
 
 impl Asked {
@@ -74,18 +72,14 @@ impl Asked {
     pub async fn answer(self) -> Result<Decisions, StoreError> {
         match self {
             Self::Answered(answer) => answer,
-            Self::Waiting(receiver) => receiver.await.unwrap_or(Err(StoreError::Down)),
+            Self::Waiting(coming) => coming.answer().await,
         }
     }
 
     /// The answer, if it has come.
     pub fn answered(&mut self) -> Option<&Result<Decisions, StoreError>> {
-        if let Self::Waiting(receiver) = self {
-            *self = Self::Answered(match receiver.try_recv() {
-                Ok(answer) => answer,
-                Err(oneshot::error::TryRecvError::Empty) => return None,
-                Err(oneshot::error::TryRecvError::Closed) => Err(StoreError::Down),
-            });
+        if let Self::Waiting(coming) = self {
+            *self = Self::Answered(coming.answered()?);
         }
         match self {
             Self::Answered(answer) => Some(answer),

@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Value};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -32,6 +32,7 @@ mod options;
 mod owner;
 mod script;
 
+pub use calls::Coming;
 use calls::{Answer, Call, Calls};
 pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
 use script::Form;
@@ -122,11 +123,11 @@ impl RedisStore {
             return Ok(Decisions::default());
         }
         let _permit = self.shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
-        self.ask(batch)?.await.unwrap_or(Err(StoreError::Down))
+        self.ask(batch)?.answer().await
     }
 
     /// As [`Self::decide`], without waiting: where the answer will come. How many ask so at once is for the caller to bound.
-    pub fn ask(&self, batch: &Batch<'_>) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    pub fn ask(&self, batch: &Batch<'_>) -> Result<Coming, StoreError> {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
