@@ -82,8 +82,10 @@ local function algorithms()
   -- include fixed_window.lua
   -- include sliding_log.lua
   -- include sliding_window.lua
+  -- include concurrency.lua
   return {
     fixed_window = fixed_windows, sliding_log = sliding_log, sliding_window = sliding_window,
+    concurrency = concurrency,
   }
 end
 

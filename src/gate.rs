@@ -1,13 +1,15 @@
 //! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Cache};
 use prometheus::local::LocalHistogram;
+use tokio::task::spawn_local;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::charge::{Decisions, Mode};
 use crate::engine::limit::StoreErrorPolicy;
@@ -21,8 +23,11 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+mod slots;
 
 pub use descriptors::JudgedDescriptors;
+pub use slots::InFlight;
+use slots::Slots;
 
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
@@ -90,6 +95,9 @@ pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
     view: RefCell<CachedView>,
+    slots: Rc<Slots>,
+    /// Renews slots; it is there from the first request on that could have one.
+    keeper: OnceCell<AbortOnDropHandle<()>>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
     seconds: LocalHistogram,
 }
@@ -106,6 +114,8 @@ pub struct Judged {
     pub snapshot: Rc<View>,
     /// The verdict.
     pub verdict: Verdict,
+    /// The slots that it holds from here on, if it may pass and was asked about by [`Gate::judge_in_flight`].
+    pub in_flight: Option<Box<InFlight>>,
 }
 
 /// How a plan is decided.
@@ -118,6 +128,8 @@ struct Terms {
     start: Instant,
     /// When the caller does not wait any longer.
     deadline: Option<Instant>,
+    /// Whether the caller sees the request end, and so may hold slots.
+    sees_end: bool,
 }
 
 impl Gate {
@@ -126,7 +138,9 @@ impl Gate {
         let seconds = shared.metrics.decision_seconds.local();
         let mut snapshot = Cache::new(shared.snapshot.clone());
         let view = View::new(snapshot.load(), &shared.metrics);
-        Self { shared, store, view: RefCell::new(CachedView { snapshot, view }), seconds }
+        let slots = Slots::new(shared.clone(), store.clone());
+        let view = RefCell::new(CachedView { snapshot, view });
+        Self { shared, store, view, slots, keeper: OnceCell::new(), seconds }
     }
 
     /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
@@ -175,7 +189,22 @@ impl Gate {
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
         let plan = snapshot.rules().charges(request)?;
-        Ok(self.decide(snapshot, plan, &Terms { mode: Mode::Spend, now: request.now, start, deadline }).await)
+        let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline, sees_end: false };
+        Ok(self.decide(snapshot, plan, &terms).await)
+    }
+
+    /// As [`Self::judge`], for a caller that sees the request to its end: it keeps [`Judged::in_flight`] until then. For
+    /// others a limit of requests in flight only says whether there is room.
+    pub async fn judge_in_flight(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
+        let snapshot = self.view();
+        let plan = snapshot.rules().charges(request)?;
+        let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline: None, sees_end: true };
+        Ok(self.decide(snapshot, plan, &terms).await)
+    }
+
+    /// Gives back all slots of requests in flight. To be called at the end, when what still runs is about to be dropped.
+    pub async fn close(&self) {
+        self.slots.close().await;
     }
 
     /// As [`Self::judge`], for a caller that does something else than to spend, or says itself what the request costs.
@@ -189,7 +218,7 @@ impl Gate {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges(request)?;
         plan.adjust(mode, cost);
-        Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None }).await)
+        Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false }).await)
     }
 
     /// Decides charges that name their limits, as [`Self::judge`] does those of a request. The error is the caller's.
@@ -202,30 +231,41 @@ impl Gate {
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
         let plan = snapshot.rules().named(charges, mode, now)?;
-        Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None }).await)
+        Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
     }
 
-    async fn decide(&self, snapshot: Rc<View>, plan: Plan, terms: &Terms) -> Judged {
+    async fn decide(&self, snapshot: Rc<View>, mut plan: Plan, terms: &Terms) -> Judged {
         // What asks or gives back is no decision about a request, and is not counted as one.
         let is_counted = matches!(terms.mode, Mode::Spend | Mode::SpendOnly);
         for limit in plan.unlimited.iter().filter(|_| is_counted) {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }
+        let mut in_flight = None;
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
             Verdict::refused(&plan)
         } else {
             let effective_from = snapshot.rules().effective_from();
+            if terms.sees_end {
+                in_flight = self.slots.name(&mut plan.charges, effective_from, terms.now, terms.start);
+            }
+            if in_flight.is_some() {
+                self.keeper.get_or_init(|| AbortOnDropHandle::new(spawn_local(self.slots.clone().keep())));
+            }
             let batch = Batch { charges: &plan.charges, effective_from, now: terms.now };
             match self.ask(&batch, terms.deadline).await {
-                Ok(decisions) => Verdict::decided(&plan, &decisions),
-                Err(error) => self.without_store(&snapshot, plan, terms.now, &error),
+                Ok(decisions) => {
+                    in_flight = in_flight.and_then(|slots| slots.decided(&plan.charges, &decisions));
+                    Verdict::decided(&plan, &decisions)
+                }
+                Err(error) => self.without_store(&snapshot, plan, terms.now, &error, in_flight.as_deref_mut()),
             }
         };
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
-        Judged { snapshot, verdict }
+        let in_flight = in_flight.filter(|_| verdict.is_allowed());
+        Judged { snapshot, verdict, in_flight }
     }
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
@@ -247,8 +287,18 @@ impl Gate {
     }
 
     /// The verdict by each limit's `on_store_error`.
-    fn without_store(&self, snapshot: &View, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
+    fn without_store(
+        &self,
+        snapshot: &View,
+        mut plan: Plan,
+        now: Micros,
+        error: &StoreError,
+        mut in_flight: Option<&mut InFlight>,
+    ) -> Verdict {
         self.shared.metrics.store_error(error.kind());
+        if let Some(slots) = &mut in_flight {
+            slots.unanswered(error);
+        }
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();
@@ -264,8 +314,12 @@ impl Gate {
         let mut keep = plan.origins.iter().map(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
         plan.charges.retain(|_| keep.next().unwrap_or(false));
         plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
-        let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules().effective_from(), now };
+        let effective_from = snapshot.rules().effective_from();
+        let batch = Batch { charges: &plan.charges, effective_from, now };
         let decisions = self.shared.local.decide(&batch).unwrap_or_default();
+        if let Some(slots) = in_flight {
+            slots.decided_locally(&plan.charges, &decisions, effective_from);
+        }
         Verdict::decided(&plan, &decisions).unanswered(unanswered)
     }
 }
@@ -390,7 +444,7 @@ mod tests {
         for _ in 0..10 {
             let snapshot = gate.view();
             let plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
-            counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down).standing as usize] += 1;
+            counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down, None).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
         counts

@@ -42,6 +42,8 @@
 //! - Counting is exact: integers only, below 2^53 where Redis' Lua counts too. Both stores give the same answers.
 //! - Where months and years begin is computed when rules load, from time zones that are in the binary: no decision asks
 //!   a time zone, and all gateways know the same ones.
+//! - A request in flight gives its slots back when it ends, however it ends; what a process leaves behind that dies ends
+//!   with its lease.
 //! - A message is read as the server behind the proxy reads it or refused: HTTP/1 is read by our own code, on doubt the
 //!   answer is 400 and the end of the connection, and an upstream's connection is used again only after a clean exchange.
 //! - Rules and routes see a normalised path, and the upstream sees what the client sent.

@@ -20,6 +20,7 @@ use weir::engine::charge::{Charge, Mode};
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::key::opaque;
 use weir::engine::numbers::{Aligned, Micros, Numbers};
+use weir::engine::terms::{Slot, Terms};
 use weir::store::Batch;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::RedisStore;
@@ -83,6 +84,7 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let fixed = |count| Numbers::windows(count, count, HOUR, Aligned::Clock).unwrap();
     let log = |count| Numbers::sliding_log(count, HOUR).unwrap();
     let sliding = |count, denied| Numbers::sliding_window(count, HOUR, denied).unwrap();
+    let slots = |count| Numbers::slots(count, HOUR).unwrap();
     vec![
         ("gcra", vec![gcra(1_000_000)]),
         ("gcra, refused", vec![gcra(1)]),
@@ -93,6 +95,8 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
         ("sliding_window", vec![sliding(1_000_000, false)]),
         ("sliding_window, refused", vec![sliding(1, false)]),
         ("sliding_window, count_denied", vec![sliding(100_000, true)]),
+        ("concurrency", vec![slots(10_000)]),
+        ("concurrency, refused", vec![slots(1)]),
         ("all of them, mixed", vec![gcra(1_000_000), fixed(1_000_000), log(10_000), sliding(1_000_000, false)]),
     ]
 }
@@ -105,7 +109,12 @@ fn charges(name: &str, algorithm: &Algorithm, count: usize, request: u64) -> Vec
         opaque(&short, &number.to_string(), &Fingerprinter::new((1, 2)))
     };
     let numbers = algorithm.iter().cycle().take(count).enumerate();
-    numbers.map(|(place, numbers)| Charge::new(bucket(place, numbers), *numbers, 1, Mode::Spend)).collect()
+    let charge = |(place, numbers): (usize, &Numbers)| {
+        let slot = Slot(u128::from(request) * MANY as u128 + place as u128);
+        let terms = numbers.is_slots().then(|| Box::new(Terms::Slot(slot)));
+        Charge { terms, ..Charge::new(bucket(place, numbers), *numbers, 1, Mode::Spend) }
+    };
+    numbers.map(charge).collect()
 }
 
 struct Redis {

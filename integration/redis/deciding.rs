@@ -282,6 +282,42 @@ fn the_script_of_logs_runs_by_hand() {
 }
 
 #[test]
+fn the_script_of_requests_in_flight_runs_by_hand() {
+    let server = RedisServer::plain();
+    let eval = |arguments: &str| eval(&server, "concurrency.lua", arguments);
+    assert_eq!(eval("k , 1000 2 500 a 1 spend"), "0 0 1 0 -1");
+    assert_eq!(eval("k , 1100 2 500 b 1 spend"), "0 0 0 1000000 -1");
+    assert_eq!(eval("k , 1200 2 500 c 1 spend"), "0 1 0 1000000 -1");
+    assert_eq!(eval("k , 1200 2 500 c 1 spend_only"), "0 2 0 1000000 -1");
+    assert_eq!(eval("k , 1200 2 500 c 1 spend_up_to"), "0 2 0 0 -1");
+    assert_eq!(eval("k , 1200 2 500  1 spend"), "0 1 0 1000000 -1");
+    assert_eq!(server.cli(&["ZRANGE", "k", "0", "-1", "WITHSCORES"]), "a\n1500\nb\n1600");
+    // The first is renewed, the second ends.
+    assert_eq!(eval("k , 1499 2 500 a 1 spend"), "0 0 0 1000000 -1");
+    assert_eq!(eval("k , 1599 2 500  0 check"), "0 0 0 0 -1");
+    assert_eq!(eval("k , 1600 2 500 c 1 check"), "0 0 0 1000000 -1");
+    assert_eq!(eval("k , 1600 2 500 b 1 refund"), "0 2 1 0 -1");
+    assert_eq!(eval("k , 1600 2 500 c 1 spend"), "0 0 0 1000000 -1");
+    assert_eq!(server.cli(&["ZRANGE", "k", "0", "-1"]), "a\nc", "what has ended has gone");
+    assert_eq!(eval("k , 1600 2 500 a 1 refund"), "0 0 1 0 -1");
+    assert_eq!(eval("k , 1600 2 500 a 1 refund"), "0 2 1 0 -1");
+    assert_eq!(eval("k , 1600 2 500 c 1 refund"), "0 0 2 0 0");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+    assert_eq!(eval("k , 1600 2 500 c 1 spend"), "0 0 1 0 -1");
+    assert_eq!(eval("k , 1600 2 500 c 0 reset"), "0 0 2 0 0");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+    for wrong in ["k , 0 2 0 a 1 spend", "k , 0 2 500 a:b 1 spend", "k , 0 2 500 a 1", "k , 0 two 500 a 1 spend"] {
+        assert!(eval(wrong).starts_with("ERR usage: KEY , NOW CAPACITY LEASE NAME COST MODE"), "{wrong}");
+    }
+    server.cli(&["LPUSH", "l", "mine"]);
+    assert!(eval("l , 0 1 1 a 1 spend").contains("WRONGTYPE"));
+    // By the server's clock; the key lives as long as its last lease.
+    assert_eq!(eval("t ,  2 60000000 a 1 spend"), "0 0 1 0 -1");
+    assert_eq!(eval("t ,  2 5000000 b 1 spend"), "0 0 0 1000000 -1");
+    assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+#[test]
 fn the_script_of_windows_runs_by_hand() {
     let server = RedisServer::plain();
     let eval = |arguments: &str| eval(&server, "fixed_window.lua", arguments);

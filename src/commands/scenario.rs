@@ -2,7 +2,11 @@
 //!
 //! A case is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. What `expect` does not name is not
 //! asserted, and a key that it names and this version does not know fails the case.
+//!
+//! A step may name the `slot` of a request in flight. A spend without takes one of a new name, as every request does, and a
+//! refund without gives back the one that was taken last.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +15,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use crate::config::{self, Severity};
-use crate::engine::charge::{Charge, Decision, Mode, Outcome};
-use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
+use crate::engine::fingerprint::{Fingerprinter, stable};
 use crate::engine::key::opaque;
 use crate::engine::limit::Limit;
 use crate::engine::numbers::{Allowance, Micros};
 use crate::engine::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows};
+use crate::engine::terms::{Slot, Terms};
 use crate::store::{Batch, Store, StoreError};
 
 /// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
@@ -56,6 +61,14 @@ pub(super) struct Player {
     /// Keeps the buckets of cases apart, and those of other runs on the same Redis.
     run: String,
     cases: u64,
+    slots: Slots,
+}
+
+/// The names of slots: how many were given, and those that are held, with the keys of their buckets.
+#[derive(Default)]
+struct Slots {
+    given: Cell<u64>,
+    held: RefCell<Vec<(String, Slot)>>,
 }
 
 /// What a step came to.
@@ -84,7 +97,7 @@ impl Player {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Ok(Self { store, clock, run: format!("replay-{}", std::process::id()), cases: 0 })
+        Ok(Self { store, clock, run: format!("replay-{}", std::process::id()), cases: 0, slots: Slots::default() })
     }
 
     /// Plays one case; the error tells the first difference.
@@ -153,7 +166,10 @@ impl Player {
         }
         let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from(), now };
         match self.store.decide(&batch).await {
-            Ok(decisions) => Ok(bind(rules, &plan, &decisions)),
+            Ok(decisions) => {
+                self.slots.decided(&plan.charges, &decisions);
+                Ok(bind(rules, &plan, &decisions))
+            }
             Err(StoreError::Duplicate) => Ok(Answer::Mistake(StoreError::Duplicate.to_string())),
             Err(error) => Err(error.to_string()),
         }
@@ -180,6 +196,7 @@ impl Player {
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
             let Some((place, limit)) = limit else { continue };
             self.charge(&mut plan, place, limit, id, cost, mode);
+            self.slots.name(&mut plan.charges, charge["slot"].as_str());
         }
         Ok(plan)
     }
@@ -201,9 +218,11 @@ impl Player {
 
     async fn at_once(&self, rules: &Rules, plan: Plan, now: Micros, calls: u64) -> Result<Answer, String> {
         let mut tasks = tokio::task::JoinSet::new();
-        let (charges, effective_from) = (Arc::new(plan.charges), rules.effective_from());
+        let effective_from = rules.effective_from();
         for _ in 0..calls {
-            let (store, charges) = (self.store.clone(), Arc::clone(&charges));
+            let (store, mut charges) = (self.store.clone(), plan.charges.clone());
+            charges.iter_mut().for_each(|charge| charge.terms = None);
+            self.slots.name(&mut charges, None);
             tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from, now }).await });
         }
         let (mut allowed, mut denied) = (0, 0);
@@ -223,6 +242,40 @@ impl Player {
             charge.mode = Mode::Reset;
         }
         let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0), now: Micros(0) }).await;
+    }
+}
+
+impl Slots {
+    /// Names the slots of charges that have none.
+    fn name(&self, charges: &mut [Charge], given: Option<&str>) {
+        for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && charge.terms.is_none()) {
+            let last = |held: &Vec<(String, Slot)>| {
+                held.iter().rev().find(|(key, _)| *key == charge.bucket.key).map(|(_, slot)| *slot)
+            };
+            let name = match given {
+                Some(given) => Some(Slot(u128::from(stable(given.as_bytes())))),
+                None if charge.mode == Mode::Refund => last(&self.held.borrow()),
+                None => {
+                    self.given.set(self.given.get() + 1);
+                    Some(Slot(u128::from(self.given.get()) << 64))
+                }
+            };
+            charge.terms = name.map(|name| Box::new(Terms::Slot(name)));
+        }
+    }
+
+    /// Remembers what was taken and given back.
+    fn decided(&self, charges: &[Charge], decisions: &Decisions) {
+        let is_denied = decisions.iter().any(Decision::is_denied);
+        for charge in charges.iter().zip(decisions).filter(|(_, decision)| decision.outcome == Outcome::Allowed) {
+            if let Some(Terms::Slot(slot)) = charge.0.terms.as_deref().filter(|_| !is_denied) {
+                let mut held = self.held.borrow_mut();
+                held.retain(|(_, other)| other != slot);
+                if matches!(charge.0.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) {
+                    held.push((charge.0.bucket.key.clone(), *slot));
+                }
+            }
+        }
     }
 }
 

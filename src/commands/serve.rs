@@ -97,8 +97,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let (upstream, mut upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
+    let (files, shadow) = (args.rules.files(), args.rules.shadow);
     let (mut reloader, loaded) =
-        Reloader::start(args.rules.files(), args.rules.shadow, random_fingerprinter(), clock.clone());
+        Reloader::start(files, shadow, upstream.is_some(), random_fingerprinter(), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
     let metrics = match Metrics::new() {

@@ -8,16 +8,20 @@ use super::yaml::Node;
 use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::duration;
 use crate::engine::limit::Algorithm;
-use crate::engine::numbers::{Aligned, NumbersError};
+use crate::engine::numbers::{Aligned, DEFAULT_LEASE, LONGEST_LEASE, NumbersError, SHORTEST_LEASE};
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window"];
+pub(super) const ALGORITHMS: &[&str] =
+    &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window", "concurrency"];
 
 /// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: &[&str] = &["concurrency", "queue", "script"];
+const ALGORITHMS_NOT_YET: &[&str] = &["queue", "script"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
+
+/// The fields of requests in flight, and of nothing else.
+pub(super) const SLOTS_KEYS: [&str; 2] = ["capacity", "lease"];
 
 /// The words of `aligned`.
 pub(super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
@@ -37,6 +41,8 @@ pub(super) enum Style {
         /// Whether what is refused counts as well.
         count_denied: bool,
     },
+    /// When a request ends, or this many nanoseconds after its process has died.
+    Concurrency(u64),
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -76,6 +82,15 @@ impl Style {
             }
             (other, None) => other.clone(),
         };
+        let base = match (base, SLOTS_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key))) {
+            (Self::Concurrency(base), _) => &Self::Concurrency(fields.read("lease", findings, lease)?.unwrap_or(*base)),
+            (other, None) => other,
+            (_, Some(key)) => {
+                let message = format!("`{}` needs `algorithm: concurrency`", key.text);
+                let help = "other algorithms do not count requests in flight: add it to the limit, or remove this";
+                return Err(findings.error(key.place, message, help));
+            }
+        };
         let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
         let base = match (base, given) {
             (Self::FixedWindow(base), _) => base,
@@ -103,6 +118,7 @@ impl Style {
             Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
             Self::SlidingLog => Algorithm::SlidingLog,
             Self::SlidingWindow { count_denied } => Algorithm::SlidingWindow { count_denied: *count_denied },
+            Self::Concurrency(_) => Algorithm::Concurrency,
         }
     }
 }
@@ -119,6 +135,7 @@ pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, R
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
         "sliding_log" => Ok(Style::SlidingLog),
         "sliding_window" => Ok(Style::SlidingWindow { count_denied: false }),
+        "concurrency" => Ok(Style::Concurrency(DEFAULT_LEASE)),
         _ => Ok(Style::Gcra),
     }
 }
@@ -168,6 +185,17 @@ pub(super) fn calendar(
     };
     let (zone, place) = style.zone.as_ref().map_or(("UTC", place), |(zone, place)| (zone.as_str(), *place));
     Calendar::find(unit, zone).map_err(|error| findings.error(place, error.to_string(), ""))
+}
+
+/// For how long a slot is held unless it is renewed, in nanoseconds.
+fn lease(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+    let help =
+        "it is renewed while its request lives, so it says how soon the slots of a process come back that has died";
+    match duration::parse(text(node, findings)?) {
+        Ok(lease) if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) && lease.is_multiple_of(1_000) => Ok(lease),
+        Ok(_) => Err(findings.error(node.place, NumbersError::Lease.to_string(), help)),
+        Err((message, help)) => Err(findings.error(node.place, message, help)),
+    }
 }
 
 /// A span of time, or a month or a year.

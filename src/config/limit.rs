@@ -36,6 +36,8 @@ pub(super) const KEYS: &[&str] = &[
     "timezone",
     "resets_on",
     "count_denied",
+    "capacity",
+    "lease",
 ];
 
 /// The fields of a `cost` that the request says itself.
@@ -140,7 +142,9 @@ impl Limits {
             let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if draft.numbers_are_known && !applies {
                 let message = format!("{} applies to nothing: it has no numbers and no overrides", quoted(&limit.name));
-                findings.warning(draft.place, message, "give it `count` and `period`, or overrides");
+                let in_flight = limit.algorithm == Algorithm::Concurrency;
+                let numbers = if in_flight { "`capacity`" } else { "`count` and `period`" };
+                findings.warning(draft.place, message, format!("give it {numbers}, or overrides"));
             }
         }
     }
@@ -204,6 +208,9 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         draft.short = fields.get("short").map(|(_, node)| node.place);
         options(&fields, &mut limit, findings);
+        if limit.algorithm == Algorithm::Concurrency {
+            in_flight(&fields, &limit, findings);
+        }
     }
     draft.limit = limit;
     draft
@@ -224,6 +231,26 @@ fn check_by_of_domain(
         Some((_, by)) => findings.error(by.place, "with `domain` only entries of the descriptor can make an id", help),
         None => findings.error(name, "a limit with `domain` needs `by`: the client's address is not told", help),
     })
+}
+
+/// Refuses what means nothing for requests in flight, and limits whose requests nobody sees end.
+fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
+    if let Some((key, _)) = fields.get("cost").filter(|_| limit.cost != Cost::Fixed(1)) {
+        let message = "a request in flight has no cost: it takes one slot";
+        findings.error(key.place, message, "remove `cost`, or count requests by another algorithm");
+    }
+    if let Some((key, _)) = fields.get("per_call").filter(|_| limit.per_call) {
+        let message = "an application that calls by name cannot hold a slot: the end of its request is not seen";
+        findings.error(key.place, message, "remove `per_call`");
+    }
+    let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
+    let place = match (fields.get("match"), fields.get("by")) {
+        (Some((key, _)), _) if limit.conditions.needs_descriptor() => key.place,
+        (_, Some((key, _))) if limit.missing == Missing::Skip && limit.by.iter().any(descriptor) => key.place,
+        _ => return,
+    };
+    let message = "only decision doors know a descriptor, and they do not see a request end";
+    findings.error(place, message, "requests in flight are counted by the proxy: match and count by what it sees");
 }
 
 /// Reads the fields that have defaults; one that is wrong keeps its default and has been reported.

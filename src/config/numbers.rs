@@ -44,7 +44,7 @@ pub(super) fn allowance(
 ) -> Result<Allowance, Reported> {
     let unlimited = fields.read("unlimited", findings, truth);
     let deny = fields.read("deny", findings, truth);
-    let given = KEYS.iter().take(4).find_map(|name| fields.get(name).map(|(key, _)| key));
+    let given = KEYS.iter().take(4).chain([&"capacity"]).find_map(|name| fields.get(name).map(|(key, _)| key));
     let windows = windows(fields, style, findings);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let flag = match (unlimited, deny) {
@@ -81,6 +81,9 @@ fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Resul
 }
 
 fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    if matches!(style, Style::Concurrency(_)) {
+        return Ok(slots(fields, style, findings)?.into_iter().collect());
+    }
     let Some((_, rates)) = fields.get("rates") else {
         return Ok(window(fields, style, false, findings)?.into_iter().collect());
     };
@@ -106,6 +109,30 @@ fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<
         })
         .collect();
     windows.into_iter().collect()
+}
+
+/// How many requests may be in flight, or nothing if that is not said.
+fn slots(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Option<Numbers>, Reported> {
+    let Style::Concurrency(lease) = *style else { return Ok(None) };
+    if let Some((key, _)) = ["period", "rates"].iter().find_map(|name| fields.get(name)) {
+        let message = format!("requests in flight have no `{}`", key.text);
+        return Err(findings.error(
+            key.place,
+            message,
+            "write `capacity`, and for a rate another limit beside this one",
+        ));
+    }
+    let mut given = ["capacity", "count", "burst"].iter().filter_map(|name| fields.get(name));
+    let (first, second) = (given.next(), given.next());
+    if let Some((key, _)) = second {
+        let message = format!("`{}` is another name for the capacity, which is there already", key.text);
+        return Err(findings.error(key.place, message, "keep one of them"));
+    }
+    let Some((_, node)) = first else { return Ok(None) };
+    let capacity = positive(node, NumbersError::Burst, findings)?;
+    let slots = Numbers::slots(capacity, lease)
+        .map_err(|error| findings.error(node.place, error.to_string(), "limit what is more than that by its rate"))?;
+    Ok(Some(slots))
 }
 
 /// One window, or nothing if none of its fields is there.
@@ -145,7 +172,7 @@ fn window(
                         format!("a sliding {} has no burst beside its count", sliding(style).unwrap_or_default());
                     return Err(findings.error(burst_place, message, format!("remove `burst`, or write {count}")));
                 }
-                (Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. }, _) => {
+                (Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. } | Style::Concurrency(_), _) => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));

@@ -25,6 +25,8 @@ pub(super) const KEYS: &[&str] = &[
     "aligned",
     "timezone",
     "resets_on",
+    "capacity",
+    "lease",
     "ids",
     "regex",
     "cidr",
@@ -135,6 +137,7 @@ impl Reading<'_> {
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
         let base = limit.and_then(|place| self.limits.drafts[place].style.clone());
+        let in_flight = matches!(base, Some(Style::Concurrency(_)));
         let style = base
             .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
         let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
@@ -142,7 +145,8 @@ impl Reading<'_> {
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);
         if allowance == Allowance::Disabled {
-            let help = "give it `count` and `period`, `unlimited: true` or `deny: true`";
+            let numbers = if in_flight { "`capacity`" } else { "`count` and `period`" };
+            let help = format!("give it {numbers}, `unlimited: true` or `deny: true`");
             return Err(findings.error(key.place, format!("{} gives no numbers", quoted(&key.text)), help));
         }
         let cost = limit.map(|place| &self.limits.drafts[place].limit.cost);

@@ -107,6 +107,9 @@ mod tests {
             "a sliding window of too many tokens",
             "a sliding window of too long a period",
             "a sliding window finer than the clock",
+            "a lease too short",
+            "requests in flight of a domain",
+            "requests in flight by an entry of a descriptor",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();

@@ -7,6 +7,7 @@ use super::log::{self, Log, LogEdit};
 use super::numbers::Micros;
 use super::refill::Kind;
 use super::sliding::{self, SlidingWindow};
+use super::slots::{self, Slots, SlotsEdit};
 use super::terms::Detail;
 
 /// What is kept of a bucket.
@@ -16,6 +17,8 @@ pub enum Content {
     Log(Log),
     /// What was taken in two windows.
     SlidingWindow(SlidingWindow),
+    /// Who is in flight.
+    Slots(Slots),
 }
 
 /// What a charge makes of it.
@@ -27,6 +30,8 @@ pub enum Edit {
     Log(LogEdit),
     /// Of two windows: what is in them then, or nothing.
     SlidingWindow(Option<SlidingWindow>),
+    /// Of slots.
+    Slots(SlotsEdit),
 }
 
 /// A charge, decided against a bucket.
@@ -68,7 +73,13 @@ pub fn decide(
                 content.and_then(|content| if let Content::SlidingWindow(it) = content { Some(it) } else { None });
             Ok(sliding::decide(window, charge, period, now, effective_from))
         }
-        Kind::Level | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::Slots(lease) => {
+            let slots =
+                content.and_then(|content| if let Content::Slots(slots) = content { Some(slots) } else { None });
+            let (decision, edit) = slots::decide(slots, charge, lease, now);
+            Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Slots), counts_denied: false })
+        }
+        Kind::Level | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
     }
 }
 
@@ -98,6 +109,14 @@ impl Content {
                 (log.len() > 0).then_some(Self::Log(log))
             }
             Edit::SlidingWindow(window) => window.map(Self::SlidingWindow),
+            Edit::Slots(edit) => {
+                let mut slots = match content {
+                    Some(Self::Slots(slots)) => slots,
+                    _ => Slots::default(),
+                };
+                slots.apply(edit);
+                (slots.len() > 0).then_some(Self::Slots(slots))
+            }
         }
     }
 
@@ -106,6 +125,7 @@ impl Content {
         match self {
             Self::Log(log) => log.ends() <= now,
             Self::SlidingWindow(window) => window.ends() <= now,
+            Self::Slots(slots) => slots.ends() <= now,
         }
     }
 
@@ -114,6 +134,7 @@ impl Content {
         match self {
             Self::Log(log) => log.len(),
             Self::SlidingWindow(_) => 1,
+            Self::Slots(slots) => slots.len(),
         }
     }
 
@@ -122,6 +143,8 @@ impl Content {
         match self {
             Self::Log(log) => log.merge_oldest(),
             Self::SlidingWindow(_) => {}
+            // There is one for each request in flight, and those are bounded by the door.
+            Self::Slots(_) => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use super::descriptors::DescriptorRule;
 use super::form::Form;
 use super::identity::{Component, Source};
 use super::matching::Match;
-use super::numbers::{Aligned, Allowance, Numbers, NumbersError};
+use super::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use super::overrides::Overrides;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -74,6 +74,8 @@ pub enum Algorithm {
         /// Whether what is refused counts as well.
         count_denied: bool,
     },
+    /// Each request in flight has one, and gives it back when it ends.
+    Concurrency,
 }
 
 impl Algorithm {
@@ -87,6 +89,7 @@ impl Algorithm {
             Self::SlidingWindow { count_denied } => {
                 Numbers::sliding_window(numbers.count(), numbers.period(), count_denied)
             }
+            Self::Concurrency => Numbers::slots(numbers.burst(), DEFAULT_LEASE),
         }
     }
 }
@@ -147,6 +150,11 @@ impl Limit {
             overrides: Overrides::default(),
             rule: None,
         }
+    }
+
+    /// Whether it counts requests in flight, which only a door can that sees them end.
+    pub fn counts_in_flight(&self) -> bool {
+        self.algorithm == Algorithm::Concurrency && self.mode != LimitMode::Off
     }
 
     /// Whether it may refuse at all; `enforce_for` may still leave an id out.

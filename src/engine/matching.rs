@@ -30,6 +30,17 @@ pub struct Match {
     pub descriptor: DescriptorMatch,
 }
 
+impl Match {
+    /// Whether it covers only requests of which a descriptor is known: none that a proxy sees.
+    pub fn needs_descriptor(&self) -> bool {
+        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test != EntryTest::Present(false));
+        match &self.descriptor {
+            DescriptorMatch::Each(entries) => !self.domains.is_empty() || wants(entries),
+            DescriptorMatch::Whole(_) => true,
+        }
+    }
+}
+
 /// Conditions on a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DescriptorMatch {

@@ -36,6 +36,7 @@ pub mod request;
 pub mod rules;
 pub mod settle;
 pub mod sliding;
+pub mod slots;
 pub mod target;
 pub mod terms;
 pub mod verdict;

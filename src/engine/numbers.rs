@@ -38,6 +38,19 @@ pub const EXACT: u64 = 1 << 53;
 /// The largest count of a sliding log: in Redis each entry takes some 130 bytes.
 pub const MOST_LOGGED: u64 = 10_000;
 
+/// The largest number of requests in flight: in Redis each takes some 130 bytes.
+pub const MOST_SLOTS: u64 = 10_000;
+
+/// The shortest lease of a slot, in nanoseconds. It is renewed three times in its span, and a store may be away for a
+/// moment.
+pub const SHORTEST_LEASE: u64 = 1_000_000_000;
+
+/// The lease where none is given, in nanoseconds.
+pub const DEFAULT_LEASE: u64 = 60 * 1_000_000_000;
+
+/// The longest: for as long are the slots of a process lost that has died.
+pub const LONGEST_LEASE: u64 = 24 * 3_600 * 1_000_000_000;
+
 /// The numbers of one window of a limit, checked and reduced.
 ///
 /// A bucket is measured in levels, 1/`drain` of a microsecond each: a token weighs `token` levels, and `drain` levels
@@ -112,6 +125,12 @@ pub enum NumbersError {
     /// Two periods of a sliding window do not fit into 2^53 microseconds.
     #[error("two periods of a sliding window take longer than 2^53 microseconds, 285 years")]
     TooLongToSlide,
+    /// The store has an entry for each request in flight.
+    #[error("at most {MOST_SLOTS} requests in flight are counted")]
+    TooManySlots,
+    /// A lease that is too short is lost with every pause of the store; one that is too long keeps the slots of the dead.
+    #[error("a lease is 1s to 24h long, in whole microseconds")]
+    Lease,
 }
 
 impl Numbers {
@@ -204,6 +223,19 @@ impl Numbers {
         }
     }
 
+    /// Numbers of a bucket that lets `capacity` requests be in flight, each for `lease` nanoseconds unless it is renewed.
+    pub fn slots(capacity: u64, lease: u64) -> Result<Self, NumbersError> {
+        match (capacity, lease) {
+            (0, _) => Err(NumbersError::Burst),
+            (capacity, _) if capacity > MOST_SLOTS => Err(NumbersError::TooManySlots),
+            (_, SHORTEST_LEASE..=LONGEST_LEASE) if lease.is_multiple_of(1_000) => {
+                let refill = Refill::of(Kind::Slots(lease / 1_000));
+                Ok(Self { burst: capacity, count: 0, period: 0, token: 1, refill })
+            }
+            _ => Err(NumbersError::Lease),
+        }
+    }
+
     /// Numbers of a bucket that never refills: only a refund or a reset gives tokens back.
     pub fn fixed(burst: u64) -> Result<Self, NumbersError> {
         match burst {
@@ -287,6 +319,11 @@ impl Numbers {
             Some(Windows::First(period) | Windows::Clock(period)) => Some(Micros(period).ceil_seconds()),
             Some(Windows::Calendar(_)) => None,
         }
+    }
+
+    /// Whether requests in flight are counted.
+    pub const fn is_slots(&self) -> bool {
+        matches!(self.refill.kind(), Kind::Slots(_))
     }
 
     /// Whether one token comes back more often than every microsecond, the tick of the stores' clocks.

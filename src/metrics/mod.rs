@@ -87,6 +87,8 @@ pub struct Metrics {
     check_requests: IntCounterVec,
     /// Requests that are being answered.
     requests_in_flight: IntGauge,
+    /// Slots that requests of this process hold, of limits of requests in flight.
+    slots: IntGauge,
     /// Connections that were upgraded to another protocol and are open.
     tunnels: IntGauge,
     door_limits: IntCounterVec,
@@ -188,6 +190,7 @@ impl Metrics {
                 &["convention", "result"],
             )?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
+            slots: gauge(&registry, "weir_slots_held", "Slots that requests in flight hold")?,
             tunnels: gauge(&registry, "weir_http_tunnels", "Open connections that were upgraded")?,
             door_limits: counters(
                 &registry,
@@ -376,6 +379,11 @@ impl Metrics {
     /// A worker's share of the requests that are being answered.
     pub fn in_flight_tally(&self) -> Tally {
         self.tallies.gauge(self.requests_in_flight.clone())
+    }
+
+    /// A worker's share of the slots that requests in flight hold.
+    pub fn slots_tally(&self) -> Tally {
+        self.tallies.gauge(self.slots.clone())
     }
 
     /// A worker's share of the connections that were upgraded to another protocol and are open.

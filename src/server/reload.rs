@@ -1,6 +1,6 @@
 //! Keeping the rules in force as the files say.
 
-use crate::config::{Change, Files, Loaded, Look, Report, Sources, Watcher, load};
+use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::rules::Rules;
 use crate::gate::Shared;
@@ -11,6 +11,8 @@ pub struct Reloader {
     watcher: Watcher,
     /// Whether the rules refuse nothing.
     shadow: bool,
+    /// Whether there is a door that sees requests end.
+    sees_ends: bool,
     fingerprinter: Fingerprinter,
     clock: Clock,
 }
@@ -28,15 +30,22 @@ pub enum Reloaded {
 
 impl Reloader {
     /// Reads the files for the first time; the rules of them are the error if they are broken.
-    /// With `shadow` none of the rules refuses anything.
-    pub fn start(files: Files, shadow: bool, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
+    /// With `shadow` none of the rules refuses anything. `sees_ends` says whether there is a proxy door: without one, rules
+    /// that count requests in flight are as good as broken, since nobody sees a request end.
+    pub fn start(
+        files: Files,
+        shadow: bool,
+        sees_ends: bool,
+        fingerprinter: Fingerprinter,
+        clock: Clock,
+    ) -> (Self, Loaded) {
         let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(Look::Always) {
-            Change::New(sources) => compile(&sources, shadow, fingerprinter, &clock),
+            Change::New(sources) => compile(&sources, shadow, sees_ends, fingerprinter, &clock),
             Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
             Change::Same => Loaded { rules: None, report: Report::default() },
         };
-        (Self { watcher, shadow, fingerprinter, clock }, loaded)
+        (Self { watcher, shadow, sees_ends, fingerprinter, clock }, loaded)
     }
 
     /// Looks at the files and puts what is new in force. `look` says whether to read them even if they seem untouched.
@@ -45,7 +54,7 @@ impl Reloader {
     pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
-            Change::New(sources) => compile(&sources, self.shadow, self.fingerprinter, &self.clock),
+            Change::New(sources) => compile(&sources, self.shadow, self.sees_ends, self.fingerprinter, &self.clock),
             Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
         };
         let Some(rules) = loaded.rules else {
@@ -64,12 +73,78 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, shadow: bool, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
-    let Loaded { rules, report } = load(sources, fingerprinter, clock.now());
+fn compile(sources: &Sources, shadow: bool, sees_ends: bool, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
+    let Loaded { mut rules, mut report } = load(sources, fingerprinter, clock.now());
+    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !sees_ends && limit.counts_in_flight());
+    if let Some(limit) = unseen {
+        report.problems.insert(
+            0,
+            Problem {
+                severity: Severity::Error,
+                file: sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone()),
+                place: None,
+                message: format!(
+                    "`{}` counts requests in flight, and no door of this process sees a request end",
+                    limit.name
+                ),
+                help: "open the proxy with `--upstream`, or limit by a rate".to_owned(),
+                source_line: None,
+            },
+        );
+        report.errors += 1;
+        rules = None;
+    }
     Loaded { rules: if shadow { rules.map(Rules::in_shadow) } else { rules }, report }
 }
 
 /// The wall clock in seconds.
 pub fn seconds(clock: &Clock) -> i64 {
     i64::try_from(clock.now().0 / 1_000_000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::store::memory::MemoryStore;
+
+    const IN_FLIGHT: &str = "limits: { One: { algorithm: concurrency, capacity: 1 } }";
+    const RATE: &str = "limits: { One: { count: 1, period: 1s } }";
+
+    /// Starts with one text and reloads another, with or without a proxy door; whether each was taken.
+    #[track_caller]
+    fn check(sees_ends: bool, texts: [&str; 2], expected: [bool; 2]) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        std::fs::write(&path, texts[0]).unwrap();
+        let files = Files { limits: Some(path.clone()), ..Files::default() };
+        let fingerprinter = Fingerprinter::new((1, 2));
+        let (mut reloader, loaded) = Reloader::start(files, false, sees_ends, fingerprinter, Clock::own());
+        let is_loaded = loaded.rules.is_some();
+        let rules =
+            loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::own().now(), Vec::new()));
+        let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1));
+        std::fs::write(&path, texts[1]).unwrap();
+        let is_reloaded = match reloader.reload(&shared, Look::Always) {
+            Reloaded::Replaced => true,
+            Reloaded::Refused(report) => {
+                assert!(report.to_string().contains("no door of this process sees a request end"), "{report}");
+                false
+            }
+            Reloaded::Unchanged => panic!("it has changed"),
+        };
+        assert_eq!([is_loaded, is_reloaded], expected, "{texts:?}");
+    }
+
+    #[test]
+    fn requests_in_flight_need_a_door_that_sees_them_end() {
+        check(true, [IN_FLIGHT, RATE], [true, true]);
+        check(true, [RATE, IN_FLIGHT], [true, true]);
+        check(false, [RATE, IN_FLIGHT], [true, false]);
+        check(false, [IN_FLIGHT, RATE], [false, true]);
+        let off = "limits: { One: { algorithm: concurrency, capacity: 1, mode: off } }";
+        check(false, [RATE, off], [true, true]);
+    }
 }

@@ -121,6 +121,7 @@ impl Worker {
         if !matches!(timeout(self.grace, finished).await, Ok(true)) {
             tracing::warn!(connections = tasks.len(), "connections were cut off");
         }
+        gate.close().await;
     }
 }
 

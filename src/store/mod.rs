@@ -59,7 +59,45 @@ pub enum Store {
     Redis(Arc<redis::RedisStore>),
 }
 
+/// What was asked of a store, and the answer if it has come.
+pub enum Asked {
+    /// There is one.
+    Answered(Result<Decisions, StoreError>),
+    /// There is none yet. It comes within the store's timeout.
+    Waiting(redis::Coming),
+}
+
+impl Asked {
+    /// Waits for the answer.
+    pub async fn answer(self) -> Result<Decisions, StoreError> {
+        match self {
+            Self::Answered(answer) => answer,
+            Self::Waiting(coming) => coming.answer().await,
+        }
+    }
+
+    /// The answer, if it has come.
+    pub fn answered(&mut self) -> Option<&Result<Decisions, StoreError>> {
+        if let Self::Waiting(coming) = self {
+            *self = Self::Answered(coming.answered()?);
+        }
+        match self {
+            Self::Answered(answer) => Some(answer),
+            Self::Waiting(_) => None,
+        }
+    }
+}
+
 impl Store {
+    /// Asks for the decisions of one request and does not wait for them. What is asked by one worker is decided in the
+    /// order of asking, [`Self::decide`] included. To be called inside the runtime of the store.
+    pub fn ask(&self, batch: &Batch<'_>) -> Asked {
+        match self {
+            Self::Memory(store) => Asked::Answered(store.decide(batch)),
+            Self::Redis(store) => store.ask(batch).map_or_else(|error| Asked::Answered(Err(error)), Asked::Waiting),
+        }
+    }
+
     /// Decides the charges of one request, all or nothing: one decision a charge, in their order.
     pub async fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         match self {

@@ -230,6 +230,8 @@ fn fields_say_what_would_be_right() {
         ("algorithm: sliding_window, count_denied: true", ""),
         ("algorithm: sliding_window, count_denied: 1", "write `true`"),
         ("count_denied: true", "`count_denied` needs `algorithm: sliding_window`"),
+        ("capacity: 5", "`capacity` needs `algorithm: concurrency`"),
+        ("lease: 5s", "`lease` needs `algorithm: concurrency`"),
         ("algorithm: queue", "not supported by this version"),
         ("algorithm: magic", "known are"),
         ("elevated: { burst: 1 }", "not supported by this version"),
@@ -296,6 +298,69 @@ fn what_slides_says_what_would_be_right() {
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         check(&format!("limits:\n  A: {{ algorithm: {fields} }}\n"), &[], &expected);
+    }
+}
+
+#[test]
+fn requests_in_flight_say_what_would_be_right() {
+    let below = "overrides:\n  A:10.0.0.1: ";
+    for (fields, expected) in [
+        ("capacity: 10", ""),
+        ("capacity: 10, lease: 1s", ""),
+        ("capacity: 10, lease: 24h, mode: shadow, on_store_error: local, missing: deny", ""),
+        ("count: 10", ""),
+        ("burst: 10, cost: 1, per_call: false", ""),
+        ("unlimited: true", ""),
+        ("lease: 30s", "warning: `A` applies to nothing"),
+        ("capacity: 0", "write `deny: true`"),
+        ("capacity: 10001", "at most 10000 requests in flight"),
+        ("capacity: 10, count: 10", "`count` is another name for the capacity"),
+        ("count: 10, burst: 10", "`burst` is another name for the capacity"),
+        ("capacity: 10, period: 1s", "requests in flight have no `period`"),
+        ("rates: [{ count: 10, period: 1s }]", "requests in flight have no `rates`"),
+        ("capacity: 10, unlimited: true", "`unlimited: true` and `capacity` together"),
+        ("capacity: 10, lease: 999ms", "a lease is 1s to 24h long"),
+        ("capacity: 10, lease: 25h", "a lease is 1s to 24h long"),
+        ("capacity: 10, lease: 1500000500ns", "in whole microseconds"),
+        ("capacity: 10, lease: 60", "`60`"),
+        ("capacity: 10, cost: 2", "it takes one slot"),
+        ("capacity: 10, cost: { header: x }", "it takes one slot"),
+        ("capacity: 10, per_call: true", "cannot hold a slot"),
+        ("capacity: 10, aligned: clock", "`aligned` needs `algorithm: fixed_window`"),
+        ("capacity: 10, match: { domain: d }, by: global", "only decision doors know a descriptor"),
+        ("capacity: 10, match: { descriptor: { a: x } }", "only decision doors know a descriptor"),
+        ("capacity: 10, match: { descriptor: { a: { present: false } } }", ""),
+        ("capacity: 10, by: { descriptor: a }", "only decision doors know a descriptor"),
+        ("capacity: 10, by: { descriptor: a }, missing: shared", ""),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ algorithm: concurrency, {fields} }}\n"), &[], &expected);
+    }
+    for (given, expected) in [
+        ("{ capacity: 20 }", ""),
+        ("{ count: 20, lease: 5s }", ""),
+        ("{ deny: true }", ""),
+        ("{ lease: 5s }", "give it `capacity`"),
+        ("{ capacity: 20, period: 1s }", "requests in flight have no `period`"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ algorithm: concurrency, capacity: 1 }}\n{below}{given}\n"), &[], &expected);
+    }
+    let gcra = format!("limits:\n  A: {{ count: 1, period: 1s }}\n{below}{{ capacity: 5 }}\n");
+    check(&gcra, &[], &["`capacity` needs `algorithm: concurrency`"]);
+}
+
+#[test]
+fn an_override_keeps_the_lease_of_its_limit_unless_it_gives_one() {
+    let limits = "limits:\n  A: { algorithm: concurrency, capacity: 10, lease: 30s }\n";
+    let second = 1_000_000_000;
+    for (fields, expected) in [
+        ("capacity: 20", Numbers::slots(20, 30 * second).unwrap()),
+        ("burst: 20, lease: 5s", Numbers::slots(20, 5 * second).unwrap()),
+    ] {
+        let rules = load_texts(&format!("{limits}overrides:\n  A:10.0.0.1: {{ {fields} }}\n"), &[]).rules.unwrap();
+        let given = rules.limits()[0].overrides.get(0).unwrap();
+        assert_eq!(given.allowance, Allowance::Windows([expected].into()), "{fields}");
     }
 }
 

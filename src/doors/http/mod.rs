@@ -20,6 +20,7 @@ use self::forwarding::Peer;
 use self::message::{Request, RequestBody, Response};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::engine::client_address::TrustedProxies;
+use crate::gate::InFlight;
 use crate::metrics::Metrics;
 use crate::store::Clock;
 
@@ -153,6 +154,8 @@ pub(in crate::doors) struct Passage {
     pub(in crate::doors) entry: Option<Box<Entry>>,
     /// The body of a request that was answered by us, without a look at it.
     pub(in crate::doors) unread: RequestBody,
+    /// The slots that it holds, of limits of requests in flight.
+    pub(in crate::doors) slots: RefCell<Option<Box<InFlight>>>,
 }
 
 impl Passage {
@@ -162,6 +165,12 @@ impl Passage {
             entry.record.upstream = context.attempts.told(entry.received());
             entry.record.status = response.status.as_u16();
         }
+    }
+
+    /// The last of the answer is about to be handed over. From here on the request holds no slot: a client that has seen
+    /// the end of its answer must find its slot free.
+    fn ended(&self) {
+        drop(self.slots.take());
     }
 
     /// So many bytes of the answer's body were handed over.
@@ -224,7 +233,7 @@ impl Front {
     fn begin(&self, context: &Context, request: &Request) -> Passage {
         let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, request))));
         context.attempts.forget();
-        Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty }
+        Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty, slots: RefCell::default() }
     }
 
     /// What the access log says of a request, as far as it is known at its beginning.

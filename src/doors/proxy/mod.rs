@@ -102,7 +102,8 @@ impl Proxy {
             descriptor: &[],
             now: self.front.clock.at(context.activity.now()),
         };
-        let judged = self.gate.judge(&view, context.activity.now()).await.map_err(Failure::BadCost)?;
+        let mut judged = self.gate.judge_in_flight(&view, context.activity.now()).await.map_err(Failure::BadCost)?;
+        passage.slots = judged.in_flight.take().into();
         if let Some(entry) = &mut passage.entry {
             entry.judged(&judged);
         }

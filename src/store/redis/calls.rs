@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -51,20 +51,33 @@ pub(super) struct Call {
     askers: Vec<oneshot::Sender<Answer>>,
 }
 
+/// An answer that has not come yet. It comes within the store's timeout.
+pub struct Coming(oneshot::Receiver<Answer>);
+
+impl Coming {
+    /// Waits for it. If the task that asks was dropped with its runtime, that is [`StoreError::Down`].
+    pub async fn answer(self) -> Result<Decisions, StoreError> {
+        self.0.await.unwrap_or(Err(StoreError::Down))
+    }
+
+    /// The answer, if it has come.
+    pub fn answered(&mut self) -> Option<Result<Decisions, StoreError>> {
+        match self.0.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some(Err(StoreError::Down)),
+        }
+    }
+}
+
 impl Calls {
-    /// Adds a request to the call that is collected, and gives where its answer will come: an error if the task that
-    /// sends it was dropped with its runtime.
-    pub(super) fn ask(
-        &self,
-        shared: &Arc<Shared>,
-        batch: &Batch<'_>,
-        now: Option<Micros>,
-    ) -> oneshot::Receiver<Answer> {
+    /// Adds a request to the call that is collected, and gives where its answer will come.
+    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> Coming {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         if let Some(call) = waiting.back_mut().filter(|call| call.takes(batch, now)) {
             call.push(batch, sender);
-            return receiver;
+            return Coming(receiver);
         }
         let deadline = Instant::now() + shared.timeout;
         let effective_from = batch.effective_from;
@@ -73,7 +86,7 @@ impl Calls {
         waiting.push_back(call);
         // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
         self.tasks.spawn(send_next(shared.clone()));
-        receiver
+        Coming(receiver)
     }
 }
 

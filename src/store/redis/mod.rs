@@ -32,6 +32,7 @@ mod options;
 mod owner;
 mod script;
 
+pub use calls::Coming;
 use calls::{Answer, Call, Calls};
 pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
 use script::Form;
@@ -121,6 +122,12 @@ impl RedisStore {
         if batch.charges.is_empty() {
             return Ok(Decisions::default());
         }
+        let _permit = self.shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        self.ask(batch)?.answer().await
+    }
+
+    /// As [`Self::decide`], without waiting: where the answer will come. How many ask so at once is for the caller to bound.
+    pub fn ask(&self, batch: &Batch<'_>) -> Result<Coming, StoreError> {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
@@ -132,8 +139,7 @@ impl RedisStore {
         if shared.live.load().is_none() {
             return Err(StoreError::Down);
         }
-        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
-        shared.calls.ask(shared, batch, now).await.unwrap_or(Err(StoreError::Down))
+        Ok(shared.calls.ask(shared, batch, now))
     }
 
     /// How long a decision takes at most.

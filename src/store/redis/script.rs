@@ -2,6 +2,7 @@
 //!
 //! The script is `lua/decide.lua` with the algorithms in it that it includes. Each of their files runs alone as well.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
@@ -11,14 +12,16 @@ use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
 use crate::engine::refill::{Kind, Windows};
 use crate::engine::sliding;
+use crate::engine::terms::{Slot, Terms};
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
     ("sliding_window.lua", include_str!("../../../lua/sliding_window.lua")),
+    ("concurrency.lua", include_str!("../../../lua/concurrency.lua")),
 ];
 
 static SOURCE: LazyLock<String> = LazyLock::new(assembled);
@@ -62,6 +65,9 @@ const BYTES_PER_CALL: usize = 128;
 
 /// Four numbers of at most 20 digits, the longest mode, and a blank after each.
 const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to".len() + 1;
+
+/// The name of a slot: 128 bits in hexadecimal digits.
+const SLOT_NAME: usize = 32;
 
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +269,16 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
                 words.push_str("count_denied ");
             }
         }
-        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
+        Kind::Slots(lease) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("concurrency:");
+            push_number(words, lease, ':');
+            if let Some(Terms::Slot(Slot(name))) = charge.terms.as_deref() {
+                let _ = write!(words, "{name:032x}");
+            }
+            words.push(' ');
+        }
+        Kind::Queue(_) | Kind::Script => {}
     }
 }
 
@@ -301,6 +316,7 @@ fn longest_words(numbers: &Numbers) -> usize {
             let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
             calendar.name().len() + 1 + 21 * windows
         }
+        _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
         _ => "sliding_window:".len() + 21 + "count_denied ".len(),
     };
     LONGEST_WORDS + calendar

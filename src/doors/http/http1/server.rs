@@ -263,6 +263,7 @@ impl<S: Service> Connection<'_, S> {
         self.context.activity.answer();
         if is_written {
             drop(response);
+            passage.inspect(|passage| passage.ended());
             poll_fn(|cx| self.io.poll_flush(cx)).await?;
         } else {
             poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, passage, cx)).await?;
@@ -304,11 +305,18 @@ impl<S: Service> Connection<'_, S> {
                 }
                 Poll::Pending => {
                     let _ = self.io.poll_flush(cx)?;
-                    return Poll::Pending;
+                    // An upstream that says nothing for a while would otherwise work on for nobody.
+                    let gone = self.io.poll_gone(cx);
+                    return if gone {
+                        Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+                    } else {
+                        Poll::Pending
+                    };
                 }
             };
             encoder.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
             *body = ResponseBody::Text(bytes::Bytes::new());
+            passage.inspect(|passage| passage.ended());
             return self.io.poll_flush(cx);
         }
     }

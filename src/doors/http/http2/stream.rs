@@ -153,6 +153,8 @@ impl<S: Service> Stream<'_, S> {
             activity.answer();
         }
         let ended = self.respond(status, &fields, &mut body, is_head, passage.as_ref()).await;
+        // The rest of an upload that nobody waits for is no request in flight.
+        passage.iter().for_each(Passage::ended);
         if ended == Ended::Answered {
             let unread = match passage {
                 Some(passage) if !body.is_upstreams() => passage.unread,

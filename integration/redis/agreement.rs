@@ -1,0 +1,311 @@
+//! The scripts and the engine are the same arithmetic: random traces get the same answers from both stores.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tokio::runtime::Runtime;
+use weir::engine::calendar::{Calendar, Unit};
+use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
+use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
+use weir::engine::refill::{Kind, Windows};
+use weir::engine::terms::{Slot, Terms};
+use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, StoreError};
+
+use super::{connected, options};
+use crate::support::redis::RedisServer;
+
+/// Buckets of a trace, and sets of numbers they are charged under.
+const BUCKETS: u128 = 4;
+const NUMBERS: usize = 3;
+
+/// Kinds of buckets that memory keeps under fingerprints of their own, as Redis keeps them under keys of their own.
+const KINDS: u128 = 3;
+
+/// Some instant in 2025.
+const START: u64 = 1_760_000_000_000_000;
+
+/// A charge, in terms of the numbers it is made under.
+#[derive(Clone, Debug)]
+struct Ask {
+    bucket: u128,
+    numbers: usize,
+    cost: Cost,
+    mode: Mode,
+    /// The name of a slot, where requests in flight are counted; 0 is none.
+    slot: u8,
+}
+
+#[derive(Clone, Debug)]
+enum Cost {
+    Exactly(u64),
+    /// This many 64ths of the burst.
+    Share(u64),
+    /// The burst, and this much on top.
+    Above(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Clocked {
+    /// This many 64ths of the time in which these numbers fill a bucket, and so many microseconds more or less.
+    Share(usize, u64, i64),
+    Back(u64),
+    To(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    clock: Clocked,
+    /// Before now, or from an arbitrary instant on.
+    effective_from: Result<u64, u64>,
+    asks: Vec<Ask>,
+}
+
+/// Any integer of up to `bits` bits, each length as likely as another.
+fn any_length(bits: u32) -> impl Strategy<Value = u64> {
+    (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let everyday =
+        (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000));
+    // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
+    let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
+        let (count, period) = (count + 1, period + 1);
+        let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
+        (((EXACT - 1) / token / (part + 1)).max(1), count, period)
+    });
+    // A level a microsecond, so that no division hides a sum of levels that was rounded.
+    let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
+    let refilling = prop_oneof![everyday, extreme, plain]
+        .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
+    let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
+    let log = (1..100u64, prop_oneof![1..1_000u64, any_length(52)])
+        .prop_filter_map("no time", |(count, micros)| Numbers::sliding_log(count, micros * 1_000).ok());
+    let slots = (1..6u64, 1_000_000..90_000_000u64)
+        .prop_map(|(capacity, micros)| Numbers::slots(capacity, micros * 1_000).unwrap());
+    prop_oneof![6 => refilling, 6 => windows(), 1 => fixed, 3 => log, 3 => slots]
+}
+
+/// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
+fn windows() -> impl Strategy<Value = Numbers> {
+    let aligned = prop_oneof![Just(Aligned::First), Just(Aligned::Clock)];
+    let everyday =
+        (1..100u64, 1..40u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000));
+    let extreme = (any_length(53), any_length(53), any_length(50))
+        .prop_map(|(burst, count, micros)| (burst.max(1), count.max(1), micros.max(1) * 1_000));
+    let spans = (prop_oneof![2 => everyday, 1 => extreme], aligned)
+        .prop_filter_map("too long", |((burst, count, period), aligned)| {
+            Numbers::windows(burst, count, period, aligned).ok()
+        });
+    let unit = prop_oneof![Just(Unit::Month(1)), Just(Unit::Month(31)), Just(Unit::Year)];
+    let zone = prop_oneof![Just("UTC"), Just("Europe/Berlin")];
+    let calendars = (1..100u64, 1..40u64, unit, zone).prop_filter_map("too many", |(burst, count, unit, zone)| {
+        Numbers::calendar(burst, count, Calendar::find(unit, zone).unwrap()).ok()
+    });
+    prop_oneof![3 => spans, 1 => calendars]
+}
+
+/// How long an empty bucket takes to be full, about.
+fn time_to_fill(numbers: &Numbers) -> u64 {
+    if let Kind::Log(period) | Kind::Slots(period) = numbers.refill().kind() {
+        return period;
+    }
+    let period = match numbers.refill().windows() {
+        None => return numbers.time_for(numbers.capacity()).map_or(1_000_000, |full| full.0),
+        Some(Windows::First(period) | Windows::Clock(period)) => period,
+        Some(Windows::Calendar(calendar)) => calendar.length(400),
+    };
+    period * numbers.windows_to_fill()
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![
+        3 => any_length(3).prop_map(Cost::Exactly),
+        3 => (0..=64u64).prop_map(Cost::Share),
+        1 => any_length(64).prop_map(Cost::Exactly),
+        1 => (0..2u64).prop_map(Cost::Above),
+    ];
+    let mode = prop_oneof![
+        6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 1 => Just(Mode::SpendUpTo), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
+    ];
+    let ask = (0..BUCKETS, 0..NUMBERS, cost, mode, 0..8u8).prop_map(|(bucket, numbers, cost, mode, slot)| Ask {
+        bucket,
+        numbers,
+        cost,
+        mode,
+        slot,
+    });
+    let clock = prop_oneof![
+        6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),
+        2 => any_length(40).prop_map(Clocked::Back),
+        1 => any_length(53).prop_map(Clocked::To),
+    ];
+    let effective_from = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => any_length(64).prop_map(Err)];
+    (clock, effective_from, vec(ask, 1..4)).prop_map(|(clock, effective_from, asks)| Step {
+        clock,
+        effective_from,
+        asks,
+    })
+}
+
+impl Clocked {
+    fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
+        let next = match *self {
+            Self::Share(place, share, more) => {
+                (now + time_to_fill(&numbers[place]) / 64 * share).saturating_add_signed(more)
+            }
+            Self::Back(span) => now.saturating_sub(span),
+            Self::To(instant) => instant,
+        };
+        next.min(EXACT - 1)
+    }
+}
+
+fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
+    let mut charges: Vec<Charge> = Vec::new();
+    for Ask { bucket, numbers: place, cost, mode, slot } in &step.asks {
+        // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after a
+        // step back of the clock it would not have been.
+        let numbers = numbers[*place];
+        let kind = match numbers.refill().kind() {
+            Kind::Level => 0,
+            Kind::Slots(_) => 1,
+            _ => 2,
+        };
+        let fingerprint = (bucket * KINDS + kind) * (u128::MAX / BUCKETS / KINDS);
+        let cost = match *cost {
+            Cost::Exactly(cost) => cost,
+            Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
+            Cost::Above(more) => numbers.burst() + more,
+        };
+        if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
+            let bucket = Bucket { key: format!("{trace}:{bucket}{}", numbers.refill().kind().mark()), fingerprint };
+            let slot = Slot(u128::from(*slot));
+            let terms = (numbers.is_slots() && slot.0 > 0).then(|| Box::new(Terms::Slot(slot)));
+            charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
+        }
+    }
+    charges
+}
+
+/// Asks for each batch in a task of its own, the earlier ones first, and gives the answers in the same order.
+async fn together(redis: &Arc<RedisStore>, batches: &[Batch<'_>]) -> Vec<Result<Decisions, StoreError>> {
+    let tasks: Vec<_> = batches
+        .iter()
+        .map(|batch| {
+            let (redis, charges, effective_from, now) =
+                (redis.clone(), batch.charges.to_vec(), batch.effective_from, batch.now);
+            tokio::spawn(async move { redis.decide(&Batch { charges: &charges, effective_from, now }).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    answers
+}
+
+/// Whether a request went beyond the calendar that it brought: its clock has stepped back by more than a window behind what
+/// a bucket has seen. In memory that bucket goes on, so from there on the stores have different buckets.
+fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Refused(text)) if text.contains("the clock is not within the windows of"))
+}
+
+/// Of so many traces this many may end early for that.
+fn few(ended: u64, traces: u64) -> bool {
+    ended * 5 < traces
+}
+
+/// A Redis, a store on it that runs on the runtime, and the time that this store decides by.
+fn clocked() -> (RedisServer, Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
+    let server = RedisServer::plain();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let time = Arc::new(AtomicU64::new(START));
+    let redis = RedisOptions { clock: Clock::Set(time.clone()), ..options(&server.url()) };
+    let redis = runtime.block_on(connected(&redis));
+    (server, runtime, redis, time)
+}
+
+/// Requests that share a call find the buckets as those before them left them, as they would have one after the other.
+#[test]
+fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory() {
+    let (server, runtime, redis, time) = clocked();
+    let (traces, turns, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    // The clock and the rules stand still within a turn: one step's, and what all steps of the turn ask.
+    let turn = (step(), vec(step(), 1..12));
+    let trace = (vec(numbers(), NUMBERS), vec(turn, 1..8));
+    TestRunner::new(config)
+        .run(&trace, |(numbers, trace)| {
+            traces.set(traces.get() + 1);
+            time.store(START, Ordering::Relaxed);
+            let memory = MemoryStore::new(DEFAULT_MAX_KEYS);
+            for (first, steps) in &trace {
+                let now = first.clock.advance(time.load(Ordering::Relaxed), &numbers);
+                time.store(now, Ordering::Relaxed);
+                let effective_from = Micros(first.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                let charged: Vec<Vec<Charge>> =
+                    steps.iter().map(|step| charges(step, &numbers, traces.get())).collect();
+                let batches: Vec<Batch<'_>> =
+                    charged.iter().map(|charges| Batch { charges, effective_from, now: Micros(now) }).collect();
+                let expected: Vec<_> = batches.iter().map(|batch| memory.decide(batch)).collect();
+                let answers = runtime.block_on(together(&redis, &batches));
+                turns.set(turns.get() + 1);
+                if let Some(place) = answers.iter().position(is_beyond_calendar) {
+                    ended.set(ended.get() + 1);
+                    prop_assert_eq!(&answers[..place], &expected[..place]);
+                    return Ok(());
+                }
+                prop_assert_eq!(answers, expected, "at {} from {:?}: {:?}", now, effective_from, charged);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(few(ended.get(), traces.get()), "{} of {} traces", ended.get(), traces.get());
+    assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
+    assert_eq!(server.calls("evalsha"), turns.get(), "a turn is one call");
+}
+
+#[test]
+fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
+    let (server, runtime, redis, time) = clocked();
+    let (traces, ended) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+    let trace = (vec(numbers(), NUMBERS), vec(step(), 1..24));
+    TestRunner::new(config)
+        .run(&trace, |(numbers, steps)| {
+            traces.set(traces.get() + 1);
+            time.store(START, Ordering::Relaxed);
+            let memory = MemoryStore::new(DEFAULT_MAX_KEYS);
+            for step in &steps {
+                let now = step.clock.advance(time.load(Ordering::Relaxed), &numbers);
+                time.store(now, Ordering::Relaxed);
+                let charges = charges(step, &numbers, traces.get());
+                let effective_from = Micros(step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                let batch = Batch { charges: &charges, effective_from, now: Micros(now) };
+                let expected = memory.decide(&batch);
+                let answer = runtime.block_on(redis.decide(&batch));
+                if is_beyond_calendar(&answer) {
+                    ended.set(ended.get() + 1);
+                    return Ok(());
+                }
+                prop_assert_eq!(answer, expected, "at {} from {:?}: {:?}", now, effective_from, charges);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(few(ended.get(), traces.get()), "{} of {} traces", ended.get(), traces.get());
+    assert_eq!((redis.corrupt_values(), server.calls("eval")), (0, 1));
+
+    time.store(EXACT, Ordering::Relaxed);
+    let charges = [super::charge("A:1", super::fixed(1), 1, Mode::Spend)];
+    let beyond =
+        runtime.block_on(redis.decide(&Batch { charges: &charges, effective_from: Micros(0), now: Micros(0) }));
+    assert_eq!(beyond, Err(StoreError::Refused("the clock is set beyond the year 2255".into())));
+}
