@@ -142,9 +142,8 @@ impl Content {
     pub fn shrink(&mut self) {
         match self {
             Self::Log(log) => log.merge_oldest(),
-            Self::SlidingWindow(_) => {}
-            // There is one for each request in flight, and those are bounded by the door.
-            Self::Slots(_) => {}
+            // Slots are one for each request in flight, and those are bounded by the door.
+            Self::SlidingWindow(_) | Self::Slots(_) => {}
         }
     }
 }
