@@ -1,11 +1,14 @@
 //! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Cache};
+use parking_lot::Mutex;
 use prometheus::local::LocalHistogram;
 use tokio::time::timeout;
 
@@ -21,8 +24,13 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+mod purpose;
+mod scripts;
+mod throttle;
 
 pub use descriptors::JudgedDescriptors;
+pub use purpose::{Objection, Purpose};
+pub use throttle::Throttle;
 
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
@@ -36,6 +44,10 @@ pub struct Shared {
 struct Snapshot {
     rules: Rules,
     limits: Vec<LimitMetrics>,
+    /// Whether a worker has had the scripts of the rules compiled.
+    scripts_checked: AtomicBool,
+    /// Limits whose scripts give values that are no fields.
+    warned_of_values: Mutex<HashSet<u32>>,
 }
 
 /// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
@@ -70,7 +82,7 @@ impl Shared {
     pub fn replace(&self, rules: Rules) {
         self.snapshot.store(Arc::new(snapshot(rules, &self.metrics)));
         let current = self.snapshot.load();
-        let kept: std::collections::HashSet<&str> = current.rules.names().collect();
+        let kept: HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
     }
 
@@ -82,7 +94,7 @@ impl Shared {
 
 fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
     let limits = rules.names().map(|name| metrics.limit(name)).collect();
-    Snapshot { rules, limits }
+    Snapshot { rules, limits, scripts_checked: AtomicBool::new(false), warned_of_values: Mutex::default() }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
@@ -92,6 +104,8 @@ pub struct Gate {
     view: RefCell<CachedView>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
     seconds: LocalHistogram,
+    /// What is logged of the store's errors.
+    complaints: Throttle,
 }
 
 /// A worker's view, and how it learns that there are other rules.
@@ -126,14 +140,15 @@ impl Gate {
         let seconds = shared.metrics.decision_seconds.local();
         let mut snapshot = Cache::new(shared.snapshot.clone());
         let view = View::new(snapshot.load(), &shared.metrics);
-        Self { shared, store, view: RefCell::new(CachedView { snapshot, view }), seconds }
+        let view = RefCell::new(CachedView { snapshot, view });
+        Self { shared, store, view, seconds, complaints: Throttle::default() }
     }
 
-    /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
-    /// second.
+    /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
+    /// compiled. To be called about once a second.
     pub fn flush(&self) {
         self.seconds.flush();
-        self.view();
+        self.view().snapshot.check_scripts(&self.store);
     }
 
     /// The rules in force.
@@ -178,16 +193,20 @@ impl Gate {
         Ok(self.decide(snapshot, plan, &Terms { mode: Mode::Spend, now: request.now, start, deadline }).await)
     }
 
-    /// As [`Self::judge`], for a caller that does something else than to spend, or says itself what the request costs.
+    /// As [`Self::judge`], for a caller that does something else than to spend, says itself what the request costs, or
+    /// cannot give an answer of its own to a request that passes.
     pub async fn judge_as(
         &self,
         request: &Request<'_>,
-        mode: Mode,
-        cost: Option<u64>,
+        Purpose { mode, cost, can_accept }: Purpose,
         start: Instant,
-    ) -> Result<Judged, BadCost> {
+    ) -> Result<Judged, Objection> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges(request)?;
+        if let Some(limit) = plan.accepting(snapshot.rules()).filter(|_| !can_accept) {
+            return Err(Objection::Accepts(limit.name.clone()));
+        }
+        snapshot.rules().check_plan(&plan, mode, cost)?;
         plan.adjust(mode, cost);
         Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None }).await)
     }
@@ -224,6 +243,7 @@ impl Gate {
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
+        snapshot.snapshot.warn_of_values(&verdict);
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
         Judged { snapshot, verdict }
     }
@@ -246,9 +266,19 @@ impl Gate {
         decided
     }
 
+    /// Tells the operator of a store that answers wrongly, or late. That it is away, its own task says.
+    fn complain(&self, error: &StoreError) {
+        if matches!(error, StoreError::Refused(_) | StoreError::Late(_))
+            && let Some(suppressed) = self.complaints.pass()
+        {
+            tracing::error!(suppressed, "no decision: {error}");
+        }
+    }
+
     /// The verdict by each limit's `on_store_error`.
     fn without_store(&self, snapshot: &View, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
         self.shared.metrics.store_error(error.kind());
+        self.complain(error);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();

@@ -5,16 +5,18 @@ use super::numbers::value_place;
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::Node;
+use super::{queue, script};
 use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::duration;
 use crate::engine::limit::Algorithm;
 use crate::engine::numbers::{Aligned, NumbersError};
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
-pub(super) const ALGORITHMS: &[&str] = &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window"];
+pub(super) const ALGORITHMS: &[&str] =
+    &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window", "queue", "script"];
 
 /// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: &[&str] = &["concurrency", "queue", "script"];
+const ALGORITHMS_NOT_YET: &[&str] = &["concurrency"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
@@ -37,6 +39,10 @@ pub(super) enum Style {
         /// Whether what is refused counts as well.
         count_denied: bool,
     },
+    /// As workers take entries from a queue; after so many nanoseconds an entry is stale, if the limit says so.
+    Queue(Option<u64>),
+    /// As a script says; which of the arguments it has, if these fields say some.
+    Script(Option<u64>),
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -61,6 +67,7 @@ pub(super) enum Period {
 impl Style {
     /// The style of fields whose limit has `base`: what they do not say is as there.
     pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
+        check_own(fields, base, findings)?;
         let counts_denied = fields.read("count_denied", findings, truth);
         let base = &match (base, fields.get("count_denied")) {
             (Self::SlidingWindow { count_denied }, _) => {
@@ -78,6 +85,8 @@ impl Style {
         };
         let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
         let base = match (base, given) {
+            (Self::Queue(max_age), None) => return Ok(Self::Queue(queue::max_age(fields, findings)?.or(*max_age))),
+            (Self::Script(_), None) => return Ok(Self::Script(None)),
             (Self::FixedWindow(base), _) => base,
             (other, None) => return Ok(other.clone()),
             (_, Some(key)) => {
@@ -103,8 +112,25 @@ impl Style {
             Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
             Self::SlidingLog => Algorithm::SlidingLog,
             Self::SlidingWindow { count_denied } => Algorithm::SlidingWindow { count_denied: *count_denied },
+            Self::Queue(_) => Algorithm::Queue,
+            Self::Script(_) => Algorithm::Script,
         }
     }
+}
+
+/// Refuses fields of one algorithm for another one.
+fn check_own(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<(), Reported> {
+    let own: [(&[&str], &str, bool); 2] = [
+        (&queue::KEYS, "queue", matches!(style, Style::Queue(_))),
+        (&script::KEYS, "script", matches!(style, Style::Script(_))),
+    ];
+    for (keys, name, _) in own.iter().filter(|(.., is_it)| !is_it) {
+        if let Some((key, _)) = keys.iter().find_map(|name| fields.get(name)) {
+            let message = format!("`{}` needs `algorithm: {name}`", key.text);
+            return Err(findings.error(key.place, message, "add it to the limit, or remove this"));
+        }
+    }
+    Ok(())
 }
 
 /// The style that the value of `algorithm` names.
@@ -119,6 +145,8 @@ pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, R
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
         "sliding_log" => Ok(Style::SlidingLog),
         "sliding_window" => Ok(Style::SlidingWindow { count_denied: false }),
+        "queue" => Ok(Style::Queue(None)),
+        "script" => Ok(Style::Script(None)),
         _ => Ok(Style::Gcra),
     }
 }

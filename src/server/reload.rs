@@ -9,10 +9,18 @@ use crate::store::Clock;
 /// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
-    /// Whether the rules refuse nothing.
-    shadow: bool,
+    how: How,
     fingerprinter: Fingerprinter,
     clock: Clock,
+}
+
+/// What rules are for.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Whether they refuse nothing.
+    pub shadow: bool,
+    /// Whether their buckets live in Redis; some limits cannot be kept elsewhere.
+    pub has_redis: bool,
 }
 
 /// What a look at the files came to.
@@ -28,15 +36,14 @@ pub enum Reloaded {
 
 impl Reloader {
     /// Reads the files for the first time; the rules of them are the error if they are broken.
-    /// With `shadow` none of the rules refuses anything.
-    pub fn start(files: Files, shadow: bool, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
+    pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
         let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(Look::Always) {
-            Change::New(sources) => compile(&sources, shadow, fingerprinter, &clock),
-            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
-            Change::Same => Loaded { rules: None, report: Report::default() },
+            Change::New(sources) => compile(&sources, how, fingerprinter, &clock),
+            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
+            Change::Same => Loaded::broken(Report::default()),
         };
-        (Self { watcher, shadow, fingerprinter, clock }, loaded)
+        (Self { watcher, how, fingerprinter, clock }, loaded)
     }
 
     /// Looks at the files and puts what is new in force. `look` says whether to read them even if they seem untouched.
@@ -45,8 +52,8 @@ impl Reloader {
     pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
-            Change::New(sources) => compile(&sources, self.shadow, self.fingerprinter, &self.clock),
-            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
+            Change::New(sources) => compile(&sources, self.how, self.fingerprinter, &self.clock),
+            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().reload(false);
@@ -64,9 +71,10 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, shadow: bool, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
-    let Loaded { rules, report } = load(sources, fingerprinter, clock.now());
-    Loaded { rules: if shadow { rules.map(Rules::in_shadow) } else { rules }, report }
+fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
+    let loaded = load(sources, fingerprinter, clock.now());
+    let Loaded { rules, report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
+    Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
 /// The wall clock in seconds.
