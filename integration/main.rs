@@ -13,6 +13,7 @@ mod layers;
 mod proxy;
 mod redis;
 mod serve;
+mod server_only;
 mod spoe;
 mod standard;
 mod support;

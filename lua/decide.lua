@@ -38,6 +38,12 @@
 -- Numbers are doubles. BURST * TOKEN, TOKEN, DRAIN and all times must be below 2^53, below which doubles hold every
 -- integer. Where an intermediate result can be larger the comment says why that does no harm.
 
+-- Scripts of the user that this call charges, by name; a gateway writes them in here (see script.lua). They come before
+-- all else, so that no name of this file is known in them.
+local scripts = {}
+-- What keeps an error in one of them from being the error of the call.
+local protected = pcall
+
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local format, match, sub, tonumber, type = string.format, string.match, string.sub, tonumber, type
 -- An error that Redis gives is a value, so that it stays with the request whose bucket it is about.
@@ -78,14 +84,19 @@ local effective_from = tonumber(ARGV[2])
 --   standing(key, charge)          remaining and reset without the charge
 --   commit(key, charge, change)    writes the change at once: the requests after this one read it; nil or an error
 -- and, if its keys hold text, `corrupt`, the number of those whose text was no bucket.
+-- One that cannot be asked without counting has instead of `decide` and `commit`:
+--   run(key, charge)               counts: outcome and what else is to be said; or nil and an error. It comes last, and
+--                                  only if no other charge of the request denies.
 local function algorithms()
   -- include fixed_window.lua
   -- include sliding_log.lua
   -- include sliding_window.lua
   -- include concurrency.lua
+  -- include queue.lua
+  -- include script.lua
   return {
     fixed_window = fixed_windows, sliding_log = sliding_log, sliding_window = sliding_window,
-    concurrency = concurrency,
+    concurrency = concurrency, queue = queue, script = user_scripts,
   }
 end
 
@@ -332,10 +343,14 @@ end
 
 for request = 1, #requests do
   local charges = charges_of[requests[request]]
-  local count, start, failed, denied, others, said = #charges, size, false, false, false, nil
+  local count, start, failed, denied, others, said, late = #charges, size, false, false, false, nil, nil
   for place = 1, count do
     local charge, key = charges[place], KEYS[keys + place]
-    if charge.algorithm then
+    if charge.algorithm and charge.algorithm.run then
+      late, writes[place] = late or {}, nil
+      late[#late + 1] = place
+      reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = UNCHANGED, charge.burst, 0, -1
+    elseif charge.algorithm then
       local outcome, remaining, retry, reset, change, detail, counts = charge.algorithm.decide(key, charge)
       if outcome then
         denied, others, writes[place], counts_denied[place] = denied or outcome == DENIED, true, change, counts
@@ -368,6 +383,22 @@ for request = 1, #requests do
       end
     end
     size = size + 4
+  end
+  for turn = 1, late and #late or 0 do
+    if not failed and not denied then
+      local place = late[turn]
+      local charge, at = charges[place], start + 4 * (place - 1)
+      local outcome, detail = charge.algorithm.run(KEYS[keys + place], charge)
+      if not outcome then
+        failures[request], failed = detail, true
+      else
+        said = said or {}
+        said[place], denied, reply[at + 1] = detail, outcome == DENIED, outcome
+        if outcome ~= ALLOWED then
+          reply[at + 2], reply[at + 3] = 0, -1
+        end
+      end
+    end
   end
   if others and not failed then
     failures[request] = commit(charges, denied)

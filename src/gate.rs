@@ -1,11 +1,14 @@
 //! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Cache};
+use parking_lot::Mutex;
 use prometheus::local::LocalHistogram;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
@@ -23,11 +26,16 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+mod purpose;
+mod scripts;
 mod slots;
+mod throttle;
 
 pub use descriptors::JudgedDescriptors;
+pub use purpose::{Objection, Purpose};
 pub use slots::InFlight;
 use slots::Slots;
+pub use throttle::Throttle;
 
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
@@ -41,6 +49,10 @@ pub struct Shared {
 struct Snapshot {
     rules: Rules,
     limits: Vec<LimitMetrics>,
+    /// Whether a worker has had the scripts of the rules compiled.
+    scripts_checked: AtomicBool,
+    /// Limits whose scripts give values that are no fields.
+    warned_of_values: Mutex<HashSet<u32>>,
 }
 
 /// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
@@ -75,7 +87,7 @@ impl Shared {
     pub fn replace(&self, rules: Rules) {
         self.snapshot.store(Arc::new(snapshot(rules, &self.metrics)));
         let current = self.snapshot.load();
-        let kept: std::collections::HashSet<&str> = current.rules.names().collect();
+        let kept: HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
     }
 
@@ -87,7 +99,7 @@ impl Shared {
 
 fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
     let limits = rules.names().map(|name| metrics.limit(name)).collect();
-    Snapshot { rules, limits }
+    Snapshot { rules, limits, scripts_checked: AtomicBool::new(false), warned_of_values: Mutex::default() }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
@@ -100,6 +112,8 @@ pub struct Gate {
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
     seconds: LocalHistogram,
+    /// What is logged of the store's errors.
+    complaints: Throttle,
 }
 
 /// A worker's view, and how it learns that there are other rules.
@@ -140,14 +154,14 @@ impl Gate {
         let view = View::new(snapshot.load(), &shared.metrics);
         let slots = Slots::new(shared.clone(), store.clone());
         let view = RefCell::new(CachedView { snapshot, view });
-        Self { shared, store, view, slots, keeper: OnceCell::new(), seconds }
+        Self { shared, store, view, slots, keeper: OnceCell::new(), seconds, complaints: Throttle::default() }
     }
 
-    /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
-    /// second.
+    /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
+    /// compiled. To be called about once a second.
     pub fn flush(&self) {
         self.seconds.flush();
-        self.view();
+        self.view().snapshot.check_scripts(&self.store);
     }
 
     /// The rules in force.
@@ -207,16 +221,20 @@ impl Gate {
         self.slots.close().await;
     }
 
-    /// As [`Self::judge`], for a caller that does something else than to spend, or says itself what the request costs.
+    /// As [`Self::judge`], for a caller that does something else than to spend, says itself what the request costs, or
+    /// cannot give an answer of its own to a request that passes.
     pub async fn judge_as(
         &self,
         request: &Request<'_>,
-        mode: Mode,
-        cost: Option<u64>,
+        Purpose { mode, cost, can_accept }: Purpose,
         start: Instant,
-    ) -> Result<Judged, BadCost> {
+    ) -> Result<Judged, Objection> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges(request)?;
+        if let Some(limit) = plan.accepting(snapshot.rules()).filter(|_| !can_accept) {
+            return Err(Objection::Accepts(limit.name.clone()));
+        }
+        snapshot.rules().check_plan(&plan, mode, cost)?;
         plan.adjust(mode, cost);
         Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false }).await)
     }
@@ -263,6 +281,7 @@ impl Gate {
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
+        snapshot.snapshot.warn_of_values(&verdict);
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
         Judged { snapshot, verdict, in_flight }
@@ -286,6 +305,15 @@ impl Gate {
         decided
     }
 
+    /// Tells the operator of a store that answers wrongly, or late. That it is away, its own task says.
+    fn complain(&self, error: &StoreError) {
+        if matches!(error, StoreError::Refused(_) | StoreError::Late(_))
+            && let Some(suppressed) = self.complaints.pass()
+        {
+            tracing::error!(suppressed, "no decision: {error}");
+        }
+    }
+
     /// The verdict by each limit's `on_store_error`.
     fn without_store(
         &self,
@@ -299,6 +327,7 @@ impl Gate {
         if let Some(slots) = &mut in_flight {
             slots.unanswered(error);
         }
+        self.complain(error);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();

@@ -318,6 +318,63 @@ fn the_script_of_requests_in_flight_runs_by_hand() {
 }
 
 #[test]
+fn the_script_of_queues_runs_by_hand() {
+    let server = RedisServer::plain();
+    let eval = |arguments: &str| eval(&server, "queue.lua", arguments);
+    for (kind, key, first, third) in [("stream", "s", "1-0", "1-2"), ("list", "l", "1000-0", "1000-2")] {
+        let at = |now: u64, words: &str| eval(&format!("{key} , {now} 2 {kind} 500000 {words}"));
+        assert_eq!(at(1_000, "user=a%2Cb,path=/x 1 spend"), format!("0 0 1 0 500000 {first}"));
+        assert_eq!(at(1_000, "user=c 0 spend"), "0 0 1 0 500000");
+        assert_eq!(at(1_000, "user=c 1 check"), "0 0 0 500000 500000");
+        assert!(at(1_000, "user=c 1 spend_up_to").starts_with("0 0 0 0 500000 "));
+        assert_eq!(at(1_000, "user=d 1 spend_up_to"), "0 2 0 0 500000");
+        assert_eq!(at(101_000, "user=d 1 spend"), "0 1 0 400000 400000");
+        assert_eq!(at(101_000, "user=d 1 spend_only"), "0 2 0 400000 400000");
+        assert_eq!(at(101_000, "x 0 reset"), "0 2 0 0 400000");
+        assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 0 1 0 400000");
+        assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 2 1 0 400000");
+        assert_eq!(at(1_000, "user=e 1 spend").split(' ').next_back(), Some(third));
+        // Of exactly that age they are stale, and go when another one is added.
+        assert_eq!(at(500_999, "user=f 1 spend"), "0 1 0 1 1");
+        assert_eq!(at(501_000, "user=f 0 check"), "0 0 2 0 0");
+        assert!(at(501_000, "user=f 1 spend").starts_with("0 0 1 0 500000 "));
+        let length = if kind == "stream" { "XLEN" } else { "LLEN" };
+        assert_eq!(server.cli(&[length, key]), "1");
+        // A clock that steps back makes nothing older or younger.
+        assert_eq!(at(400_000, "user=g 1 check"), "0 0 0 500000 500000");
+        assert!((500_000..=600_000).contains(&server.cli(&["PTTL", key]).parse::<u64>().unwrap()));
+    }
+    assert!(eval("k , 0 2 set 0 a=b 1 spend").starts_with("ERR usage: KEY , NOW CAPACITY KIND MAX_AGE FIELDS"));
+    assert!(eval("l , 0 2 stream 0 a=b 1 spend").contains("WRONGTYPE"));
+    // By the server's clock: without an age for ever, and with consumers as long as they are there.
+    assert!(eval("t ,  2 stream 0 a=b 1 spend").starts_with("0 0 1 0 -1 "));
+    assert_eq!(server.cli(&["PTTL", "t"]), "-1");
+    assert!(eval("t ,  2 stream 60000000 a=b 1 spend").starts_with("0 0 0 "));
+    assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+    server.cli(&["XGROUP", "CREATE", "t", "workers", "0"]);
+    assert!(eval("t ,  3 stream 60000000 a=b 1 spend").starts_with("0 0 0 "));
+    assert_eq!(server.cli(&["PTTL", "t"]), "-1");
+}
+
+#[test]
+fn a_queue_with_more_stale_entries_than_are_counted_at_once_admits_all_the_same() {
+    let server = RedisServer::plain();
+    for kind in ["stream", "list"] {
+        for now in 0..250 {
+            eval(&server, "queue.lua", &format!("{kind} , {} 250 {kind} 1000000 a=b 1 spend", 1_000 * (now + 1)));
+        }
+        // A hundred of them are counted beside those that have to go, be it one or, under a lower capacity, 241.
+        let at = |capacity: u64, mode: &str| {
+            eval(&server, "queue.lua", &format!("{kind} , 2000000 {capacity} {kind} 1000000 a=b 1 {mode}"))
+        };
+        assert_eq!(at(250, "check"), "0 0 100 0 1000000", "{kind}");
+        assert_eq!(at(10, "check"), "0 0 9 0 1000000", "{kind}");
+        assert!(at(10, "spend").starts_with("0 0 9 0 1000000 "), "{kind}");
+        assert_eq!(at(10, "check"), "0 0 8 0 1000000", "{kind}: the stale ones have gone");
+    }
+}
+
+#[test]
 fn the_script_of_windows_runs_by_hand() {
     let server = RedisServer::plain();
     let eval = |arguments: &str| eval(&server, "fixed_window.lua", arguments);

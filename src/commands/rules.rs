@@ -52,7 +52,7 @@ impl RulesArgs {
     ) -> io::Result<Option<Rules>> {
         let loaded = match self.files().read() {
             Ok(sources) => config::load(&sources, fingerprinter, now),
-            Err(problem) => Loaded { rules: None, report: Report::of(problem) },
+            Err(problem) => Loaded::broken(Report::of(problem)),
         };
         write!(err, "{}", loaded.report)?;
         Ok(if self.shadow { loaded.rules.map(Rules::in_shadow) } else { loaded.rules })

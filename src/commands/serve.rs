@@ -24,7 +24,7 @@ use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
-use crate::server::reload::{Reloaded, Reloader, seconds};
+use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
@@ -97,9 +97,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let (upstream, mut upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
-    let (files, shadow) = (args.rules.files(), args.rules.shadow);
-    let (mut reloader, loaded) =
-        Reloader::start(files, shadow, upstream.is_some(), random_fingerprinter(), clock.clone());
+    let how = How { shadow: args.rules.shadow, has_redis: plan.is_redis(), sees_ends: upstream.is_some() };
+    let (mut reloader, loaded) = Reloader::start(args.rules.files(), how, random_fingerprinter(), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
     let metrics = match Metrics::new() {

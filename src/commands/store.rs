@@ -68,6 +68,11 @@ impl StoreArgs {
 }
 
 impl StorePlan {
+    /// Whether it is a Redis.
+    pub(super) const fn is_redis(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Opens the store. A Redis one is connected by a task of its own, so this must run on a Tokio runtime.
     pub(super) fn open(&self) -> Store {
         match self {

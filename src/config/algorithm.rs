@@ -5,6 +5,7 @@ use super::numbers::value_place;
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::Node;
+use super::{queue, script};
 use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::duration;
 use crate::engine::limit::Algorithm;
@@ -12,16 +13,10 @@ use crate::engine::numbers::{Aligned, DEFAULT_LEASE, LONGEST_LEASE, NumbersError
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
 pub(super) const ALGORITHMS: &[&str] =
-    &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window", "concurrency"];
-
-/// Algorithms of the file format that this version does not have.
-const ALGORITHMS_NOT_YET: &[&str] = &["queue", "script"];
+    &["gcra", "token_bucket", "fixed_window", "sliding_log", "sliding_window", "concurrency", "queue", "script"];
 
 /// The fields that say how tokens come back in fixed windows.
 pub(super) const STYLE_KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
-
-/// The fields of requests in flight, and of nothing else.
-pub(super) const SLOTS_KEYS: [&str; 2] = ["capacity", "lease"];
 
 /// The words of `aligned`.
 pub(super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
@@ -43,6 +38,10 @@ pub(super) enum Style {
     },
     /// When a request ends, or this many nanoseconds after its process has died.
     Concurrency(u64),
+    /// As workers take entries from a queue; after so many nanoseconds an entry is stale, if the limit says so.
+    Queue(Option<u64>),
+    /// As a script says; which of the arguments it has, if these fields say some.
+    Script(Option<u64>),
 }
 
 /// What a limit or an override says of its fixed windows, beside their numbers.
@@ -67,39 +66,19 @@ pub(super) enum Period {
 impl Style {
     /// The style of fields whose limit has `base`: what they do not say is as there.
     pub(super) fn of(fields: &Fields<'_>, base: &Self, findings: &mut Findings) -> Result<Self, Reported> {
-        let counts_denied = fields.read("count_denied", findings, truth);
-        let base = &match (base, fields.get("count_denied")) {
-            (Self::SlidingWindow { count_denied }, _) => {
-                Self::SlidingWindow { count_denied: counts_denied?.unwrap_or(*count_denied) }
+        check_own(fields, base, findings)?;
+        let base = match base {
+            Self::FixedWindow(base) => base,
+            Self::SlidingWindow { count_denied } => {
+                let given = fields.read("count_denied", findings, truth)?;
+                return Ok(Self::SlidingWindow { count_denied: given.unwrap_or(*count_denied) });
             }
-            (_, Some((key, _))) => {
-                let message = "`count_denied` needs `algorithm: sliding_window`";
-                return Err(findings.error(
-                    key.place,
-                    message,
-                    "other algorithms never count what they refuse: remove it",
-                ));
+            Self::Concurrency(base) => {
+                return Ok(Self::Concurrency(fields.read("lease", findings, lease)?.unwrap_or(*base)));
             }
-            (other, None) => other.clone(),
-        };
-        let base = match (base, SLOTS_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key))) {
-            (Self::Concurrency(base), _) => &Self::Concurrency(fields.read("lease", findings, lease)?.unwrap_or(*base)),
-            (other, None) => other,
-            (_, Some(key)) => {
-                let message = format!("`{}` needs `algorithm: concurrency`", key.text);
-                let help = "other algorithms do not count requests in flight: add it to the limit, or remove this";
-                return Err(findings.error(key.place, message, help));
-            }
-        };
-        let given = STYLE_KEYS.iter().find_map(|name| fields.get(name).map(|(key, _)| key));
-        let base = match (base, given) {
-            (Self::FixedWindow(base), _) => base,
-            (other, None) => return Ok(other.clone()),
-            (_, Some(key)) => {
-                let message = format!("`{}` needs `algorithm: fixed_window`", key.text);
-                let help = "other algorithms have no such windows: add it to the limit, or remove this";
-                return Err(findings.error(key.place, message, help));
-            }
+            Self::Queue(max_age) => return Ok(Self::Queue(queue::max_age(fields, findings)?.or(*max_age))),
+            Self::Script(_) => return Ok(Self::Script(None)),
+            Self::Gcra | Self::SlidingLog => return Ok(base.clone()),
         };
         let aligned = fields.read("aligned", findings, |node, findings| choice(node, &ALIGNED, findings));
         let zone = fields.read("timezone", findings, |node, findings| Ok((zone(node, findings)?, node.place)));
@@ -119,23 +98,42 @@ impl Style {
             Self::SlidingLog => Algorithm::SlidingLog,
             Self::SlidingWindow { count_denied } => Algorithm::SlidingWindow { count_denied: *count_denied },
             Self::Concurrency(_) => Algorithm::Concurrency,
+            Self::Queue(_) => Algorithm::Queue,
+            Self::Script(_) => Algorithm::Script,
         }
     }
 }
 
+/// Refuses fields of one algorithm for another one.
+fn check_own(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<(), Reported> {
+    let (concurrency, queue) = (matches!(style, Style::Concurrency(_)), matches!(style, Style::Queue(_)));
+    let own: [(&[&str], &str, bool); 6] = [
+        (&STYLE_KEYS, "`algorithm: fixed_window`", matches!(style, Style::FixedWindow(_))),
+        (&["count_denied"], "`algorithm: sliding_window`", matches!(style, Style::SlidingWindow { .. })),
+        (&["capacity"], "`algorithm: concurrency` or `queue`", concurrency || queue),
+        (&["lease"], "`algorithm: concurrency`", concurrency),
+        (&queue::KEYS, "`algorithm: queue`", queue),
+        (&script::KEYS, "`algorithm: script`", matches!(style, Style::Script(_))),
+    ];
+    for (keys, wanted, _) in own.iter().filter(|(.., is_it)| !is_it) {
+        if let Some((key, _)) = keys.iter().find_map(|name| fields.get(name)) {
+            let message = format!("`{}` needs {wanted}", key.text);
+            return Err(findings.error(key.place, message, "add it to the limit, or remove this"));
+        }
+    }
+    Ok(())
+}
+
 /// The style that the value of `algorithm` names.
 pub(super) fn algorithm(node: &Node, findings: &mut Findings) -> Result<Style, Reported> {
-    let given = text(node, findings)?;
-    if ALGORITHMS_NOT_YET.contains(&given) {
-        let message = format!("`algorithm: {given}` is not supported by this version of Weir");
-        return Err(findings.error(node.place, message, format!("known are {}", ALGORITHMS.join(", "))));
-    }
     let words: Vec<(&str, &str)> = ALGORITHMS.iter().map(|name| (*name, *name)).collect();
     match choice(node, &words, findings)? {
         "fixed_window" => Ok(Style::FixedWindow(WindowStyle::default())),
         "sliding_log" => Ok(Style::SlidingLog),
         "sliding_window" => Ok(Style::SlidingWindow { count_denied: false }),
         "concurrency" => Ok(Style::Concurrency(DEFAULT_LEASE)),
+        "queue" => Ok(Style::Queue(None)),
+        "script" => Ok(Style::Script(None)),
         _ => Ok(Style::Gcra),
     }
 }

@@ -66,7 +66,11 @@ pub(super) fn parse(
 }
 
 /// One component; `None` for `global`, which has none.
-fn component(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Option<Component>, Reported> {
+pub(super) fn component(
+    node: &Node,
+    paths: Option<&[Pattern]>,
+    findings: &mut Findings,
+) -> Result<Option<Component>, Reported> {
     match &node.value {
         Value::Scalar { .. } => word(node, findings),
         Value::Map(_) => map(node, paths, findings).map(Some),

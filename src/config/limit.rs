@@ -8,8 +8,10 @@ use super::fields::{Fields, choice, text, truth, whole};
 use super::matching;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
+use super::script::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
+use super::{queue, script, server_only};
 use crate::engine::identity::{Component, Source};
 use crate::engine::limit::{Algorithm, Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::numbers::Allowance;
@@ -38,6 +40,13 @@ pub(super) const KEYS: &[&str] = &[
     "count_denied",
     "capacity",
     "lease",
+    "max_age",
+    "kind",
+    "fields",
+    "then",
+    "file",
+    "args",
+    "headers",
 ];
 
 /// The fields of a `cost` that the request says itself.
@@ -62,6 +71,8 @@ const LONGEST_SHORT: usize = 32;
 #[derive(Default)]
 pub(super) struct Limits {
     pub(super) drafts: Vec<Draft>,
+    /// The files that limits name.
+    pub(super) scripts: Vec<ScriptFile>,
     /// Names in lower case and the drafts that have them.
     names: HashMap<String, usize>,
 }
@@ -77,12 +88,19 @@ pub(super) struct Draft {
     pub(super) regexes: usize,
     /// How its tokens come back, and those of its overrides; `None` if that has a mistake.
     pub(super) style: Option<Style>,
+    /// Where it says that it is kept in Redis and nowhere else, if it is.
+    pub(super) needs_redis: Option<Place>,
     /// Whether what it allows is what the file says.
     numbers_are_known: bool,
     short: Option<Place>,
 }
 
 impl Limits {
+    /// No limits yet; these are the files that they may name.
+    pub(super) fn with(scripts: &[ScriptFile]) -> Self {
+        Self { scripts: scripts.to_vec(), ..Self::default() }
+    }
+
     /// The draft of this name, in its own spelling.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         let place = *self.names.get(&name.to_ascii_lowercase())?;
@@ -116,7 +134,7 @@ impl Limits {
                 self.names.insert(key.text.to_ascii_lowercase(), self.drafts.len());
             }
         }
-        self.drafts.push(draft(key, node, interner, findings));
+        self.drafts.push(draft(key, node, &self.scripts, interner, findings));
     }
 
     /// Checks what concerns all limits together, once they are read.
@@ -171,7 +189,7 @@ fn check_name(key: &Key, findings: &mut Findings) {
     }
 }
 
-fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Findings) -> Draft {
+fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) -> Draft {
     let mut limit = Limit::new(&key.text);
     let mut draft = Draft {
         limit: Limit::new(""),
@@ -179,6 +197,7 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         by_is_known: false,
         regexes: 0,
         style: None,
+        needs_redis: None,
         numbers_are_known: false,
         short: None,
     };
@@ -202,6 +221,14 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         draft.style = style.and_then(|style| Style::of(&fields, &style.unwrap_or_default(), findings)).ok();
         // With the algorithm in doubt the numbers are checked as those that may say the most.
         limit.algorithm = draft.style.as_ref().map_or_else(Algorithm::default, Style::algorithm);
+        match &mut draft.style {
+            Some(Style::Queue(_)) => limit.queue = queue::queue(&fields, paths, findings).map(Box::new).ok(),
+            Some(Style::Script(arguments)) => {
+                limit.script = script::script(&fields, scripts, findings).map(Box::new).ok();
+                *arguments = Some(0);
+            }
+            _ => {}
+        }
         let style = draft.style.clone().unwrap_or_else(|| Style::FixedWindow(WindowStyle::default()));
         let allowance = numbers::allowance(&fields, &style, interner, findings);
         draft.numbers_are_known = allowance.is_ok();
@@ -210,6 +237,10 @@ fn draft(key: &Key, node: &Node, interner: &mut Interner, findings: &mut Finding
         options(&fields, &mut limit, findings);
         if limit.algorithm == Algorithm::Concurrency {
             in_flight(&fields, &limit, findings);
+        }
+        if matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script) {
+            draft.needs_redis = fields.get("algorithm").map(|(_, node)| node.place);
+            server_only::check(&fields, &mut limit, findings);
         }
     }
     draft.limit = limit;

@@ -5,6 +5,7 @@ use super::limit::Limits;
 use super::numbers::Interner;
 use super::overrides::Reading;
 use super::problem::{Findings, Place, Report, Reported, quoted};
+use super::server_only;
 use super::suggest::did_you_mean;
 use super::yaml::{Opened, Reader, Seen};
 use super::{Loaded, Sources};
@@ -33,8 +34,13 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     let limits_name = sources.limits.as_ref().map_or("", |source| source.name.as_str());
     let overrides_names = sources.overrides.iter().map(|source| source.name.as_str());
     let files = std::iter::once(limits_name).chain(overrides_names).map(str::to_owned).collect();
-    let mut loader =
-        Loader { limits: Limits::default(), interner: Interner::default(), fingerprinter, effective_from, files };
+    let mut loader = Loader {
+        limits: Limits::with(&sources.scripts),
+        interner: Interner::default(),
+        fingerprinter,
+        effective_from,
+        files,
+    };
     let mut findings = Findings::new(limits_name);
     // A text that cannot be read to its end has its complaint among the findings, like everything else.
     if let Some(limits) = &sources.limits {
@@ -59,12 +65,16 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     for (findings, source) in others.into_iter().zip(sources.overrides.iter().chain(&sources.envoy_ratelimit)) {
         report.add(findings, &source.text);
     }
+    let mut needs_redis = Report::default();
+    let mut findings = Findings::new(limits_name);
+    server_only::report(&loader.limits, &mut findings);
+    needs_redis.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
     let rules = (report.errors == 0).then(|| {
         let drafts = loader.limits.drafts.into_iter().map(|draft| draft.limit);
         let limits = drafts.chain(domains.limits).collect();
         Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(domains.trees)
     });
-    Loaded { rules, report }
+    Loaded { rules, report, needs_redis }
 }
 
 impl Loader {

@@ -18,8 +18,11 @@ mod overrides;
 mod problem;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+mod queue;
 mod reload;
 mod schema;
+mod script;
+mod server_only;
 mod settings;
 mod suggest;
 mod yaml;
@@ -32,6 +35,7 @@ pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, Look, Sources, Watcher};
 pub use schema::SCHEMA;
+pub use script::ScriptFile;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::Rules;
@@ -55,6 +59,25 @@ pub struct Loaded {
     pub rules: Option<Rules>,
     /// Everything that is wrong, warnings included.
     pub report: Report,
+    /// What is wrong beside that if buckets live in memory.
+    pub needs_redis: Report,
+}
+
+impl Loaded {
+    /// What became of files that nobody could read.
+    pub fn broken(report: Report) -> Self {
+        Self { rules: None, report, needs_redis: Report::default() }
+    }
+
+    /// The same for buckets in memory, where some limits cannot be kept.
+    #[must_use]
+    pub fn in_memory(mut self) -> Self {
+        if self.needs_redis.errors > 0 {
+            self.rules = None;
+            self.report.join(std::mem::take(&mut self.needs_redis));
+        }
+        self
+    }
 }
 
 /// Reads a file of rules or overrides: UTF-8 of at most [`LARGEST_FILE`] bytes.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::algorithm::{Period, Style, calendar, period};
 use super::fields::{Fields, truth, whole};
 use super::problem::{Findings, Place, Reported};
+use super::queue;
 use super::yaml::{Node, Value};
 use crate::engine::calendar::MOST_WINDOWS_AHEAD;
 use crate::engine::numbers::{Allowance, EXACT, Numbers, NumbersError};
@@ -44,7 +45,8 @@ pub(super) fn allowance(
 ) -> Result<Allowance, Reported> {
     let unlimited = fields.read("unlimited", findings, truth);
     let deny = fields.read("deny", findings, truth);
-    let given = KEYS.iter().take(4).chain([&"capacity"]).find_map(|name| fields.get(name).map(|(key, _)| key));
+    let amounts = KEYS.iter().take(4).chain(&["capacity", "args"]);
+    let given = amounts.into_iter().find_map(|name| fields.get(name).map(|(key, _)| key));
     let windows = windows(fields, style, findings);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let flag = match (unlimited, deny) {
@@ -68,6 +70,11 @@ fn two_things(place: Place, what: &str, findings: &mut Findings) -> Reported {
 }
 
 fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    match style {
+        Style::Queue(max_age) => return Ok(queue::numbers(fields, *max_age, findings)?.into_iter().collect()),
+        Style::Script(arguments) => return script_numbers(fields, *arguments, findings),
+        _ => {}
+    }
     let windows = rates(fields, style, findings)?;
     for name in ["timezone", "resets_on"] {
         let idle = !windows.is_empty() && !windows.iter().any(Numbers::is_calendar);
@@ -78,6 +85,19 @@ fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Resul
         }
     }
     Ok(windows)
+}
+
+/// The numbers of a script, which are the arguments that it has.
+fn script_numbers(
+    fields: &Fields<'_>,
+    arguments: Option<u64>,
+    findings: &mut Findings,
+) -> Result<Vec<Numbers>, Reported> {
+    if let Some((key, _)) = KEYS.iter().take(4).find_map(|name| fields.get(name)) {
+        let message = format!("a script has no `{}`", key.text);
+        return Err(findings.error(key.place, message, "give it to the script: `args: [10, 60]`"));
+    }
+    Ok(arguments.map(Numbers::script).into_iter().collect())
 }
 
 fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
@@ -172,13 +192,13 @@ fn window(
                         format!("a sliding {} has no burst beside its count", sliding(style).unwrap_or_default());
                     return Err(findings.error(burst_place, message, format!("remove `burst`, or write {count}")));
                 }
-                (Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. } | Style::Concurrency(_), _) => {
+                (Style::FixedWindow(style), period) => {
+                    Numbers::calendar(burst, count, calendar(fields, style, period, findings)?)
+                }
+                _ => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
-                }
-                (Style::FixedWindow(style), period) => {
-                    Numbers::calendar(burst, count, calendar(fields, style, period, findings)?)
                 }
             }
         }

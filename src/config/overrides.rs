@@ -7,9 +7,11 @@ use super::limit::{Limits, burst_below_cost};
 use super::matching::{network, regex};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
+use super::script::args;
 use super::yaml::{Key, Node, Value};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::id::Id;
+use crate::engine::limit::Algorithm;
 use crate::engine::numbers::Allowance;
 use crate::engine::numbers::Micros;
 use crate::engine::overrides::{Origin, Override, Overrides};
@@ -27,6 +29,8 @@ pub(super) const KEYS: &[&str] = &[
     "resets_on",
     "capacity",
     "lease",
+    "max_age",
+    "args",
     "ids",
     "regex",
     "cidr",
@@ -137,15 +141,20 @@ impl Reading<'_> {
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
         let base = limit.and_then(|place| self.limits.drafts[place].style.clone());
-        let in_flight = matches!(base, Some(Style::Concurrency(_)));
         let style = base
             .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
+        let style = style.and_then(|style| self.with_arguments(style, fields, limit, findings));
         let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);
         if allowance == Allowance::Disabled {
-            let numbers = if in_flight { "`capacity`" } else { "`count` and `period`" };
+            let draft = limit.and_then(|place| self.limits.drafts.get(place));
+            let numbers = match draft.map(|draft| draft.limit.algorithm) {
+                Some(Algorithm::Queue | Algorithm::Concurrency) => "`capacity`",
+                Some(Algorithm::Script) => "`args`",
+                _ => "`count` and `period`",
+            };
             let help = format!("give it {numbers}, `unlimited: true` or `deny: true`");
             return Err(findings.error(key.place, format!("{} gives no numbers", quoted(&key.text)), help));
         }
@@ -155,6 +164,21 @@ impl Reading<'_> {
             findings.warning(key.place, message, "raise `burst`, or write `deny: true` if that is meant");
         }
         Ok(Shared { allowance, until, comment })
+    }
+
+    /// The style with the arguments of a script that these fields give.
+    fn with_arguments(
+        &mut self,
+        style: Style,
+        fields: &Fields<'_>,
+        limit: Option<usize>,
+        findings: &mut Findings,
+    ) -> Result<Style, Reported> {
+        let (Style::Script(_), Some((_, node))) = (&style, fields.get("args")) else { return Ok(style) };
+        let arguments = args(node, findings)?;
+        let draft = limit.and_then(|place| self.limits.drafts.get_mut(place));
+        let script = draft.and_then(|draft| draft.limit.script.as_mut());
+        Ok(Style::Script(script.map(|script| script.number_of(arguments))))
     }
 
     fn until(&self, node: &Node, findings: &mut Findings) -> Result<Micros, Reported> {

@@ -119,6 +119,14 @@ impl Report {
         Self { problems: vec![problem], errors: 1, warnings: 0 }
     }
 
+    /// Adds what another report says.
+    pub(super) fn join(&mut self, other: Self) {
+        self.problems.extend(other.problems);
+        self.problems.sort_by_key(|problem| problem.severity);
+        self.errors += other.errors;
+        self.warnings += other.warnings;
+    }
+
     /// Adds what was found in a file with this text.
     pub(crate) fn add(&mut self, findings: Findings, text: &str) {
         let mut found = findings.problems;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::problem::Problem;
+use super::script::{self, ScriptFile};
 use super::{Source, read};
 
 /// A file that was changed less than this before it was read may change again without a later time stamp: the clocks
@@ -56,6 +57,8 @@ pub struct Sources {
     pub overrides: Vec<Source>,
     /// Files of envoyproxy/ratelimit, one for each domain.
     pub envoy_ratelimit: Vec<Source>,
+    /// The scripts that the rules file names.
+    pub scripts: Vec<ScriptFile>,
 }
 
 impl Files {
@@ -64,7 +67,12 @@ impl Files {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let overrides = all(&self.overrides)?;
         let envoy_ratelimit = all(&self.envoy_ratelimit)?;
-        Ok(Sources { limits: self.limits.as_deref().map(read).transpose()?, overrides, envoy_ratelimit })
+        let limits = self.limits.as_deref().map(read).transpose()?;
+        let scripts = match (&self.limits, &limits) {
+            (Some(path), Some(source)) => script::read_all(path, &source.text),
+            _ => Vec::new(),
+        };
+        Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
     }
 
     fn paths(&self) -> impl Iterator<Item = &Path> {
@@ -76,6 +84,8 @@ impl Files {
 #[derive(Debug)]
 pub struct Watcher {
     files: Files,
+    /// Where the scripts are that the rules file has named.
+    scripts: Vec<PathBuf>,
     state: State,
 }
 
@@ -94,7 +104,7 @@ type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 impl Watcher {
     /// Watches these files; the first [`Self::poll`] reads them.
     pub fn new(files: Files) -> Self {
-        Self { files, state: State::Nothing }
+        Self { files, scripts: Vec::new(), state: State::Nothing }
     }
 
     /// What changed since the last call.
@@ -117,6 +127,8 @@ impl Watcher {
                 return Change::Unreadable(problem);
             }
         };
+        self.scripts =
+            self.files.limits.as_deref().map_or_else(Vec::new, |limits| script::paths(limits, &sources.scripts));
         // Stamps that moved while the files were read, or may stand still while they change, are no help next time.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);
@@ -126,7 +138,8 @@ impl Watcher {
     }
 
     fn stamps(&self) -> Option<Vec<Stamp>> {
-        self.files.paths().map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
+        let scripts = self.scripts.iter().map(PathBuf::as_path);
+        self.files.paths().chain(scripts).map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
     }
 }
 
@@ -146,6 +159,9 @@ fn hash(sources: &Sources) -> u64 {
     let mut hasher = DefaultHasher::new();
     for source in sources.limits.iter().chain(&sources.overrides).chain(&sources.envoy_ratelimit) {
         source.text.hash(&mut hasher);
+    }
+    for script in &sources.scripts {
+        (&script.name, &script.text).hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -12,8 +12,10 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{algorithm, by, limit, load, matching, numbers, overrides};
+    use super::super::{algorithm, by, limit, load, matching, numbers, overrides, queue};
     use super::*;
+    use crate::engine::queue::{MOST_FIELDS, MOST_WAITING};
+    use crate::engine::script::{MOST_ARGUMENTS, MOST_HEADERS};
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
     fn json(node: &Node) -> Json {
@@ -110,6 +112,12 @@ mod tests {
             "a lease too short",
             "requests in flight of a domain",
             "requests in flight by an entry of a descriptor",
+            "a queue of entries that are stale at once",
+            "a queue counted from memory",
+            "a queue of the rate limit service",
+            "a queue whose callers bring numbers",
+            "a script that does not exist",
+            "a script that frames the answer",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -139,7 +147,8 @@ mod tests {
             "limits: { A: { by: { descriptor: \"\" } } }",
             "limits: { A: { enforce_for: 101% } }",
             "limits: { A: { cost: -1 } }",
-            "limits: { A: { algorithm: queue } }",
+            "limits: { A: { algorithm: bucket } }",
+            "limits: { A: { algorithm: queue, capacity: 1 } }",
             "limits: { A: { aligned: clock, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, aligned: clocks, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: months } }",
@@ -175,6 +184,12 @@ mod tests {
         same(&schema, "/$defs/limit/properties/missing/enum", &limit::MISSING.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/algorithm/enum", algorithm::ALGORITHMS);
+        same(&schema, "/$defs/limit/properties/kind/enum", &queue::KINDS.map(|(word, _)| word));
+        same(&schema, "/$defs/limit/properties/then/enum", &queue::THEN.map(|(word, _)| word));
+        assert_eq!(schema["$defs"]["capacity"]["maximum"], MOST_WAITING);
+        assert_eq!(schema["$defs"]["limit"]["properties"]["fields"]["maxProperties"], MOST_FIELDS);
+        assert_eq!(schema["$defs"]["limit"]["properties"]["headers"]["maxItems"], MOST_HEADERS);
+        assert_eq!(schema["$defs"]["args"]["maxItems"], MOST_ARGUMENTS);
         same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);

@@ -11,6 +11,7 @@ use crate::engine::numbers::Micros;
 mod envoy_ratelimit;
 mod limits;
 mod overrides;
+mod server_only;
 
 /// 2026-11-20, so that expiry does not depend on the day of the test.
 const NOW: Micros = Micros(1_795_132_800_000_000);

@@ -66,7 +66,7 @@ pub struct Component {
 
 impl Component {
     /// The canonical text of this component of `request`; `None` if the request lacks it or it is malformed.
-    fn of<'a>(&self, request: &Request<'a>) -> Option<Cow<'a, str>> {
+    pub(super) fn of<'a>(&self, request: &Request<'a>) -> Option<Cow<'a, str>> {
         let raw: Cow<'a, str> = match &self.source {
             Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address::id_text(request.client?, *ipv6_prefix))),
             Source::Host => Cow::Borrowed(request.host),

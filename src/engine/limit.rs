@@ -8,6 +8,8 @@ use super::identity::{Component, Source};
 use super::matching::Match;
 use super::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use super::overrides::Overrides;
+use super::queue::Queue;
+use super::script::Script;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
 #[derive(Debug)]
@@ -39,6 +41,10 @@ pub struct Limit {
     pub per_call: bool,
     /// How its tokens come back, those of calls with numbers of their own included.
     pub algorithm: Algorithm,
+    /// What goes into its queue, and what becomes of a request then; only with [`Algorithm::Queue`].
+    pub queue: Option<Box<Queue>>,
+    /// What runs; only with [`Algorithm::Script`].
+    pub script: Option<Box<Script>>,
     /// Other numbers for some ids.
     pub overrides: Overrides,
     /// What a rule of envoyproxy/ratelimit has beside the above; `None` for a limit of `limits.yaml`.
@@ -76,12 +82,17 @@ pub enum Algorithm {
     },
     /// Each request in flight has one, and gives it back when it ends.
     Concurrency,
+    /// Each is a place in a queue, and comes back when a worker takes the entry there.
+    Queue,
+    /// A script knows.
+    Script,
 }
 
 impl Algorithm {
     /// The same amounts under this algorithm, of numbers that refill evenly: those that a caller gives.
     pub fn restyle(self, numbers: &Numbers) -> Result<Numbers, NumbersError> {
         match self {
+            Self::Queue | Self::Script => Err(NumbersError::NotPerCall),
             _ if numbers.count() == 0 => Ok(*numbers),
             Self::Gcra => Ok(*numbers),
             Self::FixedWindow(aligned) => Numbers::windows(numbers.burst(), numbers.count(), numbers.period(), aligned),
@@ -147,6 +158,8 @@ impl Limit {
             on_store_error: StoreErrorPolicy::Allow,
             per_call: false,
             algorithm: Algorithm::Gcra,
+            queue: None,
+            script: None,
             overrides: Overrides::default(),
             rule: None,
         }

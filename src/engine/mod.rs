@@ -4,6 +4,7 @@
 //! decisions become a [`verdict`] and a [`reply`]. Nothing in here can wait or fail for a reason outside its arguments, so all of it is
 //! tested in microseconds and replayed at will.
 
+pub mod accept;
 pub mod address;
 pub mod calendar;
 pub mod charge;
@@ -13,6 +14,7 @@ pub mod date;
 pub mod descriptors;
 pub mod domain;
 pub mod duration;
+pub mod equip;
 pub mod fields;
 pub mod fingerprint;
 pub mod form;
@@ -29,11 +31,13 @@ pub mod named;
 pub mod numbers;
 pub mod overrides;
 pub mod path;
+pub mod queue;
 pub mod quote;
 pub mod refill;
 pub mod reply;
 pub mod request;
 pub mod rules;
+pub mod script;
 pub mod settle;
 pub mod sliding;
 pub mod slots;

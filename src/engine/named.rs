@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use super::address;
 use super::charge::{Bucket, Mode};
+use super::equip::Brought;
 use super::form::{Form, canonical};
 use super::id::Id;
 use super::identity::{Component, Source};
@@ -14,6 +15,7 @@ use super::limit::{Cost, Limit, LimitMode};
 use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::path::normalise;
+use super::queue::EntryId;
 use super::quote::quoted;
 use super::request::host_of;
 use super::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows, in_share};
@@ -32,6 +34,10 @@ pub struct NamedCharge {
     pub cost: Option<u64>,
     /// The numbers of this call, where the limit says `per_call: true`.
     pub numbers: Option<Numbers>,
+    /// What a queue's entry says, by the names of its fields.
+    pub fields: Vec<(String, String)>,
+    /// The entry of a queue that is given back.
+    pub entry: Option<EntryId>,
 }
 
 /// An id as a caller gives it, raw as a request would have it: `2001:db8::7` for a limit by `ip/64`.
@@ -67,6 +73,10 @@ pub enum Member {
     Id(Option<usize>),
     /// [`NamedCharge::numbers`]
     Numbers,
+    /// [`NamedCharge::fields`]
+    Fields,
+    /// [`NamedCharge::entry`]
+    Entry,
 }
 
 /// An id that was read: its bucket, and what overrides are looked up by.
@@ -92,6 +102,13 @@ impl Rules {
                     format!("{} has no `per_call: true`, so its calls have no numbers of their own", limit.name);
                 return Err(wrong(Member::Numbers, reason));
             }
+            limit.check_mode(mode, charge.cost).map_err(|error| wrong(Member::Limit, error.to_string()))?;
+            if limit.queue.is_none() && !charge.fields.is_empty() {
+                return Err(wrong(Member::Fields, format!("{} is no queue, so it has no entries", limit.name)));
+            }
+            if limit.queue.is_none() && charge.entry.is_some() {
+                return Err(wrong(Member::Entry, format!("{} is no queue, so it has no entries", limit.name)));
+            }
             let identified = self
                 .identify_given(limit, &charge.id)
                 .map_err(|(component, reason)| wrong(Member::Id(component), reason))?;
@@ -103,7 +120,10 @@ impl Rules {
             let numbers = charge.numbers.map(|numbers| limit.algorithm.restyle(&numbers)).transpose();
             let numbers = numbers.map_err(|error| wrong(Member::Numbers, error.to_string()))?;
             let charge = NamedCharge { numbers, ..charge.clone() };
+            let first = plan.charges.len();
             add(&mut plan, place, limit, &charge, identified, mode, now);
+            let brought = Brought { fields: &charge.fields, entry: charge.entry.as_ref() };
+            plan.equip_named(first, limit, brought).map_err(|reason| wrong(Member::Fields, reason))?;
         }
         Ok(plan)
     }
@@ -154,6 +174,7 @@ impl Plan {
                 charge.mode = mode;
             }
             charge.cost = cost.unwrap_or(charge.cost);
+            charge.bound_cost();
         }
         if !mode.can_deny() {
             // Nothing is refused by giving back.
@@ -192,6 +213,7 @@ fn add(
             plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny });
         }
         (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
+        (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
         (_, Some(numbers)) => add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin),
         (Allowance::Windows(windows), None) => add_windows(plan, windows, identified.bucket, cost, mode, origin),
     }
@@ -309,7 +331,7 @@ mod tests {
     }
 
     fn charge(limit: &str, id: GivenId) -> NamedCharge {
-        NamedCharge { limit: limit.to_owned(), id, cost: None, numbers: None }
+        NamedCharge { limit: limit.to_owned(), id, cost: None, numbers: None, fields: Vec::new(), entry: None }
     }
 
     fn text(text: &str) -> GivenId {

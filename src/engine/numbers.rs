@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD, Unit};
+use super::queue::MOST_WAITING;
 use super::refill::{Kind, Refill, Windows};
 use super::sliding;
 
@@ -131,6 +132,21 @@ pub enum NumbersError {
     /// A lease that is too short is lost with every pause of the store; one that is too long keeps the slots of the dead.
     #[error("a lease is 1s to 24h long, in whole microseconds")]
     Lease,
+    /// A queue of nothing refuses everything.
+    #[error("the capacity of a queue must be at least 1")]
+    Capacity,
+    /// A queue is a buffer of work, not a store of it.
+    #[error("the capacity of a queue is at most {MOST_WAITING}")]
+    TooManyWaiting,
+    /// An entry that is stale at once.
+    #[error("`max_age` must be longer than 0")]
+    MaxAge,
+    /// The stores' clocks tick in microseconds, 2^53 of which are 285 years.
+    #[error("`max_age` is a whole number of microseconds below 2^53")]
+    MaxAgeTick,
+    /// A caller gives numbers to a queue or to a script.
+    #[error("a queue and a script have no numbers of a call")]
+    NotPerCall,
 }
 
 impl Numbers {
@@ -234,6 +250,32 @@ impl Numbers {
             }
             _ => Err(NumbersError::Lease),
         }
+    }
+
+    /// Numbers of a queue in which `capacity` entries may wait, each for `max_age` nanoseconds at most if that is given.
+    pub fn queue(capacity: u64, max_age: Option<u64>) -> Result<Self, NumbersError> {
+        let stale = match (capacity, max_age) {
+            (0, _) => return Err(NumbersError::Capacity),
+            (capacity, _) if capacity > MOST_WAITING => return Err(NumbersError::TooManyWaiting),
+            (_, None) => 0,
+            (_, Some(0)) => return Err(NumbersError::MaxAge),
+            (_, Some(max_age)) if !max_age.is_multiple_of(1_000) || max_age / 1_000 >= EXACT => {
+                return Err(NumbersError::MaxAgeTick);
+            }
+            (_, Some(max_age)) => max_age / 1_000,
+        };
+        Ok(Self { burst: capacity, count: 0, period: 0, token: 1, refill: Refill::of(Kind::Queue(stale)) })
+    }
+
+    /// Numbers of a script that runs with the arguments of this number among those of its limit. How much it allows is
+    /// for the script to know, so its burst is whatever can be counted.
+    pub const fn script(arguments: u64) -> Self {
+        Self { burst: EXACT - 1, count: arguments, period: 0, token: 1, refill: Refill::of(Kind::Script) }
+    }
+
+    /// Whether a script says what these numbers are.
+    pub const fn is_script(&self) -> bool {
+        matches!(self.refill.kind(), Kind::Script)
     }
 
     /// Numbers of a bucket that never refills: only a refund or a reset gives tokens back.
@@ -341,7 +383,15 @@ impl Numbers {
             Kind::Level => None,
             Kind::Log(_) | Kind::SlidingWindow(_) => Some(" in any "),
             Kind::Slots(_) => Some(" at once"),
-            Kind::Queue(_) => Some(" waiting"),
+            Kind::Queue(stale) => {
+                text.push_str(digits.format(self.burst));
+                text.push_str(" waiting");
+                if stale > 0 {
+                    text.push_str(", each for at most ");
+                    describe_span(stale * 1_000, text);
+                }
+                return;
+            }
             Kind::Script => return text.push_str("what its script says"),
         };
         if let Some(words) = amount {
@@ -384,10 +434,15 @@ impl Numbers {
 
     /// Adds the period in the largest unit that holds it exactly: 3h rather than 10800s, 90s rather than 1.5m.
     fn describe_period(&self, text: &mut String) {
-        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
-        text.push_str(itoa::Buffer::new().format(self.period / unit));
-        text.push_str(name);
+        describe_span(self.period, text);
     }
+}
+
+/// Adds a span of nanoseconds.
+fn describe_span(span: u64, text: &mut String) {
+    let (unit, name) = UNITS.into_iter().find(|(unit, _)| span.is_multiple_of(*unit)).unwrap_or((1, "ns"));
+    text.push_str(itoa::Buffer::new().format(span / unit));
+    text.push_str(name);
 }
 
 impl fmt::Display for Numbers {

@@ -8,6 +8,7 @@ use super::charge::Decision;
 use super::fields::{self, Fields};
 use super::numbers::Micros;
 use super::rules::Rules;
+use super::terms::Detail;
 use super::verdict::{Answer, Standing, Verdict};
 
 const RATELIMIT: &str = "ratelimit";
@@ -96,14 +97,23 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
         headers.append_with(RATELIMIT_POLICY, |list| policies(rules, verdict, &taken, list));
         headers.append_with(RATELIMIT, |list| states(rules, verdict, &taken, list));
     }
-    if binding.numbers.is_none() {
-        return;
-    }
-    if generations.ietf_03 {
+    // What a script allows only the script knows, and tells in fields of its own.
+    let is_counted = binding.numbers.is_some_and(|numbers| !numbers.is_script());
+    if is_counted && generations.ietf_03 {
         set_stricter(&IETF_03, &binding.decision, headers);
     }
-    if generations.x_ratelimit {
+    if is_counted && generations.x_ratelimit {
         set_stricter(&X_RATELIMIT, &binding.decision, headers);
+    }
+    for (limit, detail) in &verdict.details {
+        if let Detail::Script(said) = detail
+            && verdict.answers.iter().any(|answer| answer.limit == *limit && answer.enforced)
+            && let Some(script) = rules.limit(*limit).and_then(|limit| limit.script.as_deref())
+        {
+            for (name, value) in script.fields(said).flatten() {
+                headers.set(name, value);
+            }
+        }
     }
 }
 
@@ -125,7 +135,7 @@ fn taken(rules: &Rules, verdict: &Verdict, upstream: &Fields) -> Vec<u32> {
 fn policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
-        let Some(numbers) = answer.numbers else { continue };
+        let Some(numbers) = answer.numbers.filter(|numbers| !numbers.is_script()) else { continue };
         member(rules, answer, taken, start, list);
         parameter(list, b'q', numbers.burst());
         if let Some(seconds) = numbers.window_seconds() {
@@ -138,7 +148,8 @@ fn policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>)
 /// no others.
 fn states(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
-    for answer in verdict.answers.iter().filter(|answer| answer.enforced && answer.numbers.is_some()) {
+    let is_told = |answer: &&Answer| answer.numbers.is_some_and(|numbers| answer.enforced && !numbers.is_script());
+    for answer in verdict.answers.iter().filter(is_told) {
         if verdict.is_allowed() || answer.decision.is_denied() {
             member(rules, answer, taken, start, list);
             parameter(list, b'r', answer.decision.remaining);

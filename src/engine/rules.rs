@@ -28,6 +28,7 @@ pub struct Rules {
     /// Stands for the limits that requests carry with them; it has the index after the last of `limits`.
     carried: Limit,
     index: Index,
+    has_queues: bool,
     fingerprinter: Fingerprinter,
     effective_from: Micros,
     files: Vec<String>,
@@ -77,12 +78,15 @@ pub enum RefusedReason {
     Missing,
 }
 
-/// A request that no limit can judge, because what it says of its own cost is no number.
+/// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
+/// too much.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin} must be a whole number of tokens, got `{value}`")]
+#[error("{origin} must be {wanted}, got `{value}`")]
 pub struct BadCost {
     /// The field or parameter, as people read it.
     pub origin: String,
+    /// What it should be.
+    pub wanted: &'static str,
     /// What it says, cut to a readable length.
     pub value: String,
 }
@@ -127,7 +131,8 @@ impl Rules {
             }
         }
         let carried = Limit { by: Vec::new(), ..Limit::new(CARRIED) };
-        Self { limits, carried, index, fingerprinter, effective_from, files }
+        let has_queues = limits.iter().any(|limit| limit.queue.is_some());
+        Self { limits, carried, index, has_queues, fingerprinter, effective_from, files }
     }
 
     /// Says which of the limits cover a descriptor in each of these domains: those that match whole descriptors.
@@ -189,6 +194,11 @@ impl Rules {
         self.limits.iter().find(goes_by_it)
     }
 
+    /// Whether a request may be put into a queue.
+    pub const fn has_queues(&self) -> bool {
+        self.has_queues
+    }
+
     /// When the numbers took effect.
     pub const fn effective_from(&self) -> Micros {
         self.effective_from
@@ -238,8 +248,11 @@ impl Rules {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny }),
+            // What waits in a queue is done by its workers, so nothing can wait there and not be meant.
+            Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
             Allowance::Windows(windows) => {
                 let cost = cost(limit, request)?;
+                let first = plan.charges.len();
                 // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
                 add_windows(plan, windows, identified.bucket, cost, mode, |window| Planned {
@@ -247,6 +260,7 @@ impl Rules {
                     window,
                     enforced,
                 });
+                plan.equip(first, limit, request)?;
             }
         }
         Ok(())
@@ -368,6 +382,7 @@ fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
             Cost::Query(name) => format!("{origin} `{name}`"),
             Cost::Fixed(_) => origin.to_owned(),
         },
+        wanted: "a whole number of tokens",
         value: given.chars().take(40).collect(),
     })
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::numbers::Numbers;
+use super::queue::{EntryId, Work};
+use super::script::{Run, Said};
 
 /// What an algorithm needs to know of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +13,10 @@ pub enum Terms {
     Elevated(Arc<Elevated>),
     /// Whose slot it is, of requests in flight.
     Slot(Slot),
+    /// The entry that is added to a queue.
+    Queue(Work),
+    /// The script that decides.
+    Script(Run),
 }
 
 /// The name of a slot that a request in flight holds. A request that spends under the same name renews its slot, and one
@@ -34,6 +40,10 @@ pub struct Elevated {
 pub enum Detail {
     /// Of a limit with `elevated`.
     Elevated(Elevation),
+    /// The entry that was added to a queue.
+    Entry(EntryId),
+    /// What a script said beside its verdict.
+    Script(Said),
 }
 
 /// How a limit with `elevated` stands after a charge.

@@ -71,6 +71,7 @@ impl Gate {
         error: &StoreError,
     ) -> (Vec<Option<Decision>>, Vec<Unanswered>) {
         self.shared.metrics.store_error(error.kind());
+        self.complain(error);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();

@@ -9,12 +9,21 @@ use crate::store::Clock;
 /// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
-    /// Whether the rules refuse nothing.
-    shadow: bool,
-    /// Whether there is a door that sees requests end.
-    sees_ends: bool,
+    how: How,
     fingerprinter: Fingerprinter,
     clock: Clock,
+}
+
+/// What rules are for.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Whether they refuse nothing.
+    pub shadow: bool,
+    /// Whether their buckets live in Redis; some limits cannot be kept elsewhere.
+    pub has_redis: bool,
+    /// Whether there is a proxy door: without one, rules that count requests in flight are as good as broken, since
+    /// nobody sees a request end.
+    pub sees_ends: bool,
 }
 
 /// What a look at the files came to.
@@ -30,22 +39,14 @@ pub enum Reloaded {
 
 impl Reloader {
     /// Reads the files for the first time; the rules of them are the error if they are broken.
-    /// With `shadow` none of the rules refuses anything. `sees_ends` says whether there is a proxy door: without one, rules
-    /// that count requests in flight are as good as broken, since nobody sees a request end.
-    pub fn start(
-        files: Files,
-        shadow: bool,
-        sees_ends: bool,
-        fingerprinter: Fingerprinter,
-        clock: Clock,
-    ) -> (Self, Loaded) {
+    pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
         let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(Look::Always) {
-            Change::New(sources) => compile(&sources, shadow, sees_ends, fingerprinter, &clock),
-            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
-            Change::Same => Loaded { rules: None, report: Report::default() },
+            Change::New(sources) => compile(&sources, how, fingerprinter, &clock),
+            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
+            Change::Same => Loaded::broken(Report::default()),
         };
-        (Self { watcher, shadow, sees_ends, fingerprinter, clock }, loaded)
+        (Self { watcher, how, fingerprinter, clock }, loaded)
     }
 
     /// Looks at the files and puts what is new in force. `look` says whether to read them even if they seem untouched.
@@ -54,8 +55,8 @@ impl Reloader {
     pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
-            Change::New(sources) => compile(&sources, self.shadow, self.sees_ends, self.fingerprinter, &self.clock),
-            Change::Unreadable(problem) => Loaded { rules: None, report: Report::of(problem) },
+            Change::New(sources) => compile(&sources, self.how, self.fingerprinter, &self.clock),
+            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().reload(false);
@@ -73,9 +74,10 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, shadow: bool, sees_ends: bool, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
-    let Loaded { mut rules, mut report } = load(sources, fingerprinter, clock.now());
-    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !sees_ends && limit.counts_in_flight());
+fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
+    let loaded = load(sources, fingerprinter, clock.now());
+    let Loaded { mut rules, mut report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
+    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !how.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
         report.problems.insert(
             0,
@@ -94,7 +96,7 @@ fn compile(sources: &Sources, shadow: bool, sees_ends: bool, fingerprinter: Fing
         report.errors += 1;
         rules = None;
     }
-    Loaded { rules: if shadow { rules.map(Rules::in_shadow) } else { rules }, report }
+    Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
 /// The wall clock in seconds.
@@ -121,7 +123,8 @@ mod tests {
         std::fs::write(&path, texts[0]).unwrap();
         let files = Files { limits: Some(path.clone()), ..Files::default() };
         let fingerprinter = Fingerprinter::new((1, 2));
-        let (mut reloader, loaded) = Reloader::start(files, false, sees_ends, fingerprinter, Clock::own());
+        let (mut reloader, loaded) =
+            Reloader::start(files, How { shadow: false, has_redis: false, sees_ends }, fingerprinter, Clock::own());
         let is_loaded = loaded.rules.is_some();
         let rules =
             loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::own().now(), Vec::new()));

@@ -5,11 +5,14 @@ use serde_json::{Value, json};
 
 use super::call::Mistake;
 use super::{Answer, Asked, OPENAPI};
+use crate::engine::accept;
 use crate::engine::charge::Outcome;
 use crate::engine::fields::Fields;
 use crate::engine::numbers::Micros;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::rules::Rules;
+use crate::engine::script::{Said, SaidValue};
+use crate::engine::terms::Detail;
 use crate::engine::verdict::{self, Standing, Verdict};
 use crate::gate::Judged;
 use crate::metrics::CheckResult;
@@ -26,8 +29,12 @@ pub(super) fn to_gateway(judged: &Judged, generations: Generations) -> Answer {
         // Never as gRPC is refused: that status is 200.
         return (reply::refusal(rules, verdict, generations, false), result(verdict));
     }
+    if let Some(accepted) = accept::accepted(rules, verdict, generations) {
+        return (accepted, CheckResult::Allowed);
+    }
     let mut fields = Fields::with_capacity(4, 256);
     reply::add_fields(rules, verdict, generations, &mut fields);
+    accept::add_entries(rules, verdict, &mut fields);
     (Reply { status: StatusCode::OK, fields, body: String::new() }, CheckResult::Allowed)
 }
 
@@ -52,6 +59,10 @@ pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
 /// The answer to an application: what every limit says, with the status and the fields that a client would get.
 pub(super) fn to_application(judged: &Judged, generations: Generations) -> Answer {
     let (mut reply, result) = to_gateway(judged, generations);
+    if reply.status == StatusCode::ACCEPTED {
+        // The application knows what a queue is, and has the id in the body.
+        reply.status = StatusCode::OK;
+    }
     reply.fields.set(CONTENT_TYPE, "application/json");
     if !reply.fields.contains("cache-control") {
         reply.fields.append("cache-control", "no-store");
@@ -79,7 +90,7 @@ fn told(rules: &Rules, verdict: &Verdict) -> Value {
             Standing::Allowed => Some(0),
             _ => reply::retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
         },
-        "limits": verdict.answers.iter().map(|answer| limit(name(answer.limit), answer)).collect::<Vec<_>>(),
+        "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
         "unanswered": unanswered
             .map(|limit| json!({ "name": name(limit.limit), "refused": limit.refuses }))
             .collect::<Vec<_>>(),
@@ -92,10 +103,12 @@ fn exact_wait(verdict: &Verdict) -> Option<u64> {
     binding.decision.retry_after.map(milliseconds)
 }
 
-fn limit(name: &str, answer: &verdict::Answer) -> Value {
+fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
     let decision = &answer.decision;
-    json!({
-        "name": name,
+    // What a script allows is nobody's knowledge but its own.
+    let known = |number: u64| Some(number).filter(|_| !answer.numbers.is_some_and(|numbers| numbers.is_script()));
+    let mut told = json!({
+        "name": rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()),
         "window": answer.window,
         "outcome": match decision.outcome {
             Outcome::Allowed => "allowed",
@@ -104,11 +117,27 @@ fn limit(name: &str, answer: &verdict::Answer) -> Value {
         },
         "enforced": answer.enforced,
         "cost": answer.cost,
-        "limit": decision.limit,
-        "remaining": decision.remaining,
+        "limit": known(decision.limit),
+        "remaining": known(decision.remaining),
         "retry_after_ms": decision.retry_after.map(milliseconds),
         "reset_after_ms": decision.reset_after.map(milliseconds),
-    })
+    });
+    let detail = verdict.details.iter().find(|(limit, _)| *limit == answer.limit).map(|(_, detail)| detail);
+    match (detail, told.as_object_mut()) {
+        (Some(Detail::Entry(id)), Some(members)) => drop(members.insert("entry".into(), id.as_str().into())),
+        (Some(Detail::Script(said)), Some(members)) => drop(members.insert("script".into(), script(said))),
+        _ => {}
+    }
+    told
+}
+
+/// What a script has said: values, of which a pair has a name, and whatever else there is.
+fn script(said: &Said) -> Value {
+    let value = |value: &SaidValue| match &value.name {
+        Some(name) => json!([name, value.text]),
+        None => json!(value.text),
+    };
+    json!({ "values": said.values.iter().map(value).collect::<Vec<_>>(), "extras": said.extras })
 }
 
 fn milliseconds(span: Micros) -> u64 {

@@ -8,6 +8,7 @@ use crate::engine::charge::Mode;
 use crate::engine::fields::{Fields, is_name, is_value};
 use crate::engine::named::{GivenId, Member, NamedCharge, NamedError};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
+use crate::engine::queue::EntryId;
 use crate::engine::quote::{quoted, shown};
 use crate::engine::{address, duration};
 
@@ -32,7 +33,7 @@ const OPS: [(&str, Mode); 5] = [
     ("reset", Mode::Reset),
 ];
 
-const CHARGE_KEYS: [&str; 6] = ["limit", "id", "cost", "burst", "count", "period"];
+const CHARGE_KEYS: [&str; 8] = ["limit", "id", "cost", "burst", "count", "period", "fields", "entry"];
 const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 
 /// A call.
@@ -85,6 +86,8 @@ impl Mistake {
             Member::Id(None) => "/id".to_owned(),
             Member::Id(Some(component)) => format!("/id/{component}"),
             Member::Numbers => "/count".to_owned(),
+            Member::Fields => "/fields".to_owned(),
+            Member::Entry => "/entry".to_owned(),
         };
         Self::new(place + &member, &error.reason)
     }
@@ -185,7 +188,43 @@ fn charge(place: &str, json: &Json, mistakes: &mut Mistakes) -> Option<NamedChar
     let id = id(place, json.get("id"), mistakes);
     let cost = mistakes.whole(place, json, "cost", 0);
     let numbers = numbers(place, json, mistakes);
-    Some(NamedCharge { limit: limit?, id: id?, cost, numbers })
+    let fields = work(place, json.get("fields"), mistakes);
+    let entry = entry(place, json.get("entry"), mistakes);
+    Some(NamedCharge { limit: limit?, id: id?, cost, numbers, fields: fields?, entry })
+}
+
+/// What an entry of a queue says.
+fn work(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<Vec<(String, String)>> {
+    let members = match json {
+        None => return Some(Vec::new()),
+        Some(Json::Map(members)) => members,
+        Some(other) => {
+            let detail = format!("the fields of an entry are an object, this is {}", other.describe());
+            mistakes.add(&format!("{place}/fields"), &detail);
+            return None;
+        }
+    };
+    let text = |(name, value): &(String, Json)| match value {
+        Json::Text(text) => Some((name.clone(), text.clone())),
+        other => {
+            let detail = format!("a field of an entry is text, this is {}", other.describe());
+            mistakes.add(&format!("{place}/fields/{}", escaped(name)), &detail);
+            None
+        }
+    };
+    let fields: Vec<_> = members.iter().map(text).collect();
+    fields.into_iter().collect()
+}
+
+/// The entry of a queue that is given back, if one is.
+fn entry(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<EntryId> {
+    let given = json?;
+    let id = if let Json::Text(text) = given { EntryId::parse(text) } else { None };
+    if id.is_none() {
+        let detail = format!("the id of an entry is text such as \"1795305600000-0\", this is {}", given.describe());
+        mistakes.add(&format!("{place}/entry"), &detail);
+    }
+    id
 }
 
 fn id(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<GivenId> {
@@ -379,7 +418,8 @@ mod tests {
     #[test]
     fn charges_are_read() {
         let text = |text: &str| GivenId::Text(text.to_owned());
-        let charge = |id, cost| NamedCharge { limit: "L".to_owned(), id, cost, numbers: None };
+        let charge =
+            |id, cost| NamedCharge { limit: "L".to_owned(), id, cost, numbers: None, fields: Vec::new(), entry: None };
         assert_eq!(named(r#"{"limit": "L"}"#), [charge(GivenId::Absent, None)]);
         assert_eq!(named(r#"{"limit": "L", "id": "a:b", "cost": 0}"#), [charge(text("a:b"), Some(0))]);
         let listed =

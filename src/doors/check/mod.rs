@@ -10,7 +10,9 @@
 //!
 //! Allowed is exactly 200 and nothing else is, because that is what every gateway takes for it: Envoy refuses at a 204, and
 //! nginx, Traefik, Caddy and HAProxy let pass at any 2xx. So whatever goes wrong here is a 4xx or 5xx, and a call of gRPC
-//! is refused with 429 as any other: the 200 that gRPC itself would be refused with lets it pass.
+//! is refused with 429 as any other: the 200 that gRPC itself would be refused with lets it pass. A request that a queue
+//! has taken for good (`then: accept`) is refused with 202 where a gateway refuses at that, at `/envoy`, and at `/nginx` as
+//! all else is. Elsewhere it would pass, so it is a mistake of the configuration, and no entry is added.
 //!
 //! What a gateway does with the rest: Envoy hands 4xx on to the client and takes 5xx for a failure of the check, which
 //! `failure_mode_allow` lets pass. nginx knows 2xx, 401 and 403, and makes a 500 of anything else; so what the client
@@ -39,7 +41,7 @@ use crate::engine::charge::Mode;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::{path, request, target};
-use crate::gate::{Gate, Judged};
+use crate::gate::{Gate, Judged, Objection, Purpose};
 use crate::metrics::{CheckResult, Convention};
 
 mod answer;
@@ -125,7 +127,12 @@ impl Check {
             _ => Original::forward(&request.fields, trusted, slashes),
         };
         let judged = match original {
-            Ok(original) => self.judge(&original, &mut request.fields, (Mode::Spend, None), context, passage).await,
+            Ok(original) => {
+                // Where any 2xx lets pass, one that says "accepted" would be a request that is done twice.
+                let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
+                let purpose = Purpose { mode: Mode::Spend, cost: None, can_accept };
+                self.judge(&original, &mut request.fields, purpose, context, passage).await
+            }
             Err(unusable) => Err(unusable),
         };
         let (reply, result) = match judged {
@@ -153,7 +160,7 @@ impl Check {
         &self,
         original: &Original,
         fields: &mut Fields,
-        (mode, cost): (Mode, Option<u64>),
+        purpose: Purpose,
         context: &Context,
         passage: &mut Passage,
     ) -> Result<Judged, Unusable> {
@@ -180,8 +187,11 @@ impl Check {
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let judged = self.gate.judge_as(&view, mode, cost, context.activity.now()).await;
-        let judged = judged.map_err(|cost| Unusable::Client(cost.to_string().into()))?;
+        let judged = self.gate.judge_as(&view, purpose, context.activity.now()).await;
+        let judged = judged.map_err(|objection| match objection {
+            Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
+            Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
+        })?;
         if let Some(entry) = &mut passage.entry {
             entry.judged(&judged);
         }
@@ -226,7 +236,7 @@ impl Check {
             Subject::Request { mut request, cost } => {
                 let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
                 let original = Original::described(&request, self.front.limits.escaped_slashes).map_err(wrong)?;
-                let as_asked = (call.mode, cost);
+                let as_asked = Purpose { mode: call.mode, cost, can_accept: true };
                 self.judge(&original, &mut request.fields, as_asked, context, passage).await.map_err(wrong)
             }
         }

@@ -16,6 +16,7 @@ use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatu
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
 use crate::doors::http::{Passage, subject_of_pem};
+use crate::engine::accept::{self, QUEUE_ENTRY};
 use crate::engine::address;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::{self, Fields};
@@ -202,7 +203,11 @@ fn subject(source: Peer) -> Option<String> {
 /// What Envoy is to do.
 fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
     let response = match verdict.standing {
-        Standing::Allowed => allowed(rules, verdict, generations),
+        Standing::Allowed => match accept::accepted(rules, verdict, generations) {
+            // For Envoy it is a refusal like others: what is not OK has the status and the body that come with it.
+            Some(accepted) => denied(Code::Cancelled, accepted),
+            None => allowed(rules, verdict, generations),
+        },
         Standing::Denied => denied(Code::ResourceExhausted, refusal(rules, verdict, generations, is_grpc)),
         // Envoy's `failure_mode_allow` decides over an error, as it does if nobody answers at all. Envoy before 1.37 does
         // not know the answer and denies with 403.
@@ -239,9 +244,16 @@ fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckR
     let options = fields.iter().map(|(name, _)| reply::is_list(name)).zip(HeaderValue::list(&fields));
     let response_headers_to_add =
         options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
+    let mut entries = Fields::new();
+    accept::add_entries(rules, verdict, &mut entries);
+    // What the client has sent of that name is replaced or, where there is nothing to say, removed.
+    let may_be_forged = rules.has_queues() && entries.is_empty();
+    let headers_to_remove = if may_be_forged { vec![QUEUE_ENTRY.to_owned()] } else { Vec::new() };
+    let first = HeaderValue::list(&entries).map(replaced).take(1);
+    let headers = first.chain(HeaderValue::list(&entries).skip(1).map(appended)).collect();
     CheckResponse {
         status: Some(rpc_status(Code::Ok)),
-        http_response: Some(HttpResponse::Ok(OkHttpResponse { response_headers_to_add })),
+        http_response: Some(HttpResponse::Ok(OkHttpResponse { headers, headers_to_remove, response_headers_to_add })),
         dynamic_metadata: None,
     }
 }
@@ -287,8 +299,10 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
     if let Some(fingerprint) = binding.fingerprint {
         members.push(("id", Kind::Text(format!("{:016x}", fingerprint >> 64))));
     }
-    #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]
-    members.push(("remaining", Kind::Number(binding.decision.remaining as f64)));
+    if !binding.numbers.is_some_and(|numbers| numbers.is_script()) {
+        #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]
+        members.push(("remaining", Kind::Number(binding.decision.remaining as f64)));
+    }
     Some(Struct::of(members))
 }
 
@@ -296,11 +310,14 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
 mod tests {
     use super::super::messages::authorization::{Address, AttributeRequest, HeaderMap, SocketAddress};
     use super::*;
+    use crate::engine::charge::{Decision, Decisions, Outcome};
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
     use crate::engine::limit::{Limit, StoreErrorPolicy};
     use crate::engine::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::queue::{EntryId, Queue, Storage, Then};
+    use crate::engine::terms::Detail;
     use crate::engine::verdict::Unanswered;
     use crate::store::Batch;
     use crate::store::memory::MemoryStore;
@@ -494,6 +511,41 @@ mod tests {
         };
         assert!(told(&denied.headers).contains(&"grpc-status: 8".to_owned()));
         assert_eq!(denied.body, "L allows burst 1, 1 per 1m; retry after 60 s");
+    }
+
+    /// What Envoy is told of a request that a queue has taken, whose `then` is this one.
+    fn queued(then: Then) -> CheckResponse {
+        let allowance = Allowance::Windows([Numbers::queue(3, None).unwrap()].into());
+        let queue = Queue { storage: Storage::Stream, then, fields: Vec::new() };
+        let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let headers = Fields::new();
+        let plan = rules.charges(&request::sample(&headers)).unwrap();
+        let decision = Decision {
+            outcome: Outcome::Allowed,
+            limit: 3,
+            remaining: 2,
+            retry_after: Some(Micros(0)),
+            reset_after: None,
+        };
+        let mut decisions: Decisions = std::iter::once(decision).collect();
+        decisions.details.push((0, Detail::Entry(EntryId::parse("17-0").unwrap())));
+        answer(&rules, &Verdict::decided(&plan, &decisions), Generations::default(), false)
+    }
+
+    #[test]
+    fn a_request_in_a_queue_is_answered_with_202_or_tells_the_upstream_its_entry() {
+        let accepted = queued(Then::Accept);
+        assert_ne!(accepted.status.unwrap().code, 0);
+        let Some(HttpResponse::Denied(denied)) = accepted.http_response else { panic!("it passes") };
+        assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 202 }), &b"{\"id\":\"17-0\"}\n"[..]));
+        let Some(HttpResponse::Ok(ok)) = queued(Then::Forward).http_response else { panic!("it is refused") };
+        assert_eq!((told(&ok.headers), ok.headers_to_remove), (vec!["x-queue-entry: 17-0".to_owned()], Vec::new()));
+        let (rules, verdicts) = verdicts(1);
+        let Some(HttpResponse::Ok(ok)) = answer(&rules, &verdicts[0], ALL, false).http_response else {
+            panic!("it is refused")
+        };
+        assert!(ok.headers.is_empty() && ok.headers_to_remove.is_empty(), "there are no queues");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use http::{Method, Version};
 
 use super::message::Request;
 use super::transport::TlsInfo;
+use crate::engine::accept::QUEUE_ENTRY;
 use crate::engine::fields::{Fields, text};
 
 /// The name under which we appear in `Via`.
@@ -38,9 +39,12 @@ fn is_claim(name: &[u8]) -> bool {
         || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
-/// Whether a field says where a client stands. That is said in a response, before its body, and by no client.
+/// Whether a field says where a client stands, or which entry of a queue its request is. That is said by us, and by no
+/// client; the former in a response, before its body.
 fn is_of_limits(name: &[u8]) -> bool {
-    begins_with(name, b"ratelimit") || begins_with(name, b"x-ratelimit-")
+    begins_with(name, b"ratelimit")
+        || begins_with(name, b"x-ratelimit-")
+        || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
 }
 
 fn begins_with(name: &[u8], start: &[u8]) -> bool {

@@ -17,6 +17,7 @@ use crate::doors::http::forwarding;
 use crate::doors::http::message::{Request, Response, ResponseBody};
 use crate::doors::http::upstream::{Upstreams, Way};
 use crate::doors::http::{self as connections, Front, FrontOptions, Passage, Service, Stream, UpstreamOptions};
+use crate::engine::accept;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::target::split;
@@ -108,16 +109,20 @@ impl Proxy {
             entry.judged(&judged);
         }
         context.judged().await;
+        let rules = judged.snapshot.rules();
+        if let Some(accepted) = accept::accepted(rules, &judged.verdict, self.generations) {
+            return Ok(Ruled::Answered(accepted.into()));
+        }
         if judged.verdict.is_allowed() {
             return Ok(Ruled::Passed(way, judged));
         }
         let is_grpc = request.fields.is_grpc();
-        Ok(Ruled::Refused(self.refusals.response(judged, is_grpc)))
+        Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
     }
 
     /// Gets the answer to a request that may pass.
     async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &Judged) -> Response {
-        let mut response = match self.forward(context, request, way).await {
+        let mut response = match self.forward(context, request, way, judged).await {
             Ok(response) => {
                 self.front.counters.answered(response.status, false);
                 response
@@ -128,7 +133,13 @@ impl Proxy {
         response
     }
 
-    async fn forward(&self, context: &Context, mut request: Request, way: Option<&Way>) -> Result<Response, Failure> {
+    async fn forward(
+        &self,
+        context: &Context,
+        mut request: Request,
+        way: Option<&Way>,
+        judged: &Judged,
+    ) -> Result<Response, Failure> {
         let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
@@ -136,6 +147,7 @@ impl Proxy {
         let upgrade = forwarding::upgrade(&request).map(str::to_owned);
         forwarding::strip(&mut request.fields);
         context.peer.forward(request.version, &mut request.fields);
+        accept::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.fields);
         if let Some(protocol) = upgrade {
             request.fields.append("connection", "upgrade");
             request.fields.append("upgrade", protocol);
@@ -167,7 +179,7 @@ impl Service for Proxy {
 
     async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
         match self.decide(context, &mut request, passage).await {
-            Ok(Ruled::Refused(response)) => {
+            Ok(Ruled::Answered(response)) => {
                 passage.unread = request.body;
                 self.front.own(response)
             }
@@ -182,7 +194,8 @@ impl Service for Proxy {
 
 /// What became of a request at the gate.
 enum Ruled<'a> {
-    Refused(Response),
+    /// It is refused, or a queue has taken it.
+    Answered(Response),
     Passed(Option<&'a Way>, Judged),
 }
 

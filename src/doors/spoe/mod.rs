@@ -26,9 +26,9 @@
 //! | variable | what it is |
 //! |---|---|
 //! | `deny` | whether the request is to be refused; it is not there if Weir did not answer |
-//! | `status` | of a refusal: 429, 503 if the store is away and the limit fails closed, 400 if the request is none |
+//! | `status` | of a refusal: 429, 503 if the store is away and the limit fails closed, 400 if the request is none; 202 if a queue has taken it |
 //! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the fields of the response, each by its name with `_` for `-` |
-//! | `body` | of a refusal: the problem as JSON |
+//! | `body` | of a refusal: the problem as JSON; of a 202 the entry's id |
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -45,6 +45,7 @@ use self::frame::{Ack, Notify};
 use self::status::Status;
 use crate::doors::http::log::Throttle;
 use crate::doors::http::{FrontOptions, Stream};
+use crate::engine::accept;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
 use crate::engine::path::EscapedSlashes;
@@ -178,9 +179,12 @@ impl Spoe {
             Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
         };
         let rules = judged.snapshot.rules();
-        if judged.verdict.is_allowed() {
+        if let Some(accepted) = accept::accepted(rules, &judged.verdict, self.generations) {
+            refuse(&accepted, ack);
+        } else if judged.verdict.is_allowed() {
             let mut fields = Fields::new();
             reply::add_fields(rules, &judged.verdict, self.generations, &mut fields);
+            accept::add_entries(rules, &judged.verdict, &mut fields);
             ack.set("deny", Data::Bool(false));
             set_fields(&fields, ack);
         } else {
@@ -218,7 +222,7 @@ impl Spoe {
     }
 }
 
-/// The variables of a refusal.
+/// The variables of a request that goes no further.
 fn refuse(reply: &Reply, ack: &mut Ack) {
     ack.set("deny", Data::Bool(true));
     ack.set("status", Data::Unsigned(reply.status.as_u16().into()));
@@ -231,8 +235,9 @@ fn refuse(reply: &Reply, ack: &mut Ack) {
 /// A variable for each field.
 fn set_fields(fields: &Fields, ack: &mut Ack) {
     for (name, value) in fields.iter() {
-        // Names of ours, in lower case; a variable's name has no `-`.
-        let name = String::from_utf8_lossy(name).replace('-', "_");
+        // Names of ours, in lower case, or of a script; a variable's name has letters, digits and `_`.
+        let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '_' };
+        let name: String = name.iter().map(plain).collect();
         ack.set(&name, Data::Text(value));
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Shared;
 use super::script::Requests;
+use super::user_scripts;
 use crate::engine::charge::Decisions;
 use crate::engine::numbers::Micros;
 use crate::store::{Batch, StoreError};
@@ -71,6 +72,11 @@ impl Coming {
 }
 
 impl Calls {
+    /// Runs what is no call of a request, and ends with the store as calls do.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
     /// Adds a request to the call that is collected, and gives where its answer will come.
     pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> Coming {
         let (sender, receiver) = oneshot::channel();
@@ -81,7 +87,8 @@ impl Calls {
         }
         let deadline = Instant::now() + shared.timeout;
         let effective_from = batch.effective_from;
-        let mut call = Call { requests: Requests::default(), now, effective_from, deadline, askers: Vec::new() };
+        let requests = Requests::with(user_scripts::of(batch.charges));
+        let mut call = Call { requests, now, effective_from, deadline, askers: Vec::new() };
         call.push(batch, sender);
         waiting.push_back(call);
         // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
@@ -93,7 +100,8 @@ impl Calls {
 impl Call {
     /// Whether a request may be decided together with those that are in the call.
     fn takes(&self, batch: &Batch<'_>, now: Option<Micros>) -> bool {
-        self.requests.charges() + batch.charges.len() <= MAX_CHARGES
+        self.requests.runs_as(batch.charges)
+            && self.requests.charges() + batch.charges.len() <= MAX_CHARGES
             && self.requests.bytes() + Requests::bytes_of(batch.charges) <= MAX_BYTES
             && (self.now, self.effective_from) == (now, batch.effective_from)
     }

@@ -2,6 +2,8 @@
 
 use redis::Value;
 
+use crate::engine::queue::EntryId;
+use crate::engine::script::{Said, SaidValue};
 use crate::engine::terms::{Detail, Elevation};
 
 /// What a list says; an error tells what it is instead.
@@ -18,6 +20,34 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
                 activations_left: u64::try_from(*left).ok(),
             }))
         }
+        [Value::BulkString(name), Value::BulkString(id)] if name == b"entry" => {
+            let id = str::from_utf8(id).ok().and_then(EntryId::parse).ok_or_else(|| nonsense(&values))?;
+            Ok(Detail::Entry(id))
+        }
+        [Value::BulkString(name), Value::Array(said), Value::Array(extras)] if name == b"script" => {
+            let said = said.iter().map(said_value).collect::<Option<_>>().ok_or_else(|| nonsense(&values))?;
+            let extras = extras.iter().map(text).collect::<Option<_>>().ok_or_else(|| nonsense(&values))?;
+            Ok(Detail::Script(Said { values: said, extras }))
+        }
         values => Err(nonsense(values)),
+    }
+}
+
+/// What a script says for a field.
+fn said_value(value: &Value) -> Option<SaidValue> {
+    match value {
+        Value::Array(pair) => match pair.as_slice() {
+            [name, value] => Some(SaidValue { name: Some(text(name)?), text: text(value)? }),
+            _ => None,
+        },
+        value => Some(SaidValue { name: None, text: text(value)? }),
+    }
+}
+
+/// A text of a script; bytes that are none become U+FFFD.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
     }
 }

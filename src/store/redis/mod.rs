@@ -16,14 +16,15 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError, Value};
+use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Clock, StoreError};
 use crate::engine::charge::Decisions;
 use crate::engine::numbers::EXACT;
+use crate::engine::script::ScriptSource;
 use crate::engine::settle::has_duplicate;
 
 mod calls;
@@ -31,6 +32,7 @@ mod detail;
 mod options;
 mod owner;
 mod script;
+mod user_scripts;
 
 pub use calls::Coming;
 use calls::{Answer, Call, Calls};
@@ -47,6 +49,9 @@ const MAX_IN_FLIGHT: usize = 1_024;
 /// likelier, and each further request would wait the whole deadline for nothing. Calls are counted rather than requests,
 /// as those of one call are late together.
 const BREAKER_FAILURES: u32 = 5;
+
+/// How long a server may take to compile a script of the user. Nobody waits for it.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A Redis server. One instance a worker, on the worker's runtime; the buckets are shared by all that use the server.
 pub struct RedisStore {
@@ -131,6 +136,9 @@ impl RedisStore {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
+        if batch.charges.iter().any(script::lacks_terms) {
+            return Err(StoreError::Refused("a queue or a script is charged without saying for what".into()));
+        }
         let shared = &self.shared;
         let now = shared.clock.given();
         if now.is_some_and(|now| now.0 >= EXACT) {
@@ -140,6 +148,14 @@ impl RedisStore {
             return Err(StoreError::Down);
         }
         Ok(shared.calls.ask(shared, batch, now))
+    }
+
+    /// Has the server compile some scripts of the user, and logs those that it cannot. Nothing of them runs.
+    pub fn check_scripts(&self, scripts: Vec<Arc<ScriptSource>>) {
+        let shared = Arc::clone(&self.shared);
+        if !scripts.is_empty() {
+            self.shared.calls.spawn(async move { shared.check_scripts(&scripts).await });
+        }
     }
 
     /// How long a decision takes at most.
@@ -179,6 +195,24 @@ impl Live {
 }
 
 impl Shared {
+    async fn check_scripts(&self, scripts: &[Arc<ScriptSource>]) {
+        for script in scripts {
+            let Some(live) = self.live.load_full() else { return };
+            let mut command = Cmd::new();
+            command.arg("EVAL").arg(user_scripts::probe(script)).arg(0);
+            let answer = timeout(CHECK_TIMEOUT, live.connection.clone().send_packed_command(&command)).await;
+            // Without an answer nothing is known of the script, and the log hears of the connection anyway.
+            if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error)) {
+                let file = script.file();
+                tracing::error!(
+                    file,
+                    "Redis cannot compile this script, so its limits have no answer: {}",
+                    describe(&error)
+                );
+            }
+        }
+    }
+
     /// Makes a call: an answer for each of its requests, or the error that all of them get.
     async fn run(&self, call: &Call) -> Result<Vec<Answer>, StoreError> {
         let live = self.live.load_full().ok_or(StoreError::Down)?;
@@ -270,6 +304,7 @@ mod tests {
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
             "CLUSTERDOWN Hash slot not served",
             "ERR Error running script (call to f_7e1): @user_script:1: -READONLY You can't write against a replica.",
+            "ERR user script: -READONLY You can't write against a read only replica. script: 7e1, on @user_script:9.",
         ] {
             assert!(is_wrong_server(text), "{text}");
         }

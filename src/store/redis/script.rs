@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script, Value};
 
+use super::user_scripts::{self, Scripts};
 use super::{describe, detail};
 use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
@@ -16,15 +17,17 @@ use crate::engine::terms::{Slot, Terms};
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 7] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
     ("sliding_window.lua", include_str!("../../../lua/sliding_window.lua")),
     ("concurrency.lua", include_str!("../../../lua/concurrency.lua")),
+    ("queue.lua", include_str!("../../../lua/queue.lua")),
+    ("script.lua", include_str!("../../../lua/script.lua")),
 ];
 
-static SOURCE: LazyLock<String> = LazyLock::new(assembled);
+pub(super) static SOURCE: LazyLock<String> = LazyLock::new(assembled);
 
 /// The script with what it includes. Comments need not go to the server.
 fn assembled() -> String {
@@ -88,6 +91,8 @@ pub(super) struct Requests {
     bursts: Vec<u64>,
     /// The number of charges of each request.
     counts: Vec<usize>,
+    /// What the requests run of the user's.
+    scripts: Scripts,
 }
 
 /// Texts, one after the other.
@@ -117,6 +122,17 @@ impl Texts {
 }
 
 impl Requests {
+    /// No requests yet; all of them will run these scripts.
+    pub(super) fn with(scripts: Scripts) -> Self {
+        Self { scripts, ..Self::default() }
+    }
+
+    /// Whether a request with these charges runs the same scripts as the others.
+    pub(super) fn runs_as(&self, charges: &[Charge]) -> bool {
+        let has_script = charges.iter().any(|charge| charge.numbers.is_script());
+        if has_script { self.scripts == user_scripts::of(charges) } else { self.scripts.is_empty() }
+    }
+
     /// Adds a request with these charges, which asks at `now` by the clock of this machine.
     pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
         for (place, charge) in charges.iter().enumerate() {
@@ -151,14 +167,17 @@ impl Requests {
     /// By how much these charges make it longer at most.
     pub(super) fn bytes_of(charges: &[Charge]) -> usize {
         let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
-        keys + charges.iter().map(|charge| longest_words(&charge.numbers)).sum::<usize>()
+        keys + charges.iter().map(longest_words).sum::<usize>()
     }
 
     /// The command that decides them; `now` is `None` for the server's clock.
     pub(super) fn command(&self, form: Form, now: Option<Micros>, effective_from: Micros) -> Cmd {
-        let (name, script) = match form {
-            Form::Hash => ("EVALSHA", HASH.as_str()),
-            Form::Source => ("EVAL", SOURCE.as_str()),
+        let own = (!self.scripts.is_empty()).then(|| user_scripts::assembled(&SOURCE, &self.scripts));
+        let (name, script) = match (form, own.as_deref()) {
+            (Form::Hash, None) => ("EVALSHA", HASH.as_str()),
+            (Form::Hash, Some(own)) => ("EVALSHA", own.hash.as_str()),
+            (Form::Source, None) => ("EVAL", SOURCE.as_str()),
+            (Form::Source, Some(own)) => ("EVAL", own.source.as_str()),
         };
         let arguments = 5 + self.charges() + self.counts.len();
         let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
@@ -278,7 +297,35 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
             }
             words.push(' ');
         }
-        Kind::Queue(_) | Kind::Script => {}
+        Kind::Queue(_) | Kind::Script => {
+            push_number(words, numbers.burst(), ' ');
+            push_terms(words, charge);
+            words.push(' ');
+        }
+    }
+}
+
+/// What a queue or a script needs beside numbers. [`lacks_terms`] has seen that it is there.
+fn push_terms(words: &mut String, charge: &Charge) {
+    match (charge.terms.as_deref(), charge.numbers.refill().kind()) {
+        (Some(Terms::Queue(work)), Kind::Queue(max_age)) => {
+            words.push_str("queue:");
+            words.push_str(work.storage.word());
+            words.push(':');
+            push_number(words, max_age, ':');
+            words.push_str(match (&work.given_back, charge.mode) {
+                (Some(id), Mode::Refund) => id.as_str(),
+                (None, Mode::Refund) => "",
+                _ => work.entry.as_str(),
+            });
+        }
+        (Some(Terms::Script(run)), _) => {
+            words.push_str("script:");
+            words.push_str(run.source.name());
+            words.push(':');
+            words.push_str(&run.arguments);
+        }
+        _ => {}
     }
 }
 
@@ -308,8 +355,24 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Mi
     }
 }
 
+/// Whether a charge has not what its algorithm needs beside numbers: the words of a call could not say it, and would be
+/// no words of a call for the other requests either.
+pub(super) fn lacks_terms(charge: &Charge) -> bool {
+    match charge.numbers.refill().kind() {
+        Kind::Queue(_) => !matches!(charge.terms.as_deref(), Some(Terms::Queue(_))),
+        Kind::Script => !matches!(charge.terms.as_deref(), Some(Terms::Script(_))),
+        _ => false,
+    }
+}
+
 /// How long the words of a charge are at most.
-fn longest_words(numbers: &Numbers) -> usize {
+fn longest_words(charge: &Charge) -> usize {
+    let numbers = &charge.numbers;
+    let terms = match charge.terms.as_deref() {
+        Some(Terms::Queue(work)) => "queue:stream:".len() + work.entry.as_str().len(),
+        Some(Terms::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
+        _ => 0,
+    };
     let calendar = match numbers.refill().windows() {
         Some(Windows::Calendar(calendar)) => {
             // The windows to fill the bucket, twice, two more, and the number of the first.
@@ -319,7 +382,7 @@ fn longest_words(numbers: &Numbers) -> usize {
         _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
         _ => "sliding_window:".len() + 21 + "count_denied ".len(),
     };
-    LONGEST_WORDS + calendar
+    LONGEST_WORDS + calendar + terms
 }
 
 const fn word(mode: Mode) -> &'static str {

@@ -145,6 +145,12 @@ pub struct HttpStatus {
 /// What changes in a request that passes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct OkHttpResponse {
+    /// Fields for the upstream.
+    #[prost(message, repeated, tag = "2")]
+    pub headers: Vec<HeaderValueOption>,
+    /// Names of fields that the upstream does not get.
+    #[prost(string, repeated, tag = "5")]
+    pub headers_to_remove: Vec<String>,
     /// Fields for the response to the client.
     #[prost(message, repeated, tag = "6")]
     pub response_headers_to_add: Vec<HeaderValueOption>,

@@ -7,10 +7,12 @@ use http::{Method, Version};
 
 use super::super::message::Request;
 use super::Format;
+use crate::engine::accept;
 use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
 use crate::engine::rules::Rules;
-use crate::engine::verdict::{Standing, Verdict};
+use crate::engine::terms::Detail;
+use crate::engine::verdict::{Answer, Standing, Verdict};
 
 /// The status of a request whose client went away before there was an answer; nginx made this number known.
 const CLIENT_CLOSED: u16 = 499;
@@ -92,6 +94,10 @@ pub(in super::super) struct Record {
     pub(in super::super) limit: Option<Box<str>>,
     /// What is left of that limit.
     pub(in super::super) remaining: Option<u64>,
+    /// The entry of a queue that was added.
+    pub(in super::super) entry: Option<Box<str>>,
+    /// What scripts have said for the log.
+    pub(in super::super) said: Vec<Box<str>>,
 }
 
 impl Record {
@@ -116,6 +122,8 @@ impl Record {
             ruling: None,
             limit: None,
             remaining: None,
+            entry: None,
+            said: Vec::new(),
         }
     }
 
@@ -141,7 +149,14 @@ impl Record {
             Some(binding) if Some(binding.limit) == limit => Some(binding),
             _ => verdict.answers.iter().find(|answer| Some(answer.limit) == limit),
         };
-        self.remaining = answer.map(|answer| answer.decision.remaining);
+        let is_script = |answer: &&Answer| answer.numbers.is_some_and(|numbers| numbers.is_script());
+        self.remaining = answer.filter(|answer| !is_script(answer)).map(|answer| answer.decision.remaining);
+        self.entry = accept::entries(rules, verdict).next().map(|(_, id)| id.as_str().into());
+        let extras = verdict.details.iter().filter_map(|(_, detail)| match detail {
+            Detail::Script(said) => Some(said.extras.iter()),
+            _ => None,
+        });
+        self.said = extras.flatten().map(|extra| extra.as_str().into()).collect();
     }
 }
 
@@ -238,6 +253,10 @@ impl Writer {
         if let Some(remaining) = record.remaining {
             integer(line, "remaining", remaining);
         }
+        text(line, "entry", record.entry.as_deref().map(str::as_bytes));
+        if !record.said.is_empty() {
+            texts(line, "said", &record.said);
+        }
         line.push(b'}');
     }
 }
@@ -323,6 +342,18 @@ fn text(line: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
     line.push(b'"');
 }
 
+/// `,"name":["value",...]`
+fn texts(line: &mut Vec<u8>, name: &str, values: &[Box<str>]) {
+    key(line, name);
+    line.push(b'[');
+    for (place, value) in values.iter().enumerate() {
+        line.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });
+        escaped(line, value.as_bytes());
+        line.push(b'"');
+    }
+    line.push(b']');
+}
+
 /// The inside of a JSON string. Bytes that are no UTF-8 become U+FFFD, and controls, the C1 ones that terminals obey
 /// included, are escaped.
 fn escaped(line: &mut Vec<u8>, value: &[u8]) {
@@ -390,6 +421,8 @@ pub(in crate::doors) mod tests {
             ruling: None,
             limit: None,
             remaining: None,
+            entry: None,
+            said: Vec::new(),
         }
     }
 

@@ -1,0 +1,66 @@
+//! What only Redis can keep: queues of work, and scripts of the user.
+
+mod queue;
+mod refused;
+mod script;
+mod values;
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::becomes;
+use crate::support::redis::RedisServer;
+use crate::support::weir::Weir;
+use crate::support::wire::{Message, Wire};
+
+/// A process with these rules and files beside them, once it is connected to its Redis.
+#[track_caller]
+fn serve(limits: &str, files: &[(&str, &str)], redis: &RedisServer, flags: &[&str]) -> Weir {
+    let url = redis.url();
+    let own = ["--check", "127.0.0.1:0", "--workers", "1", "--store", &url];
+    // Nothing may be decided by a policy here, however busy the machine is, unless a test is about that.
+    let timeout: &[_] = if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "5s"] };
+    let flags: Vec<&str> = own.into_iter().chain(timeout.iter().copied()).chain(flags.iter().copied()).collect();
+    let weir = Weir::launch(limits, |folder| {
+        for (name, text) in files {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(Weir::arguments(&flags));
+        command
+    });
+    becomes("the worker is connected", 1, || weir.metric("weir_store_connections"));
+    weir
+}
+
+/// Puts other rules in force.
+#[track_caller]
+fn reload(weir: &Weir, limits: &str) {
+    let before = weir.metric("weir_config_reloads_total{result=\"success\"}");
+    std::fs::write(weir.limits_file(), limits).unwrap();
+    weir.signal("HUP");
+    becomes("the rules are read", before + 1, || weir.metric("weir_config_reloads_total{result=\"success\"}"));
+}
+
+/// One call of an application.
+#[track_caller]
+fn call(weir: &Weir, call: &Value) -> (u16, Value) {
+    let (mut wire, body) = (Wire::connect(weir.door("check")), call.to_string());
+    wire.send(format!(
+        "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    let answer = wire.response();
+    (answer.status(), serde_json::from_slice(&answer.body).unwrap())
+}
+
+/// One question of a gateway at the check door.
+#[track_caller]
+fn asked(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> Message {
+    Wire::connect(weir.door("check")).get_with(path, fields)
+}
+
+fn cases(text: &str) -> impl Iterator<Item = Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap())
+}

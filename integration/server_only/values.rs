@@ -1,0 +1,139 @@
+//! `PlugLimit`'s two limiters, run by hand as `redis-cli --eval` does, with time that goes by when a case says so.
+
+use serde_json::Value;
+
+use super::cases;
+use crate::support::redis::RedisServer;
+
+/// Runs a limiter of `lua/` with these arguments: the verdict and the values, or an error.
+fn take(redis: &RedisServer, file: &str, arguments: &[String]) -> Result<(String, Vec<String>), String> {
+    let script = format!("{}/lua/{file}", env!("CARGO_MANIFEST_DIR"));
+    let mut words = vec!["--eval", &script, "k", ","];
+    words.extend(arguments.iter().map(String::as_str));
+    let said = redis.cli(&words);
+    if said.starts_with("ERR") {
+        return Err(said);
+    }
+    let mut lines = said.lines().map(str::to_owned);
+    Ok((lines.next().unwrap(), lines.collect()))
+}
+
+/// The server's clock, in microseconds.
+fn server_time(redis: &RedisServer) -> i64 {
+    let time = redis.cli(&["TIME"]);
+    let (seconds, micros) = time.split_once('\n').unwrap();
+    seconds.parse::<i64>().unwrap() * 1_000_000 + micros.trim().parse::<i64>().unwrap()
+}
+
+/// Makes it `now` for the bucket, in milliseconds of a case, however much time has gone by on this machine: its window
+/// began at `started`, and it was last written at `written`.
+fn set_time(redis: &RedisServer, now: i64, started: i64, written: i64, window: i64) {
+    if redis.cli(&["EXISTS", "k"]) == "0" {
+        return;
+    }
+    if now - started >= window {
+        redis.cli(&["DEL", "k"]);
+        return;
+    }
+    redis.cli(&["PEXPIRE", "k", &(window - (now - started)).to_string()]);
+    let at = server_time(redis) - 1_000 * (now - written);
+    redis.cli(&["HSET", "k", "at", &at.to_string()]);
+}
+
+fn check(redis: &RedisServer, case: &Value) {
+    let limit = &case["limit"];
+    let (file, numbers) = match case["algorithm"].as_str().unwrap() {
+        "fixed_window" => ("pluglimit_fixed_window.lua", ["limit", "window_s"].as_slice()),
+        _ => ("pluglimit_token_bucket.lua", ["limit", "window_s", "burst"].as_slice()),
+    };
+    let arguments: Vec<String> = numbers.iter().map(|name| limit[name].to_string()).collect();
+    redis.cli(&["FLUSHALL"]);
+    let window = limit["window_s"].as_i64().unwrap() * 1_000;
+    let (mut started, mut written) = (0, 0);
+    let has_seed = case["steps"][0]["op"] == "seed_state";
+    for step in case["steps"].as_array().unwrap() {
+        let (now, expect) = (step["at_ms"].as_i64().unwrap(), &step["expect"]);
+        if step["op"] == "take" && !has_seed {
+            set_time(redis, now, started, written, window);
+        }
+        let place = format!("{}: {step}", case["case"]);
+        match step["op"].as_str().unwrap() {
+            "seed_state" => {
+                // 0.9 tokens of 3 are left, in parts of which a token has a million a second of the window.
+                let token = 1_000_000 * limit["window_s"].as_i64().unwrap();
+                // Of an instant to come, so that nothing comes back until the next step.
+                let at = server_time(redis) + 10_000_000;
+                let (parts, at) = ((token * 21 / 10).to_string(), at.to_string());
+                redis.cli(&["HSET", "k", "used", "10", "parts", &parts, "at", &at]);
+                redis.cli(&["PEXPIRE", "k", "60000"]);
+                continue;
+            }
+            "repeat_take" => {
+                let mut allowed = 0;
+                for _ in 0..step["n"].as_u64().unwrap() {
+                    set_time(redis, now, started, written, window);
+                    if take(redis, file, &arguments).unwrap().0 == "allow" {
+                        (allowed, written) = (allowed + 1, now);
+                    }
+                }
+                assert_eq!(Some(allowed), expect["allowed_count"].as_u64(), "{place}");
+                continue;
+            }
+            _ => {}
+        }
+        let is_new = redis.cli(&["EXISTS", "k"]) == "0";
+        let answer = take(redis, file, &arguments);
+        if expect["error"].is_string() {
+            assert!(answer.unwrap_err().contains("usage: KEY , LIMIT WINDOW"), "{place}");
+            assert_eq!(redis.cli(&["EXISTS", "k"]), "0", "{place}");
+            continue;
+        }
+        let (verdict, values) = answer.unwrap();
+        if verdict == "allow" {
+            (started, written) = (if is_new { now } else { started }, now);
+        }
+        assert_eq!(verdict == "allow", expect["allowed"] == true, "{place}: {verdict} {values:?}");
+        if let Some(expected) = expect["header_values"].as_array() {
+            let expected: Vec<&str> = expected.iter().filter_map(Value::as_str).collect();
+            assert_eq!(values, expected, "{place}");
+        }
+        if let Some(seconds) = expect["http_retry_after_s"].as_i64() {
+            assert_eq!(values[3], seconds.to_string(), "{place}");
+        }
+    }
+}
+
+#[test]
+fn every_case_of_plug_limits_limiters_holds() {
+    let redis = RedisServer::plain();
+    let mut played = 0;
+    for case in cases(include_str!("../cases/pluglimit.jsonl")) {
+        // A switch that is off is `mode: off`, which has its tests elsewhere.
+        if case["algorithm"] != "custom_script" && case["limit"].get("enabled").is_none() {
+            check(&redis, &case);
+            played += 1;
+        }
+    }
+    assert_eq!(played, 10);
+}
+
+#[test]
+fn the_limiters_of_plug_limit_have_not_its_bugs() {
+    let redis = RedisServer::plain();
+    let window = |limit: &str, seconds: &str| {
+        take(&redis, "pluglimit_fixed_window.lua", &[limit.to_owned(), seconds.to_owned()])
+    };
+    let values = |answer: Result<(String, Vec<String>), String>| {
+        answer.map(|(verdict, values)| format!("{verdict} {}", values.join(" ")))
+    };
+    assert_eq!(values(window("0", "60")), Ok("deny 0 60 0".into()), "a limit of 0 refuses");
+    assert_eq!(redis.cli(&["EXISTS", "k"]), "0", "a refusal writes nothing");
+    assert!(window("5", "0.5").is_err() && window("x", "60").is_err() && window("5", "").is_err());
+    assert_eq!(values(window("2", "60")), Ok("allow 2 60 1".into()));
+    redis.cli(&["PEXPIRE", "k", "300"]);
+    assert_eq!(values(window("2", "60")), Ok("allow 2 1 0".into()), "the last half second is no 0");
+    redis.cli(&["PEXPIRE", "k", "60000"]);
+    assert_eq!(values(window("5", "60")), Ok("allow 5 60 2".into()), "another limit holds at once");
+    redis.cli(&["SET", "k", "hello"]);
+    assert!(window("5", "60").unwrap_err().contains("is no bucket of this script"));
+}
