@@ -165,7 +165,10 @@ fn window(
                         format!("a sliding {} has no burst beside its count", sliding(style).unwrap_or_default());
                     return Err(findings.error(burst_place, message, format!("remove `burst`, or write {count}")));
                 }
-                (Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. } | Style::Queue(_) | Style::Script(_), _) => {
+                (
+                    Style::Gcra | Style::SlidingLog | Style::SlidingWindow { .. } | Style::Queue(_) | Style::Script(_),
+                    _,
+                ) => {
                     let (place, help) =
                         (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
                     return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
