@@ -10,19 +10,22 @@ use prometheus::local::LocalHistogram;
 use tokio::time::timeout;
 
 use crate::engine::charge::{Decisions, Mode};
-use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::limit::{Limit, StoreErrorPolicy};
 use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
-use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, observe};
+use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
 use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+mod settling;
 
 pub use descriptors::JudgedDescriptors;
+use settling::Settler;
+pub use settling::{Settling, Unsettled};
 
 /// What all workers share: the rules in force, and the memory that stands in for a store that is away.
 pub struct Shared {
@@ -36,6 +39,8 @@ pub struct Shared {
 struct Snapshot {
     rules: Rules,
     limits: Vec<LimitMetrics>,
+    /// Of the limits that settle by responses.
+    settlements: Vec<Option<SettlementMetrics>>,
 }
 
 /// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
@@ -56,6 +61,11 @@ impl View {
     /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.snapshot.rules
+    }
+
+    /// What counts the settlements of a limit.
+    fn settlements(&self, limit: u32) -> Option<&SettlementMetrics> {
+        self.snapshot.settlements.get(limit as usize)?.as_ref()
     }
 }
 
@@ -82,13 +92,16 @@ impl Shared {
 
 fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
     let limits = rules.names().map(|name| metrics.limit(name)).collect();
-    Snapshot { rules, limits }
+    let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
+    let settlements = rules.limits().iter().map(settles).collect();
+    Snapshot { rules, limits, settlements }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
 pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
+    settler: Arc<Settler>,
     view: RefCell<CachedView>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
     seconds: LocalHistogram,
@@ -106,6 +119,8 @@ pub struct Judged {
     pub snapshot: Rc<View>,
     /// The verdict.
     pub verdict: Verdict,
+    /// What the response has to tell; see [`Gate::settling`].
+    pub unsettled: Option<Box<Unsettled>>,
 }
 
 /// How a plan is decided.
@@ -126,7 +141,8 @@ impl Gate {
         let seconds = shared.metrics.decision_seconds.local();
         let mut snapshot = Cache::new(shared.snapshot.clone());
         let view = View::new(snapshot.load(), &shared.metrics);
-        Self { shared, store, view: RefCell::new(CachedView { snapshot, view }), seconds }
+        let settler = Settler::new(shared.clone(), store.clone());
+        Self { shared, store, settler, view: RefCell::new(CachedView { snapshot, view }), seconds }
     }
 
     /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
@@ -205,27 +221,38 @@ impl Gate {
         Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None }).await)
     }
 
-    async fn decide(&self, snapshot: Rc<View>, plan: Plan, terms: &Terms) -> Judged {
+    async fn decide(&self, snapshot: Rc<View>, mut plan: Plan, terms: &Terms) -> Judged {
         // What asks or gives back is no decision about a request, and is not counted as one.
         let is_counted = matches!(terms.mode, Mode::Spend | Mode::SpendOnly);
         for limit in plan.unlimited.iter().filter(|_| is_counted) {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }
+        let mut is_local = false;
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
             Verdict::refused(&plan)
         } else {
             let effective_from = snapshot.rules().effective_from();
             let batch = Batch { charges: &plan.charges, effective_from, now: terms.now };
             match self.ask(&batch, terms.deadline).await {
-                Ok(decisions) => Verdict::decided(&plan, &decisions),
-                Err(error) => self.without_store(&snapshot, plan, terms.now, &error),
+                Ok(mut decisions) => {
+                    plan.correct(&mut decisions);
+                    Verdict::decided(&plan, &decisions)
+                }
+                Err(error) => {
+                    is_local = true;
+                    self.without_store(&snapshot, &mut plan, terms.now, &error)
+                }
             }
         };
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
+        let unsettled = (!plan.later.is_empty() && verdict.is_allowed()).then(|| {
+            let owed = plan.owed(snapshot.rules(), &verdict);
+            Box::new(Unsettled::new(owed, is_local, terms.now, terms.start))
+        });
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
-        Judged { snapshot, verdict }
+        Judged { snapshot, verdict, unsettled }
     }
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
@@ -247,7 +274,7 @@ impl Gate {
     }
 
     /// The verdict by each limit's `on_store_error`.
-    fn without_store(&self, snapshot: &View, mut plan: Plan, now: Micros, error: &StoreError) -> Verdict {
+    fn without_store(&self, snapshot: &View, plan: &mut Plan, now: Micros, error: &StoreError) -> Verdict {
         self.shared.metrics.store_error(error.kind());
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
@@ -265,8 +292,9 @@ impl Gate {
         plan.charges.retain(|_| keep.next().unwrap_or(false));
         plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
         let batch = Batch { charges: &plan.charges, effective_from: snapshot.rules().effective_from(), now };
-        let decisions = self.shared.local.decide(&batch).unwrap_or_default();
-        Verdict::decided(&plan, &decisions).unanswered(unanswered)
+        let mut decisions = self.shared.local.decide(&batch).unwrap_or_default();
+        plan.correct(&mut decisions);
+        Verdict::decided(plan, &decisions).unanswered(unanswered)
     }
 }
 
@@ -389,8 +417,8 @@ mod tests {
         let mut counts = [0; 3];
         for _ in 0..10 {
             let snapshot = gate.view();
-            let plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
-            counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down).standing as usize] += 1;
+            let mut plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
+            counts[gate.without_store(&snapshot, &mut plan, Micros(0), &StoreError::Down).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
         counts

@@ -8,6 +8,7 @@ use super::fields::{Fields, choice, text, truth, whole};
 use super::matching;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
+use super::response_cost;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::identity::{Component, Source};
@@ -25,6 +26,9 @@ pub(super) const KEYS: &[&str] = &[
     "unlimited",
     "deny",
     "cost",
+    "cost_from_response",
+    "reserve",
+    "spend_when",
     "mode",
     "enforce_for",
     "missing",
@@ -230,7 +234,6 @@ fn check_by_of_domain(
 fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(cost)) = fields.read("cost", findings, cost) {
         limit.cost = cost;
-        warn_of_cost(fields, limit, findings);
     }
     if let Ok(Some(mode)) = fields.read("mode", findings, |node, findings| choice(node, &MODES, findings)) {
         limit.mode = mode;
@@ -254,6 +257,8 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(short)) = fields.read("short", findings, short) {
         limit.short = short;
     }
+    response_cost::read(fields, limit, findings);
+    warn_of_cost(fields, limit, findings);
 }
 
 fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
@@ -272,7 +277,9 @@ fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
 }
 
 fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
-    let Some((_, node)) = fields.get("cost") else { return };
+    // `reserve` may stand in `cost_from_response` as well.
+    let given = ["reserve", "cost_from_response", "cost"].iter().find_map(|name| fields.get(name));
+    let Some((_, node)) = given else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "leave `cost` out to count each request as 1";
         findings.warning(node.place, "with a cost of 0 the limit never counts anything", help);

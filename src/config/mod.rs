@@ -19,6 +19,7 @@ mod problem;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 mod reload;
+mod response_cost;
 mod schema;
 mod settings;
 mod suggest;

@@ -20,7 +20,7 @@ mod tally;
 
 pub use labels::{
     CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult, DoorLimit, ENDPOINT_STATES,
-    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, UPSTREAM_ERRORS,
+    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
 };
 pub use tally::Tally;
 
@@ -54,12 +54,26 @@ impl LimitTallies {
     }
 }
 
+/// The handles of a limit's settlements.
+#[derive(Clone, Debug)]
+pub struct SettlementMetrics {
+    results: [IntCounter; SettlementResult::ALL.len()],
+}
+
+impl SettlementMetrics {
+    /// What counts this result.
+    pub const fn of(&self, result: SettlementResult) -> &IntCounter {
+        &self.results[result as usize]
+    }
+}
+
 /// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     tallies: Tallies,
     decisions: IntCounterVec,
+    settlements: IntCounterVec,
     /// How long a verdict took, the store's part included.
     pub decision_seconds: Histogram,
     /// How long Redis took; a decision in memory is not timed by itself.
@@ -138,6 +152,12 @@ impl Metrics {
                 &registry,
                 "weir_decisions_total",
                 "Decisions by limit and result",
+                &["limit", "result"],
+            )?,
+            settlements: counters(
+                &registry,
+                "weir_settlements_total",
+                "Settlements by what responses tell, by limit and result",
                 &["limit", "result"],
             )?,
             decision_seconds: histogram(
@@ -311,19 +331,16 @@ impl Metrics {
         }
     }
 
+    /// The handles of the settlements of a limit.
+    pub fn settlements(&self, name: &str) -> SettlementMetrics {
+        let of = |result: SettlementResult| self.settlements.with_label_values(&[name, result.label()]);
+        SettlementMetrics { results: SettlementResult::ALL.map(of) }
+    }
+
     /// Forgets limits that the rules no longer have.
     pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
-        for family in self.decisions.collect() {
-            for metric in family.get_metric() {
-                let value = |name| {
-                    metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
-                };
-                if let (Some(limit), Some(result)) = (value("limit"), value("result"))
-                    && !is_kept(limit)
-                {
-                    let _ = self.decisions.remove_label_values(&[limit, result]);
-                }
-            }
+        for vector in [&self.decisions, &self.settlements] {
+            forget(vector, &is_kept);
         }
     }
 
@@ -432,6 +449,22 @@ impl Metrics {
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+/// Forgets what a vector counts of limits that are not kept.
+fn forget(vector: &IntCounterVec, is_kept: impl Fn(&str) -> bool) {
+    for family in vector.collect() {
+        for metric in family.get_metric() {
+            let value = |name| {
+                metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
+            };
+            if let (Some(limit), Some(result)) = (value("limit"), value("result"))
+                && !is_kept(limit)
+            {
+                let _ = vector.remove_label_values(&[limit, result]);
+            }
+        }
     }
 }
 

@@ -44,7 +44,7 @@ impl Refusals {
 
     /// The answer to a request that is refused; `is_grpc` if it is a call of gRPC.
     pub(super) fn response(&self, judged: Judged, is_grpc: bool) -> Response {
-        let Judged { snapshot: view, mut verdict } = judged;
+        let Judged { snapshot: view, mut verdict, .. } = judged;
         reply::round(&mut verdict);
         let mut kept = self.kept.borrow_mut();
         let place = &mut kept[place(&verdict)];
