@@ -13,6 +13,7 @@ mod layers;
 mod proxy;
 mod redis;
 mod serve;
+mod settling;
 mod spoe;
 mod standard;
 mod support;
