@@ -101,13 +101,11 @@ fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderNa
     let fields = Fields::of(node, "`cost_from_response`", &COST_KEYS, findings)?;
     let header = fields.read("header", findings, by::header_name);
     let reserve = fields.read("reserve", findings, reserve);
-    match header? {
-        Some(header) => Ok((header, reserve?)),
-        None => {
-            let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer of that name counts as well";
-            Err(findings.error(node.place, "`cost_from_response` names no header", help))
-        }
+    if let Some(header) = header? {
+        return Ok((header, reserve?));
     }
+    let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer of that name counts as well";
+    Err(findings.error(node.place, "`cost_from_response` names no header", help))
 }
 
 /// What is taken before.

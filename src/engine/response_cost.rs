@@ -39,9 +39,10 @@ impl fmt::Display for Statuses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (first, last)) in self.0.iter().enumerate() {
             let comma = if place == 0 { "" } else { ", " };
-            match first == last {
-                true => write!(f, "{comma}{first}")?,
-                false => write!(f, "{comma}{}xx", first / 100)?,
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{}xx", first / 100)?;
             }
         }
         Ok(())
@@ -242,9 +243,15 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::super::charge::{Bucket, Decision};
+    use super::super::fields::Fields;
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::limit::{Cost, Limit, LimitMode};
     use super::super::meter::{Change, Meter, decide};
-    use super::super::numbers::Aligned;
+    use super::super::numbers::{Aligned, Allowance};
+    use super::super::request::sample;
     use super::*;
 
     const MINUTE: u64 = 60_000_000_000;
@@ -273,7 +280,7 @@ mod tests {
         let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false, Micros(0)).unwrap();
         let mut said = format!("{result:?}").to_lowercase();
         for change in changes {
-            said += &format!(" {:?} {}", change.mode, change.cost);
+            let _ = write!(said, " {:?} {}", change.mode, change.cost);
         }
         assert_eq!(said, expected, "{heard:?}");
     }
@@ -381,9 +388,63 @@ mod tests {
             apply(&owed.charges[0].charge);
             let text = cost.to_string();
             let (_, changes) = owed.settle(said(&text), false, Micros(0)).unwrap();
-            changes.iter().for_each(|change| assert!(!apply(change).is_denied()));
+            for change in &changes {
+                assert!(!apply(change).is_denied());
+            }
             let look = Charge { cost: 0, mode: Mode::Check, ..owed.charges[0].charge.clone() };
             assert_eq!(apply(&look).remaining, 100 - cost.min(100), "{reserve} for {cost}");
+        }
+    }
+
+    /// The plan of a request to a limit of 5 that costs 2 on some answers, and that refuses or not.
+    fn plan(mode: LimitMode) -> Plan {
+        let limit = Limit {
+            by: Vec::new(),
+            allowance: Allowance::Windows([Numbers::fixed(5).unwrap()].into()),
+            cost: Cost::Fixed(2),
+            response_cost: Some(Arc::new(on(&[(401, 401)]))),
+            mode,
+            ..Limit::new("L")
+        };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        rules.charges(&sample(&Fields::new())).unwrap()
+    }
+
+    #[test]
+    fn who_only_checks_takes_nothing_and_tells_what_is_there() {
+        // What a bucket with 3 left, and one with 1 left, say to a check of 2 or to a look.
+        for (mode, charge, outcomes) in [
+            (LimitMode::Enforce, (Mode::Check, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
+            (LimitMode::Shadow, (Mode::SpendOnly, 0), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
+        ] {
+            let plan = plan(mode);
+            assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
+            for (left, expected) in [3, 1].into_iter().zip(outcomes) {
+                let (token, refill) = Numbers::fixed(5).unwrap().written();
+                let meter = Meter { since: Micros(0), level: 5 - left, token, refill };
+                let (decision, change) = decide(Some(&meter), &plan.charges[0], Micros(0), Micros(0));
+                assert_eq!(change, Change::Keep);
+                let mut decisions: Decisions = [decision].into_iter().collect();
+                plan.correct(&mut decisions);
+                assert_eq!((decisions[0].outcome, decisions[0].remaining), expected, "{mode:?} with {left} left");
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_says_what_to_do_is_not_settled_behind_its_back() {
+        for (limit, mode, cost, expected) in [
+            (LimitMode::Enforce, Mode::Spend, None, (Mode::Check, 2, 1)),
+            (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Check, 4, 1)),
+            (LimitMode::Enforce, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::SpendOnly, 0, 1)),
+            (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
+        ] {
+            let mut plan = plan(limit);
+            plan.adjust(mode, cost);
+            let charge = &plan.charges[0];
+            assert_eq!((charge.mode, charge.cost, plan.later.len()), expected, "{limit:?} {mode:?} {cost:?}");
         }
     }
 }

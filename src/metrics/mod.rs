@@ -482,10 +482,13 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         for (limit, result) in [("A", DecisionResult::Denied), ("B", DecisionResult::Allowed)] {
             LimitTallies::default().count(&metrics, &metrics.limit(limit), result);
+            metrics.settlements(limit).of(SettlementResult::Charged).inc();
         }
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(text.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{text}");
         assert!(text.contains("weir_store_errors_total{kind=\"late\"} 0"), "{text}");
+        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"charged\"} 1"), "{text}");
+        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"failed\"} 0"), "{text}");
         metrics.forget_limits(|name| name == "B");
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(!text.contains("limit=\"A\"") && text.contains("limit=\"B\""), "{text}");

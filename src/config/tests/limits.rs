@@ -10,6 +10,7 @@ use crate::engine::matching::HostPattern;
 use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
 use crate::engine::request::{Request, sample};
+use crate::engine::response_cost::{ResponseCost, Statuses};
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -34,12 +35,13 @@ limits:
     algorithm: token_bucket
   Plain: {}
   Fixed: { by: global, burst: 3, cost: { query: n }, mode: off }
+  Told: { burst: 9, cost_from_response: { header: X-Used }, reserve: 4, spend_when: { status: [401, 5xx] } }
 overrides:
   Plain:192.0.2.1: { count: 5, period: 1s, until: 2026-12-31, comment: why }
 "#;
     let loaded = load_texts(limits, &["- Plain: { unlimited: true, ids: [{ id: \"::ffff:192.0.2.9\", comment: x }] }"]);
     let Some(rules) = loaded.rules else { panic!("{}", loaded.report) };
-    let [full, plain, fixed] = rules.limits() else { panic!("three limits") };
+    let [full, plain, fixed, told] = rules.limits() else { panic!("four limits") };
 
     assert_eq!((full.name.as_str(), full.short.as_str()), ("Full", "f"));
     assert_eq!(full.conditions.methods, ["POST", "PUT"]);
@@ -75,7 +77,7 @@ overrides:
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, Origin { file: 0, line: 23, comment: Some("why".into()) });
+    assert_eq!(first.origin, Origin { file: 0, line: 24, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
@@ -86,6 +88,12 @@ overrides:
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
     assert_eq!(fixed.allowance, Allowance::Windows([Numbers::fixed(3).unwrap()].into()));
     assert_eq!(fixed.cost, Cost::Query("n".into()));
+
+    assert_eq!(told.cost, Cost::Fixed(4));
+    let expected =
+        ResponseCost { field: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
+    assert_eq!(told.response_cost.as_deref(), Some(&expected));
+    assert_eq!(plain.response_cost, None);
 }
 
 /// A limit with these fields, beside valid numbers.

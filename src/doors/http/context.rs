@@ -75,7 +75,7 @@ impl Attempts {
     }
 
     /// Takes over what is known of another's, whose requests were these.
-    pub(in crate::doors) fn adopt(&self, other: Self) {
+    pub(in crate::doors) fn adopt(&self, other: &Self) {
         self.last.replace(other.last.take());
         self.count.set(other.count.get());
         self.was_sent.set(other.was_sent.get());

@@ -75,7 +75,7 @@ pub(super) async fn exchange(
         }
     })
     .await;
-    context.attempts.adopt(attempts);
+    context.attempts.adopt(&attempts);
     settle(settling, sent, context.attempts.was_sent())
 }
 
