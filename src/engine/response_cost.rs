@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::charge::{Charge, Decisions, Mode, Outcome};
 use super::numbers::{EXACT, Micros, Numbers};
-use super::refill::Kind;
+use super::refill::{Kind, Windows};
 use super::rules::{Plan, Rules};
 use super::verdict::Verdict;
 
@@ -211,6 +211,12 @@ impl Plan {
                 }
                 // A check of this cost has subtracted it, one of 0 has not, and that is one that may not deny.
                 decision.remaining += charge.cost;
+                // A full bucket has nothing to wait for, unless its windows end all the same.
+                let windows = charge.numbers.refill().windows();
+                let is_timed = matches!(windows, Some(Windows::Clock(_) | Windows::Calendar(_)));
+                if decision.remaining == charge.numbers.burst() && !is_timed {
+                    decision.reset_after = Some(Micros(0));
+                }
                 if decision.remaining < later.reserve {
                     decision.outcome = Outcome::Unchanged;
                     let can_pass = later.reserve <= charge.numbers.burst();
@@ -419,6 +425,11 @@ mod tests {
         ] {
             let plan = plan(mode);
             assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
+            let (decision, _) = decide(None, &plan.charges[0], Micros(0), Micros(0));
+            let mut full: Decisions = [decision].into_iter().collect();
+            plan.correct(&mut full);
+            assert_eq!((full[0].outcome, full[0].remaining), (Outcome::Allowed, 5));
+            assert_eq!(full[0].reset_after, Some(Micros(0)), "nothing of it comes back");
             for (left, expected) in [3, 1].into_iter().zip(outcomes) {
                 let (token, refill) = Numbers::fixed(5).unwrap().written();
                 let meter = Meter { since: Micros(0), level: 5 - left, token, refill };
