@@ -247,10 +247,9 @@ impl Gate {
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
-        let unsettled = (!plan.later.is_empty() && verdict.is_allowed()).then(|| {
-            let owed = plan.owed(snapshot.rules(), &verdict);
-            Box::new(Unsettled::new(owed, is_local, terms.now, terms.start))
-        });
+        let settles = !plan.later.is_empty() && verdict.is_allowed();
+        let owed = settles.then(|| plan.owed(snapshot.rules(), &verdict)).filter(|owed| !owed.is_empty());
+        let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
         Judged { snapshot, verdict, unsettled }
     }

@@ -278,7 +278,7 @@ fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
 
 fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
     // `reserve` may stand in `cost_from_response` as well.
-    let given = ["reserve", "cost_from_response", "cost"].iter().find_map(|name| fields.get(name));
+    let given = ["reserve", "cost", "cost_from_response"].iter().find_map(|name| fields.get(name));
     let Some((_, node)) = given else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "leave `cost` out to count each request as 1";

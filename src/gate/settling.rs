@@ -35,7 +35,9 @@ pub(super) struct Settler {
     store: Store,
     /// Where calls to the store run: whoever settles does not wait, and may be dropped.
     runtime: Option<Handle>,
-    tasks: TaskTracker,
+    calls: TaskTracker,
+    /// Requests whose responses have not told all yet.
+    open: TaskTracker,
     said: Mutex<Option<Instant>>,
 }
 
@@ -83,14 +85,16 @@ impl Gate {
     pub fn settling(&self, judged: &mut Judged) -> Option<Settling> {
         let unsettled = judged.unsettled.take()?;
         let settler = self.settler.clone();
-        let token = settler.tasks.token();
+        let token = settler.open.token();
         Some(Settling { settler, view: judged.snapshot.clone(), unsettled, status: None, _token: token })
     }
 
     /// Waits until everything is settled: to be called when no more requests come.
     pub async fn settled(&self) {
-        self.settler.tasks.close();
-        self.settler.tasks.wait().await;
+        for tracker in [&self.settler.open, &self.settler.calls] {
+            tracker.close();
+            tracker.wait().await;
+        }
     }
 }
 
@@ -163,7 +167,8 @@ impl std::fmt::Debug for Settling {
 impl Settler {
     pub(super) fn new(shared: Arc<Shared>, store: Store) -> Arc<Self> {
         let runtime = Handle::try_current().ok();
-        Arc::new(Self { shared, store, runtime, tasks: TaskTracker::new(), said: Mutex::default() })
+        let (calls, open) = (TaskTracker::new(), TaskTracker::new());
+        Arc::new(Self { shared, store, runtime, calls, open, said: Mutex::default() })
     }
 
     /// Makes changes where their request was charged. Memory answers at once, and Redis is not waited for.
@@ -174,11 +179,11 @@ impl Settler {
         if let Store::Memory(store) = &self.store {
             return job.count(store.decide(&job.batch()).is_ok());
         }
-        let Some(runtime) = self.runtime.as_ref().filter(|_| self.tasks.len() < MAX_UNDER_WAY) else {
+        let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {
             return job.count(false);
         };
         let settler = Arc::clone(self);
-        self.tasks.spawn_on(
+        self.calls.spawn_on(
             async move {
                 let decided = settler.store.decide(&job.batch()).await;
                 if let Err(error) = &decided {
