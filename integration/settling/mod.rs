@@ -18,10 +18,11 @@ use crate::support::wire::Message;
 use crate::support::{becomes, eventually};
 
 /// Algorithms that settle; each allows a hundred.
-const ALGORITHMS: [&str; 3] = [
+const ALGORITHMS: [&str; 4] = [
     "count: 100, period: 1h",
     "algorithm: fixed_window, count: 100, period: 1h",
     "algorithm: sliding_log, count: 100, period: 1h",
+    "algorithm: sliding_window, count: 100, period: 1h",
 ];
 
 /// A door for questions beside the proxy, at a time that stands still, so that nothing comes back.
