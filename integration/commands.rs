@@ -115,6 +115,22 @@ fn explain_says_of_every_limit_whether_and_why() {
 }
 
 #[test]
+fn explain_says_what_the_response_decides() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits:\n  Tokens: { count: 100, period: 1m, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
+        Logins: { count: 5, period: 1m, spend_when: { status: [401, 5xx] } }\n";
+    std::fs::write(&limits, rules).unwrap();
+    let text = check(&["explain", "GET", "/", "--limits", limits.to_str().unwrap()], 0);
+    for part in [
+        "  cost      10\n  settled   by `x-tokens-used` of the response\n",
+        "  cost      1\n  spent     only if the upstream answers 401, 5xx\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
 fn explain_takes_the_subject_of_a_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let limits = directory.path().join("limits.yaml");

@@ -14,6 +14,7 @@ mod proxy;
 mod redis;
 mod serve;
 mod server_only;
+mod settling;
 mod spoe;
 mod standard;
 mod support;

@@ -15,24 +15,27 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::charge::{Decisions, Mode};
-use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::limit::{Limit, StoreErrorPolicy};
 use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
-use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, observe};
+use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
 use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
 mod purpose;
 mod scripts;
+mod settling;
 mod slots;
 mod throttle;
 
 pub use descriptors::JudgedDescriptors;
 pub use purpose::{Objection, Purpose};
+use settling::Settler;
+pub use settling::{Settling, Unsettled};
 pub use slots::InFlight;
 use slots::Slots;
 pub use throttle::Throttle;
@@ -53,6 +56,8 @@ struct Snapshot {
     scripts_checked: AtomicBool,
     /// Limits whose scripts give values that are no fields.
     warned_of_values: Mutex<HashSet<u32>>,
+    /// Of the limits that settle by responses.
+    settlements: Vec<Option<SettlementMetrics>>,
 }
 
 /// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
@@ -73,6 +78,11 @@ impl View {
     /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.snapshot.rules
+    }
+
+    /// What counts the settlements of a limit.
+    fn settlements(&self, limit: u32) -> Option<&SettlementMetrics> {
+        self.snapshot.settlements.get(limit as usize)?.as_ref()
     }
 }
 
@@ -99,13 +109,16 @@ impl Shared {
 
 fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
     let limits = rules.names().map(|name| metrics.limit(name)).collect();
-    Snapshot { rules, limits, scripts_checked: AtomicBool::new(false), warned_of_values: Mutex::default() }
+    let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
+    let settlements = rules.limits().iter().map(settles).collect();
+    Snapshot { rules, limits, settlements, scripts_checked: AtomicBool::new(false), warned_of_values: Mutex::default() }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
 pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
+    settler: Arc<Settler>,
     view: RefCell<CachedView>,
     slots: Rc<Slots>,
     /// Renews slots; it is there from the first request on that could have one.
@@ -130,6 +143,8 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The slots that it holds from here on, if it may pass and was asked about by [`Gate::judge_in_flight`].
     pub in_flight: Option<Box<InFlight>>,
+    /// What the response has to tell; see [`Gate::settling`].
+    pub unsettled: Option<Box<Unsettled>>,
 }
 
 /// How a plan is decided.
@@ -154,7 +169,9 @@ impl Gate {
         let view = View::new(snapshot.load(), &shared.metrics);
         let slots = Slots::new(shared.clone(), store.clone());
         let view = RefCell::new(CachedView { snapshot, view });
-        Self { shared, store, view, slots, keeper: OnceCell::new(), seconds, complaints: Throttle::default() }
+        let settler = Settler::new(shared.clone(), store.clone());
+        let (keeper, complaints) = (OnceCell::new(), Throttle::default());
+        Self { shared, store, settler, view, slots, keeper, seconds, complaints }
     }
 
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
@@ -259,6 +276,7 @@ impl Gate {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }
         let mut in_flight = None;
+        let mut is_local = false;
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
             Verdict::refused(&plan)
         } else {
@@ -271,20 +289,27 @@ impl Gate {
             }
             let batch = Batch { charges: &plan.charges, effective_from, now: terms.now };
             match self.ask(&batch, terms.deadline).await {
-                Ok(decisions) => {
+                Ok(mut decisions) => {
                     in_flight = in_flight.and_then(|slots| slots.decided(&plan.charges, &decisions));
+                    plan.correct(&mut decisions);
                     Verdict::decided(&plan, &decisions)
                 }
-                Err(error) => self.without_store(&snapshot, plan, terms.now, &error, in_flight.as_deref_mut()),
+                Err(error) => {
+                    is_local = true;
+                    self.without_store(&snapshot, &mut plan, terms.now, &error, in_flight.as_deref_mut())
+                }
             }
         };
         if is_counted {
             snapshot.count_verdict(&verdict);
         }
         snapshot.snapshot.warn_of_values(&verdict);
+        let settles = !plan.later.is_empty() && verdict.is_allowed();
+        let owed = settles.then(|| plan.owed(snapshot.rules(), &verdict)).filter(|owed| !owed.is_empty());
+        let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
         self.seconds.observe(terms.start.elapsed().as_secs_f64());
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
-        Judged { snapshot, verdict, in_flight }
+        Judged { snapshot, verdict, in_flight, unsettled }
     }
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
@@ -318,7 +343,7 @@ impl Gate {
     fn without_store(
         &self,
         snapshot: &View,
-        mut plan: Plan,
+        plan: &mut Plan,
         now: Micros,
         error: &StoreError,
         mut in_flight: Option<&mut InFlight>,
@@ -345,11 +370,12 @@ impl Gate {
         plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
         let effective_from = snapshot.rules().effective_from();
         let batch = Batch { charges: &plan.charges, effective_from, now };
-        let decisions = self.shared.local.decide(&batch).unwrap_or_default();
+        let mut decisions = self.shared.local.decide(&batch).unwrap_or_default();
         if let Some(slots) = in_flight {
             slots.decided_locally(&plan.charges, &decisions, effective_from);
         }
-        Verdict::decided(&plan, &decisions).unanswered(unanswered)
+        plan.correct(&mut decisions);
+        Verdict::decided(plan, &decisions).unanswered(unanswered)
     }
 }
 
@@ -472,8 +498,8 @@ mod tests {
         let mut counts = [0; 3];
         for _ in 0..10 {
             let snapshot = gate.view();
-            let plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
-            counts[gate.without_store(&snapshot, plan, Micros(0), &StoreError::Down, None).standing as usize] += 1;
+            let mut plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
+            counts[gate.without_store(&snapshot, &mut plan, Micros(0), &StoreError::Down, None).standing as usize] += 1;
         }
         assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
         counts

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::upstream_tls::{self, server_config};
 use crate::support::certificates::Authority;
+use crate::support::frames::Frames;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
@@ -209,4 +210,30 @@ fn a_server_of_http1_alone_is_a_502() {
     });
     let weir = Setup::new(WIDE).start(&format!("h2c://{}", upstream.address));
     assert_eq!(weir.connect().get("/").status(), 502);
+}
+
+#[test]
+fn what_a_call_of_grpc_has_cost_is_in_its_trailers() {
+    let upstream = Http2Upstream::start(|number, _, mut respond: SendResponse<Bytes>| async move {
+        let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut stream = respond.send_response(head, false).unwrap();
+        stream.send_data(Bytes::from_static(&[0; 5]), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        trailers.insert("x-tokens-used", if number == 0 { 25 } else { 3 }.into());
+        stream.send_trailers(trailers).unwrap();
+    });
+    let rules =
+        "limits: { Tokens: { by: global, burst: 100, cost_from_response: { header: x-tokens-used }, reserve: 10 } }";
+    let weir = Setup::new(rules).start(&format!("h2c://{}", upstream.address));
+    let result = |result: &str| format!("weir_settlements_total{{limit=\"Tokens\",result=\"{result}\"}}");
+    // By HTTP/1 the trailers follow a chunked body, and by HTTP/2 they are frames.
+    let response = weir.connect().get("/s/m");
+    assert!(response.trailers.contains(&("x-tokens-used".to_owned(), "25".to_owned())), "{response:?}");
+    becomes("the first call is settled", 1, || weir.metric(&result("charged")));
+    let mut client = Frames::connect(weir.proxy);
+    client.get(1, "/s/m");
+    assert!(client.stream(1).last().unwrap().ends_stream());
+    becomes("the second call is settled", 1, || weir.metric(&result("refunded")));
+    assert_eq!(weir.connect().get("/s/m").field("ratelimit"), Some("\"Tokens\";r=62"), "100 - 25 - 3, and a reserve");
 }

@@ -184,6 +184,13 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 if windows.iter().any(|numbers| *cost > numbers.burst()) {
                     let _ = writeln!(text, "  never     the cost is above the burst, no waiting helps");
                 }
+                let response_cost = limit.response_cost.as_deref();
+                if let Some(field) = response_cost.and_then(|cost| cost.field.as_ref()) {
+                    let _ = writeln!(text, "  settled   by `{field}` of the response");
+                }
+                if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
+                    let _ = writeln!(text, "  spent     only if the upstream answers {statuses}");
+                }
             }
             let _ = writeln!(text, "  given by  {}", given(rules, limit, *given_by, allowance));
             text

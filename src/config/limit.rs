@@ -8,6 +8,7 @@ use super::fields::{Fields, choice, text, truth, whole};
 use super::matching;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
+use super::response_cost;
 use super::script::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
@@ -27,6 +28,9 @@ pub(super) const KEYS: &[&str] = &[
     "unlimited",
     "deny",
     "cost",
+    "cost_from_response",
+    "reserve",
+    "spend_when",
     "mode",
     "enforce_for",
     "missing",
@@ -288,7 +292,6 @@ fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
 fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(cost)) = fields.read("cost", findings, cost) {
         limit.cost = cost;
-        warn_of_cost(fields, limit, findings);
     }
     if let Ok(Some(mode)) = fields.read("mode", findings, |node, findings| choice(node, &MODES, findings)) {
         limit.mode = mode;
@@ -312,6 +315,8 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(short)) = fields.read("short", findings, short) {
         limit.short = short;
     }
+    response_cost::read(fields, limit, findings);
+    warn_of_cost(fields, limit, findings);
 }
 
 fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
@@ -330,7 +335,9 @@ fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
 }
 
 fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
-    let Some((_, node)) = fields.get("cost") else { return };
+    // `reserve` may stand in `cost_from_response` as well.
+    let given = ["reserve", "cost", "cost_from_response"].iter().find_map(|name| fields.get(name));
+    let Some((_, node)) = given else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "leave `cost` out to count each request as 1";
         findings.warning(node.place, "with a cost of 0 the limit never counts anything", help);

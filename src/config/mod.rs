@@ -20,6 +20,7 @@ mod problem;
 pub mod properties;
 mod queue;
 mod reload;
+mod response_cost;
 mod schema;
 mod script;
 mod server_only;

@@ -12,7 +12,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{algorithm, by, limit, load, matching, numbers, overrides, queue};
+    use super::super::{algorithm, by, limit, load, matching, numbers, overrides, queue, response_cost};
     use super::*;
     use crate::engine::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -118,6 +118,12 @@ mod tests {
             "a queue whose callers bring numbers",
             "a script that does not exist",
             "a script that frames the answer",
+            "a reserve given twice",
+            "a cost of 0 before the response",
+            "what responses tell of a limit for descriptors",
+            "what responses tell of a limit of a domain",
+            "what responses tell of a limit by descriptors",
+            "a reserve for some answers only",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -149,6 +155,13 @@ mod tests {
             "limits: { A: { cost: -1 } }",
             "limits: { A: { algorithm: bucket } }",
             "limits: { A: { algorithm: queue, capacity: 1 } }",
+            "limits: { A: { cost_from_response: x-tokens-used } }",
+            "limits: { A: { cost_from_response: { reserve: 5 } } }",
+            "limits: { A: { cost_from_response: { header: x, reserve: 0 } } }",
+            "limits: { A: { reserve: 5 } }",
+            "limits: { A: { spend_when: { status: [] } } }",
+            "limits: { A: { spend_when: { status: 199 } } }",
+            "limits: { A: { spend_when: { status: [4x] } } }",
             "limits: { A: { aligned: clock, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, aligned: clocks, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: months } }",
@@ -193,6 +206,10 @@ mod tests {
         same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
+        let [from_response, when] =
+            ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));
+        same(&schema, &from_response, &response_cost::COST_KEYS);
+        same(&schema, &when, &response_cost::WHEN_KEYS);
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
         same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, ())| word));

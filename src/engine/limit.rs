@@ -1,5 +1,7 @@
 //! A limit, compiled: everything that `limits.yaml` says about one name, checked.
 
+use std::sync::Arc;
+
 use http::header::HeaderName;
 
 use super::descriptors::DescriptorRule;
@@ -9,6 +11,7 @@ use super::matching::Match;
 use super::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use super::overrides::Overrides;
 use super::queue::Queue;
+use super::response_cost::ResponseCost;
 use super::script::Script;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -27,6 +30,8 @@ pub struct Limit {
     pub allowance: Allowance,
     /// What a request costs.
     pub cost: Cost,
+    /// What of the response corrects that; `None` if nothing does. `cost` is what is taken or checked before.
+    pub response_cost: Option<Arc<ResponseCost>>,
     /// Whether it refuses.
     pub mode: LimitMode,
     /// Whether it refuses nothing whatever its mode, because no limit does (see [`super::rules::Rules::in_shadow`]).
@@ -151,6 +156,7 @@ impl Limit {
             by: vec![Component { source: Source::Ip { ipv6_prefix: 128 }, form: Form::Text }],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
+            response_cost: None,
             mode: LimitMode::Enforce,
             is_shadowed: false,
             enforce_for: WHOLE_SHARE,

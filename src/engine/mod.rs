@@ -36,6 +36,7 @@ pub mod quote;
 pub mod refill;
 pub mod reply;
 pub mod request;
+pub mod response_cost;
 pub mod rules;
 pub mod script;
 pub mod settle;

@@ -176,6 +176,7 @@ impl Plan {
             charge.cost = cost.unwrap_or(charge.cost);
             charge.bound_cost();
         }
+        self.adjust_later(mode, cost);
         if !mode.can_deny() {
             // Nothing is refused by giving back.
             self.refused.clear();

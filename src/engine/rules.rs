@@ -17,6 +17,7 @@ use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::refill::Kind;
 use super::request::Request;
+use super::response_cost::Later;
 
 /// The name of the limit that stands for those which requests carry with them. No file can name one so.
 const CARRIED: &str = "(request)";
@@ -45,6 +46,8 @@ pub struct Plan {
     pub refused: Vec<Refused>,
     /// Limits by which the request passes without asking the store.
     pub unlimited: Vec<u32>,
+    /// Limits whose cost the response tells.
+    pub later: Vec<Later>,
 }
 
 /// Where a charge comes from.
@@ -255,6 +258,10 @@ impl Rules {
                 let first = plan.charges.len();
                 // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
+                let (mode, cost) = limit.response_cost.as_ref().map_or((mode, cost), |response_cost| {
+                    plan.later.push(Later { limit: place, reserve: cost, only_checks: response_cost.only_checks() });
+                    response_cost.before(mode, cost)
+                });
                 add_windows(plan, windows, identified.bucket, cost, mode, |window| Planned {
                     limit: place,
                     window,

@@ -43,6 +43,49 @@ impl DecisionResult {
     }
 }
 
+/// What a response made of what its request was charged: the label `result` of `weir_settlements_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettlementResult {
+    /// More was taken, or something where nothing was before.
+    Charged,
+    /// Some or all of it was given back.
+    Refunded,
+    /// There was no difference.
+    Unchanged,
+    /// The response does not say a cost, and the reserve stays.
+    Absent,
+    /// What it says is no number, and the reserve stays.
+    Unreadable,
+    /// No response came, and the reserve stays.
+    Unanswered,
+    /// The store gave no answer.
+    Failed,
+}
+
+impl SettlementResult {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Charged,
+        Self::Refunded,
+        Self::Unchanged,
+        Self::Absent,
+        Self::Unreadable,
+        Self::Unanswered,
+        Self::Failed,
+    ];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Charged => "charged",
+            Self::Refunded => "refunded",
+            Self::Unchanged => "unchanged",
+            Self::Absent => "absent",
+            Self::Unreadable => "unreadable",
+            Self::Unanswered => "unanswered",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// What the rate limit service answered: the label `answer` of `weir_rate_limit_service_answers_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimitAnswer {

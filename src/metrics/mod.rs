@@ -20,7 +20,7 @@ mod tally;
 
 pub use labels::{
     CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult, DoorLimit, ENDPOINT_STATES,
-    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, UPSTREAM_ERRORS,
+    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
 };
 pub use tally::Tally;
 
@@ -54,12 +54,26 @@ impl LimitTallies {
     }
 }
 
+/// The handles of a limit's settlements.
+#[derive(Clone, Debug)]
+pub struct SettlementMetrics {
+    results: [IntCounter; SettlementResult::ALL.len()],
+}
+
+impl SettlementMetrics {
+    /// What counts this result.
+    pub const fn of(&self, result: SettlementResult) -> &IntCounter {
+        &self.results[result as usize]
+    }
+}
+
 /// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     tallies: Tallies,
     decisions: IntCounterVec,
+    settlements: IntCounterVec,
     /// How long a verdict took, the store's part included.
     pub decision_seconds: Histogram,
     /// How long Redis took; a decision in memory is not timed by itself.
@@ -140,6 +154,12 @@ impl Metrics {
                 &registry,
                 "weir_decisions_total",
                 "Decisions by limit and result",
+                &["limit", "result"],
+            )?,
+            settlements: counters(
+                &registry,
+                "weir_settlements_total",
+                "Settlements by what responses tell, by limit and result",
                 &["limit", "result"],
             )?,
             decision_seconds: histogram(
@@ -314,19 +334,16 @@ impl Metrics {
         }
     }
 
+    /// The handles of the settlements of a limit.
+    pub fn settlements(&self, name: &str) -> SettlementMetrics {
+        let of = |result: SettlementResult| self.settlements.with_label_values(&[name, result.label()]);
+        SettlementMetrics { results: SettlementResult::ALL.map(of) }
+    }
+
     /// Forgets limits that the rules no longer have.
     pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
-        for family in self.decisions.collect() {
-            for metric in family.get_metric() {
-                let value = |name| {
-                    metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
-                };
-                if let (Some(limit), Some(result)) = (value("limit"), value("result"))
-                    && !is_kept(limit)
-                {
-                    let _ = self.decisions.remove_label_values(&[limit, result]);
-                }
-            }
+        for vector in [&self.decisions, &self.settlements] {
+            forget(vector, &is_kept);
         }
     }
 
@@ -443,6 +460,22 @@ impl Metrics {
     }
 }
 
+/// Forgets what a vector counts of limits that are not kept.
+fn forget(vector: &IntCounterVec, is_kept: impl Fn(&str) -> bool) {
+    for family in vector.collect() {
+        for metric in family.get_metric() {
+            let value = |name| {
+                metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
+            };
+            if let (Some(limit), Some(result)) = (value("limit"), value("result"))
+                && !is_kept(limit)
+            {
+                let _ = vector.remove_label_values(&[limit, result]);
+            }
+        }
+    }
+}
+
 /// Observes a span in seconds.
 pub fn observe(histogram: &Histogram, span: Duration) {
     histogram.observe(span.as_secs_f64());
@@ -457,10 +490,13 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         for (limit, result) in [("A", DecisionResult::Denied), ("B", DecisionResult::Allowed)] {
             LimitTallies::default().count(&metrics, &metrics.limit(limit), result);
+            metrics.settlements(limit).of(SettlementResult::Charged).inc();
         }
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(text.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{text}");
         assert!(text.contains("weir_store_errors_total{kind=\"late\"} 0"), "{text}");
+        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"charged\"} 1"), "{text}");
+        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"failed\"} 0"), "{text}");
         metrics.forget_limits(|name| name == "B");
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(!text.contains("limit=\"A\"") && text.contains("limit=\"B\""), "{text}");

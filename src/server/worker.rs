@@ -114,7 +114,10 @@ impl Worker {
         tasks.close();
         let finished = async {
             tokio::select! {
-                () = tasks.wait() => true,
+                () = async {
+                    tasks.wait().await;
+                    gate.settled().await;
+                } => true,
                 () = self.quit.cancelled() => false,
             }
         };

@@ -10,6 +10,7 @@ use crate::engine::matching::HostPattern;
 use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
 use crate::engine::request::{Request, sample};
+use crate::engine::response_cost::{ResponseCost, Statuses};
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -34,12 +35,13 @@ limits:
     algorithm: token_bucket
   Plain: {}
   Fixed: { by: global, burst: 3, cost: { query: n }, mode: off }
+  Told: { burst: 9, cost_from_response: { header: X-Used }, reserve: 4, spend_when: { status: [401, 5xx] } }
 overrides:
   Plain:192.0.2.1: { count: 5, period: 1s, until: 2026-12-31, comment: why }
 "#;
     let loaded = load_texts(limits, &["- Plain: { unlimited: true, ids: [{ id: \"::ffff:192.0.2.9\", comment: x }] }"]);
     let Some(rules) = loaded.rules else { panic!("{}", loaded.report) };
-    let [full, plain, fixed] = rules.limits() else { panic!("three limits") };
+    let [full, plain, fixed, told] = rules.limits() else { panic!("four limits") };
 
     assert_eq!((full.name.as_str(), full.short.as_str()), ("Full", "f"));
     assert_eq!(full.conditions.methods, ["POST", "PUT"]);
@@ -75,7 +77,7 @@ overrides:
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, Origin { file: 0, line: 23, comment: Some("why".into()) });
+    assert_eq!(first.origin, Origin { file: 0, line: 24, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
@@ -86,6 +88,12 @@ overrides:
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
     assert_eq!(fixed.allowance, Allowance::Windows([Numbers::fixed(3).unwrap()].into()));
     assert_eq!(fixed.cost, Cost::Query("n".into()));
+
+    assert_eq!(told.cost, Cost::Fixed(4));
+    let expected =
+        ResponseCost { field: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
+    assert_eq!(told.response_cost.as_deref(), Some(&expected));
+    assert_eq!(plain.response_cost, None);
 }
 
 /// A limit with these fields, beside valid numbers.
@@ -235,7 +243,39 @@ fn fields_say_what_would_be_right() {
         ("algorithm: queue", "a queue has no `count`"),
         ("algorithm: magic", "known are"),
         ("elevated: { burst: 1 }", "not supported by this version"),
-        ("cost_from_response: { header: x }", "not supported by this version"),
+        ("cost_from_response: { header: x }", ""),
+        ("cost_from_response: { header: x, reserve: 5 }", ""),
+        ("cost_from_response: { header: x }, reserve: 5", ""),
+        ("cost_from_response: { header: x }, cost: { header: y }", ""),
+        ("cost_from_response: { header: x }, spend_when: { status: 2xx }", ""),
+        ("cost_from_response: { header: x }, reserve: 5, cost: 6", "warning: `cost` plays no part beside `reserve`"),
+        ("cost_from_response: { header: x, reserve: 4 }, reserve: 5", "`reserve` is given twice"),
+        ("cost_from_response: { header: x }, reserve: 0", "write 1 to let requests pass"),
+        ("cost_from_response: { header: x }, cost: 0", "write 1 to let requests pass"),
+        ("cost_from_response: { header: x }, reserve: many", "no whole number"),
+        ("cost_from_response: { reserve: 5 }", "names no header"),
+        ("cost_from_response: { header: \"x y\" }", "no name of a header"),
+        ("cost_from_response: { heder: x }", "did you mean `header`?"),
+        ("cost_from_response: x-tokens-used", "`cost_from_response` is a map"),
+        ("cost_from_response: { header: x }, algorithm: queue", "`algorithm: queue` together mean nothing"),
+        ("spend_when: { status: 401 }, algorithm: concurrency", "`algorithm: concurrency` together mean nothing"),
+        ("reserve: 5", "add `cost_from_response: { header: NAME }`"),
+        ("spend_when: { status: 401 }", ""),
+        ("spend_when: { status: [401, 403, 5xx, 101] }", ""),
+        ("spend_when: { status: 401 }, reserve: 5", "`reserve` needs `cost_from_response`"),
+        ("spend_when: { status: [] }", "the list is empty"),
+        ("spend_when: { status: [100] }", "a code from 200 to 599"),
+        ("spend_when: { status: [1xx, 600, 4XX, +40] }", "a class such as 4xx"),
+        ("spend_when: { code: 401 }", "known are `status`"),
+        ("spend_when: 401", "`spend_when` is a map"),
+        (
+            "spend_when: { status: 401 }, match: { domain: a }, by: { descriptor: k }",
+            "with `match: { domain }` never sees one",
+        ),
+        ("spend_when: { status: 401 }, match: { descriptor: { k: v } }", "with `match: { descriptor }` never sees"),
+        ("spend_when: { status: 401 }, match: { descriptor: { k: { present: false } } }", ""),
+        ("spend_when: { status: 401 }, by: { descriptor: k }", "with `by: { descriptor }` never sees one"),
+        ("spend_when: { status: 401 }, by: { descriptor: k }, missing: shared", ""),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         field(fields, &expected);

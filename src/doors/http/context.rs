@@ -1,7 +1,7 @@
 //! What surrounds a request: its client, its deadlines, and the way back for what comes before the answer.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -20,12 +20,23 @@ pub(in crate::doors) struct Context {
     pub(in crate::doors) activity: Rc<Activity>,
     pub(in crate::doors) peer: Rc<Peer>,
     pub(super) interim: Interim,
-    pub(super) attempts: Attempts,
+    pub(in crate::doors) attempts: Attempts,
 }
 
 impl Context {
     pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, interim: Interim) -> Self {
         Self { activity, peer, interim, attempts: Attempts::default() }
+    }
+
+    /// The surroundings of an exchange that may go on when the client is gone. They keep nothing of its connection.
+    pub(in crate::doors) fn detached(&self) -> Self {
+        let interim = match &self.interim {
+            Interim::Http1(io) => Interim::Http1Detached(Rc::downgrade(io)),
+            Interim::Http2(responder) => Interim::Http2Detached(Rc::downgrade(responder)),
+            Interim::Http1Detached(io) => Interim::Http1Detached(io.clone()),
+            Interim::Http2Detached(responder) => Interim::Http2Detached(responder.clone()),
+        };
+        Self::new(self.activity.clone(), self.peer.clone(), interim)
     }
 
     /// The limits have been asked. If the client has taken its request back meanwhile, nothing comes after this.
@@ -38,9 +49,11 @@ impl Context {
 
 /// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Attempts {
+pub(in crate::doors) struct Attempts {
     last: RefCell<Option<Rc<Endpoint>>>,
     count: Cell<u32>,
+    /// Whether some of the request may have reached a server.
+    was_sent: Cell<bool>,
     since: Cell<Option<Instant>>,
 }
 
@@ -49,6 +62,7 @@ impl Attempts {
     pub(super) fn forget(&self) {
         self.last.take();
         self.count.set(0);
+        self.was_sent.set(false);
     }
 
     /// The request goes to this server now.
@@ -58,6 +72,24 @@ impl Attempts {
         }
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some(endpoint.clone());
+    }
+
+    /// Takes over what is known of another's, whose requests were these.
+    pub(in crate::doors) fn adopt(&self, other: &Self) {
+        self.last.replace(other.last.take());
+        self.count.set(other.count.get());
+        self.was_sent.set(other.was_sent.get());
+        self.since.set(other.since.get());
+    }
+
+    /// Some of the request may have reached a server.
+    pub(super) fn sent(&self) {
+        self.was_sent.set(true);
+    }
+
+    /// Whether some of the request may have reached a server, if no response came.
+    pub(in crate::doors) const fn was_sent(&self) -> bool {
+        self.was_sent.get()
     }
 
     /// What the access log says of them, when there is an answer or none will come. `received` is when the request was;
@@ -76,6 +108,10 @@ pub(super) enum Interim {
     Http1(Rc<ClientIo>),
     /// Onto a stream of HTTP/2, before the response.
     Http2(Rc<Responder>),
+    /// As [`Self::Http1`], as long as the connection is there.
+    Http1Detached(Weak<ClientIo>),
+    /// As [`Self::Http2`], as long as the stream is there.
+    Http2Detached(Weak<Responder>),
 }
 
 impl Interim {
@@ -87,6 +123,10 @@ impl Interim {
         match self {
             Self::Http1(io) => io.interim(status, &fields),
             Self::Http2(responder) => responder.interim(status, &fields),
+            Self::Http1Detached(io) => io.upgrade().into_iter().for_each(|io| io.interim(status, &fields)),
+            Self::Http2Detached(responder) => {
+                responder.upgrade().into_iter().for_each(|responder| responder.interim(status, &fields));
+            }
         }
     }
 }

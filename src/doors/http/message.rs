@@ -86,6 +86,8 @@ pub(in crate::doors) enum ResponseBody {
     Http1(http1::Download),
     /// What an upstream sends by HTTP/2.
     Http2(Box<http2::Download>),
+    /// What an upstream sends, while somebody looks out for its trailers.
+    Watched(Box<Watched>),
     /// Another protocol, to which an upstream has switched: there is no HTTP on the connection any more.
     Tunnel(Box<http1::Tunnel>),
 }
@@ -101,6 +103,20 @@ pub(in crate::doors) struct Message {
 pub(in crate::doors) trait BodyStream: std::fmt::Debug {
     /// The next part, `None` at the end.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
+}
+
+/// A body that is passed on as it comes, and whose trailers are shown to somebody first.
+#[derive(Debug)]
+pub(in crate::doors) struct Watched {
+    pub(in crate::doors) body: ResponseBody,
+    /// Dropped with the body: then there will be no trailers any more.
+    pub(in crate::doors) watcher: Box<dyn Watcher>,
+}
+
+/// Who looks out for trailers.
+pub(in crate::doors) trait Watcher: std::fmt::Debug {
+    /// These have come.
+    fn trailers(&mut self, trailers: &Fields);
 }
 
 /// Why a body broke off.
@@ -161,6 +177,7 @@ impl ResponseBody {
             Self::Stream(stream) => stream.poll_piece(cx),
             Self::Http1(body) => body.poll_piece(cx),
             Self::Http2(body) => body.poll_piece(cx),
+            Self::Watched(watched) => watched.poll_piece(cx),
             Self::Tunnel(_) => Poll::Ready(None),
         }
     }
@@ -170,6 +187,7 @@ impl ResponseBody {
         match self {
             Self::Http1(body) => body.drive_upload(cx),
             Self::Http2(body) => body.drive_upload(cx),
+            Self::Watched(watched) => watched.body.drive_upload(cx),
             Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => {}
         }
     }
@@ -179,6 +197,7 @@ impl ResponseBody {
         match self {
             Self::Http1(body) => body.take_unread(),
             Self::Http2(body) => body.take_unread(),
+            Self::Watched(watched) => watched.body.take_unread(),
             Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => RequestBody::Empty,
         }
     }
@@ -196,6 +215,7 @@ impl ResponseBody {
             Self::Stream(_) => false,
             Self::Http1(body) => body.is_end(),
             Self::Http2(body) => body.is_end(),
+            Self::Watched(watched) => watched.body.is_end(),
             Self::Tunnel(_) => true,
         }
     }
@@ -208,8 +228,19 @@ impl ResponseBody {
             Self::Message(_) | Self::Stream(_) => None,
             Self::Http1(body) => body.length(),
             Self::Http2(body) => body.length(),
+            Self::Watched(watched) => watched.body.length(),
             Self::Tunnel(_) => Some(0),
         }
+    }
+}
+
+impl Watched {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        let polled = self.body.poll_piece(cx);
+        if let Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) = &polled {
+            self.watcher.trailers(trailers);
+        }
+        polled
     }
 }
 

@@ -22,13 +22,15 @@ use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::target::split;
 use crate::engine::{path, request};
-use crate::gate::{Gate, Judged};
+use crate::gate::{Gate, Judged, Settling};
 
 mod echo;
 mod refusals;
+mod settling;
 mod target;
 
 use self::refusals::Refusals;
+use self::settling::Orphans;
 
 /// How the proxy is set up.
 #[derive(Clone, Debug)]
@@ -48,15 +50,17 @@ pub struct Proxy {
     upstreams: Upstreams,
     generations: Generations,
     refusals: Refusals,
+    orphans: Orphans,
 }
 
 impl Proxy {
-    /// A proxy with its own connections to the upstream.
+    /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
     pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
         let front = Front::new(&options.front, gate.shared().metrics());
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
-        Rc::new(Self { front, gate, upstreams, generations, refusals })
+        let orphans = Orphans::new(options.front.timeouts.response);
+        Rc::new(Self { front, gate, upstreams, generations, refusals, orphans })
     }
 
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -121,14 +125,19 @@ impl Proxy {
     }
 
     /// Gets the answer to a request that may pass.
-    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &Judged) -> Response {
-        let mut response = match self.forward(context, request, way, judged).await {
+    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &mut Judged) -> Response {
+        let mut settling = self.gate.settling(judged);
+        let mut response = match self.forward(context, request, way, judged, &mut settling).await {
             Ok(response) => {
                 self.front.counters.answered(response.status, false);
                 response
             }
             Err(failure) => self.front.failed(&failure),
         };
+        if let Some(settling) = settling {
+            // Nobody has taken it: there was no upstream to send the request to.
+            settling.unsent();
+        }
         reply::add_fields(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.fields);
         response
     }
@@ -139,6 +148,7 @@ impl Proxy {
         mut request: Request,
         way: Option<&Way>,
         judged: &Judged,
+        settling: &mut Option<Settling>,
     ) -> Result<Response, Failure> {
         let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
@@ -152,9 +162,18 @@ impl Proxy {
             request.fields.append("connection", "upgrade");
             request.fields.append("upgrade", protocol);
         }
-        let mut response = match way {
-            Way::Echo => echo::answer(request, &context.activity).await?,
-            Way::Servers(forwarder) => forwarder.send(request, context).await?,
+        let mut response = match (way, settling.take()) {
+            (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
+            (Way::Servers(forwarder), Some(settling)) => {
+                settling::exchange(forwarder.clone(), request, context, settling, &self.orphans).await?
+            }
+            (Way::Echo, settling) => {
+                let answer = echo::answer(request, &context.activity).await;
+                match settling {
+                    None => answer?,
+                    Some(settling) => settling::settle(settling, answer, true)?,
+                }
+            }
         };
         let protocol = match response.body {
             ResponseBody::Tunnel(_) => response.fields.text("upgrade").map(str::to_owned),
@@ -183,7 +202,7 @@ impl Service for Proxy {
                 passage.unread = request.body;
                 self.front.own(response)
             }
-            Ok(Ruled::Passed(way, judged)) => self.pass(context, request, way, &judged).await,
+            Ok(Ruled::Passed(way, mut judged)) => self.pass(context, request, way, &mut judged).await,
             Err(failure) => {
                 passage.unread = request.body;
                 self.front.failed(&failure)

@@ -95,6 +95,9 @@ impl Forwarder {
                 }
                 Err(failed) => failed,
             };
+            if progress != Progress::Unsent {
+                context.attempts.sent();
+            }
             self.failed(&endpoint, &error, progress, context);
             // A mistake of the client's would be one again, and after a response timeout there is no time left.
             let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();

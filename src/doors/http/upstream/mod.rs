@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use self::cluster::{Cluster, Limits};
 use self::connect::Connector;
 use self::endpoint::State;
-use self::forward::Forwarder;
 use self::resolve::Resolution;
 use super::Timeouts;
 use super::counters::Counters;
@@ -35,6 +34,7 @@ mod route;
 
 pub(super) use self::endpoint::Endpoint;
 pub(super) use endpoint::Lease;
+pub(in crate::doors) use forward::Forwarder;
 pub use health::HealthCheck;
 pub use route::Routes;
 
@@ -92,7 +92,8 @@ pub(in crate::doors) struct Upstreams {
 pub(in crate::doors) enum Way {
     /// The built-in upstream.
     Echo,
-    Servers(Box<Forwarder>),
+    /// Shared with exchanges that go on without their clients.
+    Servers(Rc<Forwarder>),
 }
 
 impl Upstreams {
@@ -120,7 +121,7 @@ impl Upstreams {
                 if let Some(check) = &check {
                     tasks.spawn_local(health::keep(check.clone(), cluster.clone(), connector.clone()));
                 }
-                Way::Servers(Box::new(Forwarder {
+                Way::Servers(Rc::new(Forwarder {
                     cluster,
                     resolution,
                     connector: connector.clone(),

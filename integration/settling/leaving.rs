@@ -1,0 +1,193 @@
+//! Clients that leave before the end, upstreams that do not answer, and a store that is away.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use super::{ALGORITHMS, answering, left, on_both, on_redis, settled, settles, setup, start, tokens};
+use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
+use crate::support::redis::{RedisServer, free_port};
+use crate::support::server::Weir;
+use crate::support::upstream::Upstream;
+use crate::support::{becomes, eventually};
+
+/// An upstream that answers each request when it is told what.
+struct Held {
+    upstream: Upstream,
+    say: Sender<String>,
+    arrived: Arc<AtomicU64>,
+}
+
+impl Held {
+    fn start() -> Self {
+        let ((say, said), arrived) = (channel::<String>(), Arc::<AtomicU64>::default());
+        let (said, seen) = (parking_lot::Mutex::new(said), arrived.clone());
+        let upstream = Upstream::start(move |wire, _| {
+            while wire.request().is_some() {
+                seen.fetch_add(1, Ordering::Relaxed);
+                let Ok(answer) = said.lock().recv() else { return };
+                // Who has asked may be gone.
+                let _ = wire.stream.write_all(answer.as_bytes());
+            }
+        });
+        Self { upstream, say, arrived }
+    }
+
+    /// Waits for a request, whose client is told nothing until [`Self::answer`].
+    #[track_caller]
+    fn has_one(&self) {
+        becomes("the request has arrived", 1, || self.arrived.load(Ordering::Relaxed));
+        self.arrived.store(0, Ordering::Relaxed);
+    }
+
+    fn answer(&self, tokens: u64) {
+        let body = "content-length: 5\r\n\r\nhello";
+        self.say.send(format!("HTTP/1.1 200 OK\r\nx-tokens-used: {tokens}\r\n{body}")).unwrap();
+    }
+}
+
+/// Waits until the proxy has noticed that its only client is gone.
+#[track_caller]
+fn is_alone(weir: &Weir) {
+    becomes("the client is gone", 0, || weir.metric("weir_http_requests_in_flight"));
+}
+
+#[test]
+fn a_client_that_does_not_wait_pays_all_the_same() {
+    for numbers in ALGORITHMS {
+        let held = Held::start();
+        on_both(&tokens(numbers), &held.upstream, |weir| {
+            let mut client = weir.connect();
+            client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            held.has_one();
+            drop(client);
+            is_alone(weir);
+            assert_eq!(left(weir, "Tokens"), 90, "nothing is settled yet");
+            held.answer(33);
+            settles(weir, "Tokens", 67);
+
+            let mut client = Frames::connect(weir.proxy);
+            client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &request("GET", "/", &[])));
+            held.has_one();
+            client.send(frame(RST_STREAM, 0, 1, &8u32.to_be_bytes()));
+            is_alone(weir);
+            held.answer(7);
+            settles(weir, "Tokens", 60);
+        });
+    }
+}
+
+#[test]
+fn a_body_that_nobody_reads_to_its_end_changes_nothing() {
+    // It goes on until nobody listens.
+    let upstream = Upstream::start(|wire, _| {
+        let Some(request) = wire.request() else { return };
+        let field = if request.start.contains("/header") { "x-tokens-used: 20" } else { "trailer: x-tokens-used" };
+        wire.send(format!("HTTP/1.1 200 OK\r\n{field}\r\ntransfer-encoding: chunked\r\n\r\n"));
+        while wire.stream.write_all(b"2\r\nhi\r\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    on_both(&tokens(ALGORITHMS[0]), &upstream, |weir| {
+        for (path, then) in [("/header", 80), ("/trailer", 70)] {
+            let mut client = weir.connect();
+            client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+            assert_eq!(client.head().unwrap().status(), 200);
+            settles(weir, "Tokens", then);
+            drop(client);
+        }
+        becomes("the trailers never come", 1, || settled(weir, "Tokens", "absent"));
+        assert_eq!(left(weir, "Tokens"), 70);
+    });
+}
+
+#[test]
+fn without_an_answer_the_reserve_stays_unless_nothing_was_sent() {
+    let closing = Upstream::start(|wire, _| drop(wire.request()));
+    on_both(&tokens(ALGORITHMS[0]), &closing, |weir| {
+        assert_eq!(weir.connect().get("/").status(), 502);
+        assert_eq!((left(weir, "Tokens"), settled(weir, "Tokens", "unanswered")), (90, 1));
+    });
+    let gone = free_port();
+    let rules = tokens(ALGORITHMS[0]);
+    let server = RedisServer::plain();
+    for setup in [setup(&rules), on_redis(&rules, &server)] {
+        let weir = setup.start(&format!("http://127.0.0.1:{gone}"));
+        becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+        assert_eq!(weir.connect().get("/").status(), 502);
+        settles(&weir, "Tokens", 100);
+        assert_eq!(settled(&weir, "Tokens", "refunded"), 1);
+    }
+}
+
+#[test]
+fn a_request_that_is_sent_twice_is_settled_once() {
+    // The first connection is closed after its answer, so the third request goes out on another one.
+    let upstream = Upstream::start(|wire, _| {
+        wire.request();
+        wire.send("HTTP/1.1 200 OK\r\nx-tokens-used: 15\r\ncontent-length: 0\r\n\r\n");
+        wire.request();
+    });
+    on_both(&tokens(ALGORITHMS[0]), &upstream, |weir| {
+        let mut client = weir.connect();
+        for then in [85, 70] {
+            assert_eq!(client.get("/").status(), 200);
+            settles(weir, "Tokens", then);
+        }
+        assert_eq!((settled(weir, "Tokens", "charged"), weir.metric("weir_upstream_retries_total")), (2, 1));
+    });
+}
+
+#[test]
+fn what_was_charged_locally_is_settled_there() {
+    let upstream = answering();
+    let mut server = RedisServer::plain();
+    let rules = tokens("count: 100, period: 1h, on_store_error: local");
+    let weir = start(on_redis(&rules, &server), &upstream);
+    server.kill();
+    eventually("Redis is missed", || {
+        weir.connect().get("/header/10");
+        let errors = weir.metric("weir_store_errors_total{kind=\"down\"}");
+        if errors > 0 { Ok(()) } else { Err(errors) }
+    });
+    let mut client = weir.connect();
+    let response = client.get("/header/60");
+    assert_eq!(response.status(), 200);
+    assert_eq!(client.get("/header/0").status(), 200, "some thirty are left, whatever came before");
+    assert_eq!(client.get("/header/60").status(), 200);
+    assert_eq!(client.get("/header/0").status(), 429);
+    assert_eq!(settled(&weir, "Tokens", "failed"), 0);
+}
+
+#[test]
+fn a_settlement_that_redis_does_not_take_is_counted() {
+    let (held, mut server) = (Held::start(), RedisServer::plain());
+    let weir = start(on_redis(&tokens(ALGORITHMS[0]), &server), &held.upstream);
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    held.has_one();
+    server.kill();
+    becomes("Redis is missed", 0, || weir.metric("weir_store_connections"));
+    held.answer(33);
+    assert_eq!(client.response().status(), 200, "the client does not wait for it");
+    becomes("the failure", 1, || settled(&weir, "Tokens", "failed"));
+}
+
+#[test]
+fn a_drain_waits_for_what_is_to_be_settled() {
+    let held = Held::start();
+    let weir = start(setup(&tokens(ALGORITHMS[0])), &held.upstream);
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    held.has_one();
+    drop(client);
+    is_alone(&weir);
+    let shared = weir.shared.clone();
+    weir.stop();
+    held.answer(33);
+    weir.join();
+    let text = String::from_utf8(shared.metrics().render().unwrap()).unwrap();
+    assert!(text.contains("weir_settlements_total{limit=\"Tokens\",result=\"charged\"} 1"), "{text}");
+}

@@ -1,0 +1,144 @@
+//! What a request costs that its response tells: `cost_from_response`, `reserve` and `spend_when` of a limit.
+
+use std::sync::Arc;
+
+use super::by;
+use super::fields::{Fields, one_or_more, text, whole};
+use super::problem::{Findings, Reported, quoted};
+use super::yaml::{Key, Node};
+use crate::engine::identity::Source;
+use crate::engine::limit::{Cost, Limit, Missing};
+use crate::engine::matching::{DescriptorMatch, EntryTest};
+use crate::engine::response_cost::{ResponseCost, Statuses};
+
+/// The fields of `cost_from_response`.
+pub(super) const COST_KEYS: [&str; 2] = ["header", "reserve"];
+
+/// The fields of `spend_when`.
+pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
+
+/// Algorithms that keep no tokens which a response could give back or take.
+const WITHOUT_TOKENS: [&str; 3] = ["concurrency", "queue", "script"];
+
+const POSITIVE: &str = "write 1 to let requests pass as long as anything is left";
+
+/// Reads what the response tells. What is wrong has been reported, and the limit is as without it.
+pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
+    let from_response = fields.read("cost_from_response", findings, from_response);
+    let when = fields.read("spend_when", findings, when);
+    let reserve = fields.read("reserve", findings, reserve);
+    let Some(key) = ["cost_from_response", "spend_when"].iter().find_map(|name| fields.get(name).map(|(key, _)| key))
+    else {
+        if let Some((key, _)) = fields.get("reserve") {
+            let help = "add `cost_from_response: { header: NAME }`, or write `cost`";
+            findings.error(key.place, "`reserve` is what is taken before the response tells the cost", help);
+        }
+        return;
+    };
+    let (Ok(from_response), Ok(when), Ok(reserve)) = (from_response, when, reserve) else { return };
+    let (field, inner) = from_response.unzip();
+    let reserve = match (inner.flatten(), reserve) {
+        (Some(_), Some(_)) => {
+            findings.error(key.place, "`reserve` is given twice", "keep it beside `cost_from_response` or in it");
+            return;
+        }
+        (inner, outer) => inner.or(outer),
+    };
+    if let (Some((reserve_key, _)), true) = (fields.get("reserve"), field.is_none()) {
+        let help = "write `cost`, which is what such an answer costs";
+        findings.error(reserve_key.place, "`reserve` needs `cost_from_response`", help);
+        return;
+    }
+    if check(fields, limit, key, findings).is_err() {
+        return;
+    }
+    if let Some(reserve) = reserve {
+        if let Some((key, _)) = fields.get("cost") {
+            findings.warning(key.place, "`cost` plays no part beside `reserve`", "keep one of them");
+        }
+        limit.cost = Cost::Fixed(reserve);
+    }
+    if limit.cost == Cost::Fixed(0) {
+        findings.error(key.place, "with a cost of 0 before the response the limit never refuses anything", POSITIVE);
+        return;
+    }
+    limit.response_cost = Some(Arc::new(ResponseCost { field, when }));
+}
+
+/// Refuses limits that nothing can be settled with, or that no response is ever seen of.
+fn check(fields: &Fields<'_>, limit: &Limit, key: &Key, findings: &mut Findings) -> Result<(), Reported> {
+    let name = &key.text;
+    if let Some((_, node)) = fields.get("algorithm")
+        && let Ok(algorithm) = text(node, &mut Findings::new(""))
+        && WITHOUT_TOKENS.contains(&algorithm)
+    {
+        let message = format!("`{name}` and `algorithm: {algorithm}` together mean nothing");
+        let help = "it has no tokens to take or give back later; use gcra, fixed_window, sliding_log or sliding_window";
+        return Err(findings.error(key.place, message, help));
+    }
+    let conditions = &limit.conditions;
+    let asks_descriptor = limit.by.iter().any(|component| matches!(component.source, Source::Descriptor(_)));
+    let has_entries = match &conditions.descriptor {
+        DescriptorMatch::Each(entries) | DescriptorMatch::Whole(entries) => {
+            entries.iter().any(|entry| entry.test != EntryTest::Present(false))
+        }
+    };
+    let reason = if !conditions.domains.is_empty() {
+        "`match: { domain }`"
+    } else if has_entries {
+        "`match: { descriptor }`"
+    } else if asks_descriptor && limit.missing != Missing::Shared {
+        "`by: { descriptor }`"
+    } else {
+        return Ok(());
+    };
+    let message = format!("`{name}` needs the response, and a limit with {reason} never sees one");
+    let help = "only the proxy sees responses; remove it, and let the caller report the cost";
+    Err(findings.error(key.place, message, help))
+}
+
+fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderName, Option<u64>), Reported> {
+    let fields = Fields::of(node, "`cost_from_response`", &COST_KEYS, findings)?;
+    let header = fields.read("header", findings, by::header_name);
+    let reserve = fields.read("reserve", findings, reserve);
+    if let Some(header) = header? {
+        return Ok((header, reserve?));
+    }
+    let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer of that name counts as well";
+    Err(findings.error(node.place, "`cost_from_response` names no header", help))
+}
+
+/// What is taken before.
+fn reserve(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+    match whole(node, findings)? {
+        0 => Err(findings.error(node.place, "with a reserve of 0 the limit never refuses anything", POSITIVE)),
+        reserve => Ok(reserve),
+    }
+}
+
+fn when(node: &Node, findings: &mut Findings) -> Result<Statuses, Reported> {
+    let fields = Fields::of(node, "`spend_when`", &WHEN_KEYS, findings)?;
+    let Some((_, codes)) = fields.get("status") else {
+        let help = "write `spend_when: { status: [401, 403] }`";
+        return Err(findings.error(node.place, "`spend_when` names no status", help));
+    };
+    // All are looked at before the first error counts, so that all are reported.
+    let codes: Vec<_> = one_or_more(codes, findings)?.iter().map(|code| status(code, findings)).collect();
+    codes.into_iter().collect::<Result<_, _>>().map(Statuses)
+}
+
+/// A code, or a class of them.
+fn status(node: &Node, findings: &mut Findings) -> Result<(u16, u16), Reported> {
+    let given = text(node, findings)?;
+    let class =
+        given.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok()).filter(|class| (2..=5).contains(class));
+    let code = given.parse::<u16>().ok().filter(|code| given.len() == 3 && matches!(code, 101 | 200..=599));
+    match (class, code) {
+        (Some(class), _) if given.len() == 3 => Ok((class * 100, class * 100 + 99)),
+        (_, Some(code)) => Ok((code, code)),
+        _ => {
+            let help = "write a code from 200 to 599, 101, or a class such as 4xx";
+            Err(findings.error(node.place, format!("{} is no status of a response", quoted(given)), help))
+        }
+    }
+}
