@@ -121,13 +121,15 @@ local function sliding_log(now, given)
     if change.all then
       redis.call('DEL', key)
       return nil
-    elseif change.back then
+    end
+    -- What counts no longer goes first: it makes the room that the new entry takes, and would count again if the period
+    -- became longer.
+    if log.ended > 0 then
+      redis.call('ZREMRANGEBYRANK', key, 0, log.ended - 1)
+    end
+    if change.back then
       redis.call('ZREMRANGEBYRANK', key, -change.back, -1)
     else
-      -- What counts no longer goes first: it makes the room that the new entry takes.
-      if log.ended > 0 then
-        redis.call('ZREMRANGEBYRANK', key, 0, log.ended - 1)
-      end
       local failure = add(log, change.taken)
       if failure then
         return failure
