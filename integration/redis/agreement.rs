@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,6 +13,7 @@ use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
 use weir::engine::refill::{Kind, Windows};
+use weir::engine::terms::{Elevated, Terms};
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
@@ -22,6 +24,9 @@ use crate::support::redis::RedisServer;
 /// Buckets of a trace, and sets of numbers they are charged under.
 const BUCKETS: u128 = 4;
 const NUMBERS: usize = 3;
+
+/// What tells the keys of the algorithms apart.
+const MARKS: [&str; 2] = ["", "#log"];
 
 /// Some instant in 2025.
 const START: u64 = 1_760_000_000_000_000;
@@ -103,6 +108,32 @@ fn windows() -> impl Strategy<Value = Numbers> {
     prop_oneof![3 => spans, 1 => calendars]
 }
 
+/// What a bucket is charged under.
+type Allowed = (Numbers, Option<Arc<Elevated>>);
+
+/// Numbers, some of those that refill evenly with others that switch on by themselves: with a higher burst, or with one
+/// that is not, as that of a bucket may become when the rules change. They are on for a part of the time that fills a
+/// bucket, so that the clock meets their end, or for any.
+fn allowed() -> impl Strategy<Value = Allowed> {
+    let more = prop_oneof![8 => any_length(6), 1 => any_length(50)];
+    let span = prop_oneof![3 => (1..300u64).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
+    let activations = prop_oneof![4 => 1..4u64, 1 => any_length(52)];
+    let elevated = (numbers(), more, any::<bool>(), span, activations);
+    (numbers(), proptest::option::weighted(0.6, elevated)).prop_map(|(base, elevated)| {
+        let is_even =
+            |numbers: &Numbers| numbers.refill().kind() == Kind::Level && numbers.refill().windows().is_none();
+        let elevated = elevated.filter(|(other, ..)| is_even(&base) && is_even(other)).map(|elevated| {
+            let (other, more, is_related, span, activations) = elevated;
+            let burst = base.burst().saturating_add(more);
+            let related = Numbers::new(burst, other.count().max(1), other.period().max(1)).ok().filter(|_| is_related);
+            let span = span.map_or_else(|any| any, |share| time_to_fill(&base) / 64 * share).clamp(1, EXACT - 1);
+            let activations_per_month = activations.max(1);
+            Arc::new(Elevated { numbers: related.unwrap_or(other), span, activations_per_month })
+        });
+        (base, elevated)
+    })
+}
+
 /// How long an empty bucket takes to be full, about.
 fn time_to_fill(numbers: &Numbers) -> u64 {
     if let Kind::Log(period) = numbers.refill().kind() {
@@ -146,33 +177,38 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Clocked {
-    fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
+    fn advance(&self, now: u64, allowed: &[Allowed]) -> u64 {
         let next = match *self {
             Self::Share(place, share, more) => {
-                (now + time_to_fill(&numbers[place]) / 64 * share).saturating_add_signed(more)
+                (now + time_to_fill(&allowed[place].0) / 64 * share).saturating_add_signed(more)
             }
             Self::Back(span) => now.saturating_sub(span),
             Self::To(instant) => instant,
         };
-        next.min(EXACT - 1)
+        // Elevated numbers that switch on in the last microsecond of the clock would end with it, and be forgotten.
+        next.min(EXACT - 2)
     }
 }
 
-fn charges(step: &Step, numbers: &[Numbers], trace: u64) -> Vec<Charge> {
+fn charges(step: &Step, allowed: &[Allowed], trace: u64) -> Vec<Charge> {
     let mut charges: Vec<Charge> = Vec::new();
     for Ask { bucket, numbers: place, cost, mode } in &step.asks {
         // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after a
         // step back of the clock it would not have been.
-        let fingerprint = bucket * (u128::MAX / BUCKETS);
-        let numbers = numbers[*place];
+        let mark = allowed[*place].0.refill().kind().mark();
+        let kind = MARKS.iter().position(|other| *other == mark).unwrap() as u128;
+        let fingerprint = (bucket * MARKS.len() as u128 + kind) * (u128::MAX / (BUCKETS * MARKS.len() as u128));
+        let (numbers, elevated) = allowed[*place].clone();
+        let burst = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
         let cost = match *cost {
             Cost::Exactly(cost) => cost,
-            Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
-            Cost::Above(more) => numbers.burst() + more,
+            Cost::Share(share) => (u128::from(burst) * u128::from(share) / 64).try_into().unwrap(),
+            Cost::Above(more) => burst + more,
         };
         if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
-            let bucket = Bucket { key: format!("{trace}:{bucket}{}", numbers.refill().kind().mark()), fingerprint };
-            charges.push(Charge::new(bucket, numbers, cost, *mode));
+            let bucket = Bucket { key: format!("{trace}:{bucket}{mark}"), fingerprint };
+            let terms = elevated.map(|elevated| Box::new(Terms::Elevated(elevated)));
+            charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
         }
     }
     charges
@@ -211,7 +247,9 @@ fn clocked() -> (RedisServer, Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
     let server = RedisServer::plain();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let time = Arc::new(AtomicU64::new(START));
-    let redis = RedisOptions { clock: Clock::Set(time.clone()), ..options(&server.url()) };
+    // A machine that has other things to do is no disagreement.
+    let timeout = Duration::from_secs(10);
+    let redis = RedisOptions { clock: Clock::Set(time.clone()), timeout, ..options(&server.url()) };
     let redis = runtime.block_on(connected(&redis));
     (server, runtime, redis, time)
 }
@@ -224,7 +262,7 @@ fn requests_of_one_call_get_the_same_answers_as_one_after_the_other_from_memory(
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     // The clock and the rules stand still within a turn: one step's, and what all steps of the turn ask.
     let turn = (step(), vec(step(), 1..12));
-    let trace = (vec(numbers(), NUMBERS), vec(turn, 1..8));
+    let trace = (vec(allowed(), NUMBERS), vec(turn, 1..8));
     TestRunner::new(config)
         .run(&trace, |(numbers, trace)| {
             traces.set(traces.get() + 1);
@@ -261,7 +299,7 @@ fn random_traces_get_the_same_answers_from_memory_and_from_redis() {
     let (server, runtime, redis, time) = clocked();
     let (traces, ended) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
-    let trace = (vec(numbers(), NUMBERS), vec(step(), 1..24));
+    let trace = (vec(allowed(), NUMBERS), vec(step(), 1..24));
     TestRunner::new(config)
         .run(&trace, |(numbers, steps)| {
             traces.set(traces.get() + 1);

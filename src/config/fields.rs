@@ -7,7 +7,7 @@ use crate::engine::numbers::EXACT;
 
 /// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 4] = ["elevated", "cost_from_response", "when", "activations_per_month"];
+pub(super) const NOT_YET: [&str; 2] = ["cost_from_response", "when"];
 
 /// The fields of one map.
 #[derive(Clone, Copy)]

@@ -1,6 +1,7 @@
 //! The overrides: `Name:id` with its numbers, or `Name` with numbers and the ids, networks or expressions they hold for.
 
 use super::algorithm::{Style, WindowStyle};
+use super::elevated;
 use super::fields::{Fields, one_or_more, text};
 use super::instant::parse_until;
 use super::limit::{Limits, burst_below_cost};
@@ -25,6 +26,7 @@ pub(super) const KEYS: &[&str] = &[
     "aligned",
     "timezone",
     "resets_on",
+    "elevated",
     "ids",
     "regex",
     "cidr",
@@ -134,14 +136,18 @@ impl Reading<'_> {
         limit: Option<usize>,
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
-        let base = limit.and_then(|place| self.limits.drafts[place].style.clone());
-        let style = base
+        let draft = limit.map(|place| &self.limits.drafts[place]);
+        let base = draft.filter(|draft| draft.numbers_are_known);
+        let base = base.map(|draft| (&draft.limit.allowance, draft.style.as_ref()));
+        let style = draft
+            .and_then(|draft| draft.style.clone())
             .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
         let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
+        let allowance = allowance.and_then(|plain| elevated::of_override(fields, plain, base, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);
-        if allowance == Allowance::Disabled {
+        if allowance == Allowance::Disabled && fields.get("elevated").is_none() {
             let help = "give it `count` and `period`, `unlimited: true` or `deny: true`";
             return Err(findings.error(key.place, format!("{} gives no numbers", quoted(&key.text)), help));
         }

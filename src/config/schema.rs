@@ -12,7 +12,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{algorithm, by, limit, load, matching, numbers, overrides};
+    use super::super::{algorithm, by, elevated, limit, load, matching, numbers, overrides};
     use super::*;
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
@@ -101,6 +101,11 @@ mod tests {
             "a sliding log with a burst",
             "a sliding log of months",
             "a sliding log without a period",
+            "elevated numbers of months",
+            "elevated numbers for no time",
+            "an override with elevated numbers and no end",
+            "an override with elevated numbers where the limit has none",
+            "an override with elevated numbers where the limit has windows",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -135,6 +140,10 @@ mod tests {
             "limits: { A: { algorithm: fixed_window, aligned: clocks, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: months } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: month, resets_on: 32 } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { count: 2, period: 1s, for: 1m } } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { count: 2, for: 1m, activations_per_month: 1 } } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { for: 1m, activations_per_month: 1 } } }",
+            "limits: {}\noverrides: { A:1: { deny: true, elevated: { burst: 1 } } }",
             "limits: { A:b: {} }",
             "limits: {}\noverrides: { A: { burst: 1 } }",
             "limits: {}\noverrides: { A:1: { ids: [2], burst: 1 } }",
@@ -168,6 +177,7 @@ mod tests {
         same(&schema, "/$defs/limit/properties/algorithm/enum", algorithm::ALGORITHMS);
         same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
+        same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));

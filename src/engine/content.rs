@@ -3,16 +3,20 @@
 //! A meter has one size and is copied; what is here grows with what it counts, so the memory store keeps it apart.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
+use super::elevated::{self, ElevatedMeter};
 use super::log::{self, Log, LogEdit};
+use super::meter::Meter;
 use super::numbers::Micros;
 use super::refill::Kind;
-use super::terms::Detail;
+use super::terms::{Detail, Terms};
 
 /// What is kept of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The instants of what was taken.
     Log(Log),
+    /// What is used, and what is known of the elevated numbers.
+    Elevated(ElevatedMeter),
 }
 
 /// What a charge makes of it.
@@ -22,6 +26,8 @@ pub enum Edit {
     Keep,
     /// Of a log.
     Log(LogEdit),
+    /// Of one with elevated numbers: this is to be kept, or nothing.
+    Elevated(Option<ElevatedMeter>),
 }
 
 /// A charge, decided against a bucket.
@@ -50,14 +56,26 @@ pub fn decide(
     content: Option<&Content>,
     charge: &Charge,
     now: Micros,
-    _effective_from: Micros,
+    effective_from: Micros,
 ) -> Result<Tried, NeedsServer> {
     match charge.numbers.refill().kind() {
         Kind::Log(period) => {
-            let (decision, edit) = log::decide(content.map(|Content::Log(log)| log), charge, period, now);
+            let log = content.and_then(|content| if let Content::Log(log) = content { Some(log) } else { None });
+            let (decision, edit) = log::decide(log, charge, period, now);
             Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Log), counts_denied: false })
         }
-        Kind::Level | Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::Level => {
+            let Some(Terms::Elevated(terms)) = charge.terms.as_deref() else { return Err(NeedsServer) };
+            let kept = content.and_then(|kept| if let Content::Elevated(kept) = kept { Some(kept) } else { None });
+            let decided = elevated::decide(kept, charge, terms, now, effective_from);
+            Ok(Tried {
+                decision: decided.decision,
+                detail: Some(Detail::Elevated(decided.elevation)),
+                edit: decided.edit,
+                counts_denied: false,
+            })
+        }
+        Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
     }
 }
 
@@ -74,6 +92,19 @@ pub fn standing(
 }
 
 impl Content {
+    /// A bucket that was a meter while its limit had no elevated numbers.
+    pub fn of_meter(meter: Meter) -> Self {
+        Self::Elevated(ElevatedMeter::of(meter))
+    }
+
+    /// What is used of a bucket that is a meter again, as its limit has no elevated numbers any more.
+    pub const fn meter(&self) -> Option<&Meter> {
+        match self {
+            Self::Elevated(kept) => Some(kept.meter()),
+            Self::Log(_) => None,
+        }
+    }
+
     /// Does what a charge has decided; what is left is `None` where that is a full bucket.
     pub fn apply(content: Option<Self>, edit: &Edit) -> Option<Self> {
         match edit {
@@ -86,6 +117,7 @@ impl Content {
                 log.apply(edit);
                 (log.len() > 0).then_some(Self::Log(log))
             }
+            Edit::Elevated(kept) => kept.map(Self::Elevated),
         }
     }
 
@@ -93,6 +125,7 @@ impl Content {
     pub fn has_ended(&self, now: Micros) -> bool {
         match self {
             Self::Log(log) => log.ends() <= now,
+            Self::Elevated(kept) => kept.ends().is_some_and(|ends| ends <= now),
         }
     }
 
@@ -100,6 +133,7 @@ impl Content {
     pub fn entries(&self) -> usize {
         match self {
             Self::Log(log) => log.len(),
+            Self::Elevated(_) => 1,
         }
     }
 
@@ -107,6 +141,7 @@ impl Content {
     pub fn shrink(&mut self) {
         match self {
             Self::Log(log) => log.merge_oldest(),
+            Self::Elevated(_) => {}
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod date;
 pub mod descriptors;
 pub mod domain;
 pub mod duration;
+pub mod elevated;
 pub mod fields;
 pub mod fingerprint;
 pub mod form;

@@ -10,6 +10,7 @@ use crate::engine::fields::Fields;
 use crate::engine::numbers::Micros;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::rules::Rules;
+use crate::engine::terms::Elevation;
 use crate::engine::verdict::{self, Standing, Verdict};
 use crate::gate::Judged;
 use crate::metrics::CheckResult;
@@ -79,7 +80,11 @@ fn told(rules: &Rules, verdict: &Verdict) -> Value {
             Standing::Allowed => Some(0),
             _ => reply::retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
         },
-        "limits": verdict.answers.iter().map(|answer| limit(name(answer.limit), answer)).collect::<Vec<_>>(),
+        "limits": verdict
+            .answers
+            .iter()
+            .map(|answer| limit(name(answer.limit), answer, verdict.elevation(answer.limit)))
+            .collect::<Vec<_>>(),
         "unanswered": unanswered
             .map(|limit| json!({ "name": name(limit.limit), "refused": limit.refuses }))
             .collect::<Vec<_>>(),
@@ -92,9 +97,9 @@ fn exact_wait(verdict: &Verdict) -> Option<u64> {
     binding.decision.retry_after.map(milliseconds)
 }
 
-fn limit(name: &str, answer: &verdict::Answer) -> Value {
+fn limit(name: &str, answer: &verdict::Answer, elevation: Option<Elevation>) -> Value {
     let decision = &answer.decision;
-    json!({
+    let mut told = json!({
         "name": name,
         "window": answer.window,
         "outcome": match decision.outcome {
@@ -108,7 +113,12 @@ fn limit(name: &str, answer: &verdict::Answer) -> Value {
         "remaining": decision.remaining,
         "retry_after_ms": decision.retry_after.map(milliseconds),
         "reset_after_ms": decision.reset_after.map(milliseconds),
-    })
+    });
+    if let (Some(Elevation { triggered, active, activations_left }), Value::Object(members)) = (elevation, &mut told) {
+        let elevated = json!({ "triggered": triggered, "active": active, "activations_left": activations_left });
+        members.insert("elevated".to_owned(), elevated);
+    }
+    told
 }
 
 fn milliseconds(span: Micros) -> u64 {

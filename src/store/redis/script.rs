@@ -10,13 +10,15 @@ use super::{describe, detail};
 use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
 use crate::engine::refill::{Kind, Windows};
+use crate::engine::terms::Elevated;
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
+    ("elevated.lua", include_str!("../../../lua/elevated.lua")),
 ];
 
 static SOURCE: LazyLock<String> = LazyLock::new(assembled);
@@ -61,6 +63,9 @@ const BYTES_PER_CALL: usize = 128;
 /// Four numbers of at most 20 digits, the longest mode, and a blank after each.
 const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to".len() + 1;
 
+/// What elevated numbers add: a word and five numbers.
+const LONGEST_ELEVATED: usize = "elevated:".len() + 5 * 21;
+
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -78,6 +83,8 @@ pub(super) struct Requests {
     words: Texts,
     /// The burst of each charge: the one part of its decision that the script does not repeat.
     bursts: Vec<u64>,
+    /// The bursts that hold while elevated numbers are on, by the number of the charge.
+    elevated: Vec<(usize, u64)>,
     /// The number of charges of each request.
     counts: Vec<usize>,
 }
@@ -124,6 +131,9 @@ impl Requests {
             push_numbers(words, charge, now);
             push_number(words, *cost, ' ');
             words.push_str(word(*mode));
+            if let Some(elevated) = charge.elevated() {
+                self.elevated.push((self.bursts.len(), elevated.numbers.burst()));
+            }
             self.bursts.push(numbers.burst());
         }
         self.words.end();
@@ -143,7 +153,7 @@ impl Requests {
     /// By how much these charges make it longer at most.
     pub(super) fn bytes_of(charges: &[Charge]) -> usize {
         let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
-        keys + charges.iter().map(|charge| longest_words(&charge.numbers)).sum::<usize>()
+        keys + charges.iter().map(longest_words).sum::<usize>()
     }
 
     /// The command that decides them; `now` is `None` for the server's clock.
@@ -217,13 +227,19 @@ impl Requests {
     fn add_details(&self, said: Vec<Value>, answers: &mut [Result<Decisions, String>]) -> Result<(), String> {
         let mut said = said.into_iter();
         while let (Some(charge), Some(detail)) = (said.next(), said.next()) {
-            let (mut place, mut request) = (number(&charge)?, 0);
+            let (charge, detail) = (number(&charge)?, detail::read(detail)?);
+            let (mut place, mut request) = (charge, 0);
             while let Some(count) = self.counts.get(request).filter(|count| place >= **count as u64) {
                 place -= *count as u64;
                 request += 1;
             }
             if let (Some(Ok(answer)), Ok(place)) = (answers.get_mut(request), usize::try_from(place)) {
-                answer.details.push((place, detail::read(detail)?));
+                let burst = self.elevated.iter().find(|(of, _)| *of as u64 == charge).map(|(_, burst)| *burst);
+                let is_active = detail.elevation().is_some_and(|elevation| elevation.active);
+                if let Some(burst) = burst.filter(|_| is_active) {
+                    answer.set_limit(place, burst);
+                }
+                answer.details.push((place, detail));
             }
         }
         Ok(())
@@ -241,6 +257,9 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     match numbers.refill().kind() {
         Kind::Level => {
             push_number(words, numbers.written().0, ' ');
+            if let Some(elevated) = charge.elevated() {
+                return push_elevated(words, numbers, elevated);
+            }
             match numbers.refill().windows() {
                 Some(windows) => push_windows(words, numbers, windows, now),
                 None => push_number(words, numbers.drain(), ' '),
@@ -253,6 +272,16 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
         }
         Kind::SlidingWindow(_) | Kind::Slots(_) | Kind::Queue(_) | Kind::Script => {}
     }
+}
+
+/// The elevated numbers as the script reads them.
+fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
+    let Elevated { numbers, span, activations_per_month } = elevated;
+    words.push_str("elevated:");
+    for number in [base.drain(), numbers.burst(), numbers.token(), numbers.drain(), *span] {
+        push_number(words, number, ':');
+    }
+    push_number(words, *activations_per_month, ' ');
 }
 
 /// The windows as the script reads them. Those of a calendar around `now` are sent along: the server knows no time zone,
@@ -282,7 +311,9 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Mi
 }
 
 /// How long the words of a charge are at most.
-fn longest_words(numbers: &Numbers) -> usize {
+fn longest_words(charge: &Charge) -> usize {
+    let numbers = &charge.numbers;
+    let elevated = if charge.elevated().is_some() { LONGEST_ELEVATED } else { 0 };
     let calendar = match numbers.refill().windows() {
         Some(Windows::Calendar(calendar)) => {
             // The windows to fill the bucket, twice, two more, and the number of the first.
@@ -291,7 +322,7 @@ fn longest_words(numbers: &Numbers) -> usize {
         }
         _ => "sliding_window:".len(),
     };
-    LONGEST_WORDS + calendar
+    LONGEST_WORDS + calendar + elevated
 }
 
 const fn word(mode: Mode) -> &'static str {
