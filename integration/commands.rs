@@ -28,14 +28,14 @@ fn check(arguments: &[&str], code: i32) -> String {
 #[test]
 fn every_scenario_passes_in_memory() {
     let text = check(&["replay", "integration/cases/decisions.jsonl"], 0);
-    assert_eq!(text.lines().last(), Some("118 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("132 passed, 0 failed"));
 }
 
 #[test]
 fn every_scenario_passes_on_redis_and_leaves_nothing_there() {
     let redis = RedisServer::plain();
     let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", &redis.url()], 0);
-    assert_eq!(text.lines().last(), Some("118 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("132 passed, 0 failed"));
     assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
 }
 
@@ -127,6 +127,35 @@ fn explain_says_what_the_response_decides() {
         "  cost      1\n  spent     only if the upstream answers 401, 5xx\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn explain_shows_elevated_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits:\n  Api: { cost: 30, burst: 30, count: 10, period: 1s, \
+        elevated: { count: 100, period: 1s, for: 900s, activations_per_month: 5 } }\n\
+        overrides:\n  Api:10.0.0.1: { elevated: { burst: 200, count: 200, period: 1s } }\n\
+        \x20 Api:10.0.0.2: { count: 20, period: 1s }\n";
+    std::fs::write(&limits, rules).unwrap();
+    let limits = limits.to_str().unwrap();
+    for (client, expected) in [
+        (
+            "10.0.0.0",
+            "burst 30, 10 per 1s\n  elevated  burst 100, 100 per 1s, for 15m, 5 times a month\n  cost      30\n",
+        ),
+        (
+            "10.0.0.1",
+            "burst 30, 10 per 1s\n  elevated  burst 200, 200 per 1s, for 15m, 5 times a month\n  cost      30\n",
+        ),
+        (
+            "10.0.0.2",
+            "burst 20, 20 per 1s\n  elevated  burst 100, 100 per 1s, for 15m, 5 times a month\n  cost      30\n",
+        ),
+    ] {
+        let text = check(&["explain", "GET", "/", "--limits", limits, "--ip", client], 0);
+        assert!(text.contains(&format!("  allows    {expected}  given by")), "{text}");
     }
 }
 

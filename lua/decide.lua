@@ -72,6 +72,11 @@ else
 end
 local effective_from = tonumber(ARGV[2])
 
+-- include gcra.lua
+
+-- What the algorithms of levels are made of, which are further down.
+local bucket_of, level_now, decided, write
+
 -- What other algorithms are made of. Each is made for a call that has charges of its kind: a tenth of a microsecond for
 -- each of dozens of functions is much beside the fifteen of a call.
 --
@@ -81,7 +86,7 @@ local effective_from = tonumber(ARGV[2])
 --   decide(key, charge)            outcome, remaining, retry, reset, the change to write or nil, a list of what else is to
 --                                  be said or nil, and whether the change is written even if the request is denied; or nil
 --                                  and an error
---   standing(key, charge)          remaining and reset without the charge
+--   standing(key, charge)          remaining and reset without the charge, and a list of what else is to be said or nil
 --   commit(key, charge, change)    writes the change at once: the requests after this one read it; nil or an error
 -- and, if its keys hold text, `corrupt`, the number of those whose text was no bucket.
 -- One that cannot be asked without counting has instead of `decide` and `commit`:
@@ -94,9 +99,10 @@ local function algorithms()
   -- include concurrency.lua
   -- include queue.lua
   -- include script.lua
+  -- include elevated.lua
   return {
     fixed_window = fixed_windows, sliding_log = sliding_log, sliding_window = sliding_window,
-    concurrency = concurrency, queue = queue, script = user_scripts,
+    concurrency = concurrency, queue = queue, script = user_scripts, elevated = elevated,
   }
 end
 
@@ -111,8 +117,6 @@ local function algorithm(name)
   end
   return made[name]
 end
-
--- include gcra.lua
 
 -- TOKEN and DRAIN as numbers; nothing if no bucket can have them.
 local function weights(token, drain)
@@ -213,6 +217,10 @@ local function read(key, charge)
     bucket.failure = text
   elseif text then
     local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
+    if not since then
+      -- What elevated.lua has added is nothing to those who do not know it.
+      since, level, numbers, bucket.elevated = match(text, '^(%d+) (%d+) (%d+ %d+)( %d+ %d+ %d+)$')
+    end
     since, level = tonumber(since), tonumber(level)
     local written = charge
     if numbers and numbers ~= charge.numbers then
@@ -222,10 +230,32 @@ local function read(key, charge)
     if numbers and written and since < EXACT and level < EXACT then
       bucket.since, bucket.level, bucket.written = since, level, written
     else
+      bucket.elevated = nil
       corrupt = corrupt + 1
     end
   end
   return bucket
+end
+
+local buckets, dirty = {}, {}
+
+-- The bucket of a key as those before have left it.
+function bucket_of(key, charge)
+  local bucket = buckets[key]
+  if not bucket then
+    bucket = read(key, charge)
+    buckets[key] = bucket
+  end
+  return bucket
+end
+
+-- Sets what is used of a bucket; it is written once, at the end.
+function write(key, bucket, level, charge)
+  if not bucket.dirty then
+    bucket.dirty = true
+    dirty[#dirty + 1] = key
+  end
+  bucket.level, bucket.written, bucket.full, bucket.elevated = level, charge, false, nil
 end
 
 -- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
@@ -243,7 +273,7 @@ end
 -- What is used now, in levels of the numbers that hold now; in windows also the window that this is in, or an error.
 -- Under changed numbers the level drains at the old rate until the new ones took effect, is weighed anew (the tokens used
 -- stay the same), and drains at the new rate from there.
-local function level_now(bucket, charge)
+function level_now(bucket, charge)
   local level, written, capacity = bucket.level, bucket.written, charge.capacity
   if charge.window then
     if level == 0 then
@@ -279,7 +309,7 @@ end
 
 -- What a charge does to a bucket at `level`: the outcome, the level to report, the wait before the same charge would fit,
 -- and the level to store, which is nil if the bucket is left alone.
-local function decided(charge, level, position)
+function decided(charge, level, position)
   local mode, cost, token = charge.mode, charge.cost, charge.token
   if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
@@ -316,7 +346,7 @@ local function decided(charge, level, position)
   return ALLOWED, after, retry, after
 end
 
-local buckets, dirty, failures, failing = {}, {}, {}, false
+local failures, failing = {}, false
 -- For the request at hand: its buckets, the levels and windows that its charges found, the levels or changes that they
 -- would store, and which changes are stored even if it is denied.
 local held, levels, positions, writes, counts_denied = {}, {}, {}, {}, {}
@@ -363,19 +393,15 @@ for request = 1, #requests do
         failures[request], failed = remaining, true
       end
     else
-      local bucket = buckets[key]
-      if not bucket then
-        bucket = read(key, charge)
-        buckets[key] = bucket
-      end
+      local bucket = bucket_of(key, charge)
       local level, position, failure = level_now(bucket, charge)
       if failure then
         failures[request], failed = redis.error_reply(failure), true
       else
-        local outcome, after, retry, write = decided(charge, level, position)
+        local outcome, after, retry, change = decided(charge, level, position)
         failed = failed or bucket.failure
         denied = denied or outcome == DENIED
-        held[place], levels[place], positions[place], writes[place] = bucket, level, position, write
+        held[place], levels[place], positions[place], writes[place] = bucket, level, position, change
         reply[size + 1] = outcome
         reply[size + 2] = floor((charge.capacity - after) / charge.token)
         reply[size + 3] = retry
@@ -412,7 +438,11 @@ for request = 1, #requests do
       if reply[at + 1] == ALLOWED then
         reply[at + 1], reply[at + 3] = UNCHANGED, 0
         if charge.algorithm then
-          reply[at + 2], reply[at + 4] = charge.algorithm.standing(KEYS[keys + place], charge)
+          local detail
+          reply[at + 2], reply[at + 4], detail = charge.algorithm.standing(KEYS[keys + place], charge)
+          if detail then
+            say(place, detail)
+          end
         else
           reply[at + 2] = floor((charge.capacity - levels[place]) / charge.token)
           reply[at + 4] = reset_after(charge, positions[place], levels[place])
@@ -423,24 +453,20 @@ for request = 1, #requests do
     end
   else
     for place = 1, count do
-      local charge, bucket, position, write = charges[place], held[place], positions[place], writes[place]
+      local charge, bucket, position, level = charges[place], held[place], positions[place], writes[place]
       if said and said[place] then
         say(place, said[place])
       end
-      if write and not charge.algorithm then
-        if not bucket.dirty then
-          bucket.dirty = true
-          dirty[#dirty + 1] = KEYS[keys + place]
-        end
+      if level and not charge.algorithm then
+        write(KEYS[keys + place], bucket, level, charge)
         -- A bucket that was made full is forgotten, its time included. Otherwise the time never goes back: a clock that
         -- stepped back would earn the interval twice.
-        if write == 0 or bucket.since < now then
+        if level == 0 or bucket.since < now then
           bucket.since = now
         end
-        bucket.level, bucket.written, bucket.full = write, charge, false
-        if charge.window and write > 0 then
+        if charge.window and level > 0 then
           bucket.since, bucket.written = position.start, windows.written(charge, position)
-          bucket.full = windows.time_for(charge, position, write) + position.at - now
+          bucket.full = windows.time_for(charge, position, level) + position.at - now
         end
       end
     end
@@ -458,13 +484,13 @@ reply[1] = corrupt
 for place = 1, #dirty do
   local key = dirty[place]
   local bucket, done = buckets[key], nil
-  if bucket.level == 0 then
+  if bucket.level == 0 and not bucket.elevated then
     done = pcall('DEL', key)
   else
-    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.written.numbers
+    local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.written.numbers .. (bucket.elevated or '')
     if given then
       done = pcall('SET', key, text, 'PX', GIVEN_CLOCK_EXPIRY)
-    elseif bucket.written.drain == 0 then
+    elseif bucket.full == -1 or not bucket.full and bucket.written.drain == 0 then
       done = pcall('SET', key, text)
     else
       local full = bucket.full or bucket.since - now + time_for(bucket.level, bucket.written.drain)

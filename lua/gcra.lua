@@ -11,7 +11,7 @@
 --   DRAIN  levels that leave the bucket every microsecond, 0 if it never refills; TOKEN / DRAIN = period / count
 --
 -- A bucket is a string "<since> <level> <token> <drain>": what was used at <since>, in levels, and the numbers it was
--- written under. A key that is absent is a full bucket.
+-- written under. A key that is absent is a full bucket. What elevated.lua adds to it goes with the next write.
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local format, match, tonumber = string.format, string.match, tonumber
@@ -90,7 +90,8 @@ end
 local capacity = burst * token
 
 local text, corrupt = redis.call('GET', KEYS[1]), 0
-local since, level, old_token, old_drain = match(text or '', '^(%d+) (%d+) (%d+) (%d+)$')
+local numbers = match(text or '', '^(%d+ %d+ %d+ %d+) %d+ %d+ %d+$') or text or ''
+local since, level, old_token, old_drain = match(numbers, '^(%d+) (%d+) (%d+) (%d+)$')
 since, level, old_token, old_drain = tonumber(since), tonumber(level), tonumber(old_token), tonumber(old_drain)
 if not since then
   since, level, corrupt = now, 0, text and 1 or 0

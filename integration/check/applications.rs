@@ -21,6 +21,12 @@ limits:
   Watched: { by: { header: x-user }, burst: 1, mode: shadow }
   Everything: { by: global, burst: 1000, match: { path: /none } }
   Shut: { by: { header: x-user }, deny: true, match: { path: /shut } }
+  Raised:
+    by: { header: x-tenant }
+    per_call: true
+    count: 1
+    period: 1h
+    elevated: { count: 10, period: 1h, for: 15m, activations_per_month: 1 }
 overrides:
   Logins:vip: { burst: 9, count: 9, period: 1h }
   Logins:free: { unlimited: true }
@@ -174,6 +180,24 @@ fn check_all(weir: &Weir) {
     assert_eq!(told["retry_after_ms"], 30_000);
     app.expect(&of_call("Plans", "a", 10), 200, Some("Plans"), &["Plans allowed 20 5"]);
     app.expect(&of_call("Plans", "shut", 10), 429, Some("Plans"), &["Plans denied 0 0"]);
+
+    // Elevated numbers, which switch on when there is not enough, and then they are all that is told.
+    let raised = || charge("Raised", "a");
+    let told = app.expect(&raised(), 200, Some("Raised"), &["Raised allowed 1 0"]);
+    let quiet = json!({ "triggered": false, "active": false, "activations_left": null });
+    assert_eq!((&told["limits"][0]["elevated"], &told["limits"][0]["retry_after_ms"]), (&quiet, &json!(0)));
+    let told = app.expect(&with(raised(), "op", "check".into()), 200, Some("Raised"), &["Raised allowed 10 8"]);
+    assert_eq!(told["limits"][0]["elevated"]["triggered"], true);
+    let together = json!({ "limits": [with(charge("Logins", "vip"), "cost", 9.into()), raised()] });
+    app.expect(&together, 429, Some("Logins"), &["Logins denied 9 8", "Raised unchanged 1 0"]);
+    let switched = app.call(&raised());
+    assert_eq!(switched.field("ratelimit-policy"), Some("\"Raised\";q=10;w=3600"));
+    assert_eq!(switched.field("ratelimit"), Some("\"Raised\";r=8;t=720"));
+    let elevated = json!({ "triggered": true, "active": true, "activations_left": 0 });
+    assert_eq!(body(&switched)["limits"][0]["elevated"], elevated);
+    app.expect(&together, 429, Some("Logins"), &["Logins denied 9 8", "Raised unchanged 10 8"]);
+    app.expect(&with(of_call("Raised", "a", 2), "cost", 8.into()), 200, Some("Raised"), &["Raised allowed 10 0"]);
+    app.expect(&raised(), 429, Some("Raised"), &["Raised denied 10 0"]);
 
     // A request, and what it costs.
     let request = json!({ "url": "https://a.example/both", "ip": "192.0.2.1", "headers": { "X-User": "carol" } });

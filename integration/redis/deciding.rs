@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Charge, Mode, Outcome};
 use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
+use weir::engine::terms::{Elevated, Terms};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
 
@@ -184,6 +185,10 @@ async fn text_that_is_no_bucket_is_a_full_one_and_is_counted() {
         "1 2 3 month/1/UTC:5:",
         "1 2 3 clock:x",
         "1 2 3 :5",
+        "1 2 3 elevated:1:1:1:1:1:1",
+        "1 2 3 4 5 6",
+        "1 2 0 4 5 6 7",
+        "1 2 3 first:5 5 6 7",
     ];
     for (place, text) in foreign.into_iter().enumerate() {
         server.cli(&["SET", "weir:{0}:A:1", text]);
@@ -254,6 +259,101 @@ fn the_script_of_gcra_runs_by_hand() {
     // By the server's clock.
     assert_eq!(eval("t ,  0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
     assert!((1..=1_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+#[test]
+fn the_script_of_elevated_numbers_runs_by_hand() {
+    // 2 a second, or 10 a second with a burst of 20 for 5 seconds, twice a month; a minute before a month of UTC ends.
+    const START: u64 = 1_711_929_540_000_000;
+    const WORD: &str = "elevated:1:20:100000:1:5000000:2";
+    let server = RedisServer::plain();
+    let at = |millis: u64, cost: u64, mode: &str| {
+        let now = START + millis * 1_000;
+        eval(&server, "elevated.lua", &format!("k , {now} 0 2 500000 {WORD} {cost} {mode}"))
+    };
+    assert_eq!(at(0, 2, "spend"), "0 0 0 0 1000000 0 0 -1");
+    assert_eq!(at(0, 19, "spend"), "0 1 0 500000 1000000 0 0 -1");
+    assert_eq!(at(0, 21, "spend"), "0 1 0 -1 1000000 0 0 -1");
+    assert_eq!(at(0, 3, "check"), "0 0 15 0 500000 1 1 1");
+    assert_eq!(server.cli(&["GET", "k"]), format!("{START} 1000000 500000 1"));
+    assert_eq!(at(0, 3, "spend"), "0 0 15 0 500000 1 1 1");
+    let until = START + 5_000_000;
+    assert_eq!(server.cli(&["GET", "k"]), format!("{START} 500000 100000 1 {until} 1 {}", START + 60_000_000));
+    assert_eq!(at(4_000, 20, "spend"), "0 0 0 2000000 2000000 0 1 -1");
+    assert_eq!(at(4_500, 9, "spend_up_to"), "0 0 0 0 2000000 0 1 -1");
+    assert_eq!(at(4_500, 1, "refund"), "0 0 1 0 1900000 0 1 -1");
+    // At the end 6 of 20 are left, of which the limit's own burst holds 2.
+    assert_eq!(at(5_000, 2, "spend"), "0 0 0 0 1000000 0 0 -1");
+    assert_eq!(at(5_000, 1, "spend"), "0 0 17 0 300000 1 1 0");
+    assert_eq!(at(5_000, 0, "reset"), "0 0 20 0 0 0 1 -1");
+    assert_eq!(at(10_000, 3, "spend"), "0 1 2 50000000 0 0 0 -1", "until the month is over");
+    assert_eq!(at(60_000, 3, "spend"), "0 0 17 0 300000 1 1 1");
+    assert_eq!(at(80_000, 0, "reset"), "0 0 2 0 0 0 0 -1");
+    assert_eq!(server.cli(&["EXISTS", "k"]), "1", "the month's count stays");
+    // Without elevated numbers what was used goes on, and the rest is forgotten.
+    assert_eq!(at(80_000, 5, "spend"), "0 0 15 0 500000 1 1 0");
+    let now = START + 80_000_000;
+    let plain = |arguments: &str| eval(&server, "gcra.lua", &format!("k , {now} 0 10 500000 1 {arguments}"));
+    assert_eq!(plain("1 check"), "0 0 4 0 3000000");
+    assert_eq!(plain("1 spend"), "0 0 4 0 3000000");
+    assert_eq!(server.cli(&["GET", "k"]), format!("{now} 3000000 500000 1"));
+    assert_eq!(at(80_000, 2, "spend"), "0 0 16 0 400000 1 1 1");
+    assert!(eval(&server, "elevated.lua", "k , 0 0 2 1 1 1 spend").starts_with("ERR usage: KEY , NOW EFFECTIVE_FROM"));
+    assert!(at(0, 1, "take").starts_with("ERR unknown mode take"));
+    server.cli(&["LPUSH", "l", "mine"]);
+    assert!(eval(&server, "elevated.lua", &format!("l , 0 0 2 1 {WORD} 1 spend")).contains("WRONGTYPE"));
+}
+
+#[test]
+fn the_scripts_have_the_same_arithmetic_of_levels() {
+    let script = |name: &str| std::fs::read_to_string(format!("{}/lua/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let (gcra, elevated) = (script("gcra.lua"), script("elevated.lua"));
+    let shared = gcra.lines().skip_while(|line| *line != "-- Shared").take_while(|line| *line != "-- Alone");
+    let shared: Vec<&str> = shared.filter(|line| !line.trim_start().starts_with("--") && !line.is_empty()).collect();
+    let elevated: Vec<&str> = elevated.lines().filter(|line| !line.is_empty()).collect();
+    assert!(shared.len() > 30 && elevated.windows(shared.len()).any(|lines| lines == shared));
+}
+
+/// 10 a second, or 100 with a burst of 200 for 15 minutes, 5 times a month.
+fn elevated(mut charge: Charge) -> Charge {
+    let numbers = Numbers::new(200, 100, 1_000_000_000).unwrap();
+    let elevated = Elevated { numbers, span: 900_000_000, activations_per_month: 5 };
+    charge.terms = Some(Box::new(Terms::Elevated(Arc::new(elevated))));
+    charge
+}
+
+#[tokio::test]
+async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let numbers = Numbers::new(10, 10, 1_000_000_000).unwrap();
+    let ask = |cost, mode| elevated(charge("A:1", numbers, cost, mode));
+    let left = || server.cli(&["PTTL", "weir:{0}:A:1"]).parse::<u64>().unwrap();
+    let none = decide(&store, &[ask(10, Mode::Spend)]).await.unwrap();
+    assert_eq!((none[0].limit, none.detail(0).unwrap().elevation().unwrap().active), (10, false));
+    assert!(left() <= 1_000);
+    // A check writes nothing, and neither does a request that is denied.
+    for charges in [vec![ask(50, Mode::Check)], vec![ask(50, Mode::Spend), charge("B:1", fixed(1), 2, Mode::Spend)]] {
+        decide(&store, &charges).await.unwrap();
+    }
+    assert!((server.calls("set"), server.cli(&["GET", "weir:{0}:A:1"]).split(' ').count()) == (1, 4));
+    let switched = decide(&store, &[ask(150, Mode::Spend)]).await.unwrap();
+    let elevation = switched.detail(0).unwrap().elevation().unwrap();
+    assert_eq!((switched[0].limit, elevation.triggered, elevation.activations_left), (200, true, Some(4)));
+    let month = Calendar::find(Unit::Month(1), "UTC").unwrap();
+    let now = Micros(server_time(&server));
+    let end = month.start(month.number(now) + 1).0 - now.0;
+    let lives = end.max(900_000_000) / 1_000;
+    assert!((lives - 2_000..=lives + 2_000).contains(&left()), "{} of {lives}", left());
+    decide(&store, &[ask(0, Mode::Reset)]).await.unwrap();
+    assert_eq!(server.cli(&["EXISTS", "weir:{0}:A:1"]), "1");
+    let denied = decide(&store, &[ask(201, Mode::Spend)]).await.unwrap();
+    assert_eq!((denied[0].limit, denied[0].remaining, denied[0].retry_after), (200, 200, None));
+    // The limit has none any more: what was used stays, and the key is that of any bucket.
+    decide(&store, &[ask(7, Mode::Spend)]).await.unwrap();
+    let plain = decide(&store, &[charge("A:1", numbers, 1, Mode::Spend)]).await.unwrap();
+    assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 1_000, "{plain:?}");
+    assert_eq!(store.corrupt_values(), 0);
 }
 
 #[test]

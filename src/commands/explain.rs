@@ -170,18 +170,22 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 Allowance::Disabled => "does not apply",
                 Allowance::Unlimited => "applies, unlimited",
                 Allowance::Deny => "applies, refuses",
-                Allowance::Windows(_) if *enforced => "applies",
-                Allowance::Windows(_) => "applies, in shadow",
+                Allowance::Windows(_) | Allowance::Elevated(_) if *enforced => "applies",
+                Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow",
             };
             let mut text = format!("{name}: {verb}\n");
             let id: Vec<&str> = id.iter().map(|component| component.as_deref().unwrap_or("(missing)")).collect();
             let _ = writeln!(text, "  id        {}", if id.is_empty() { "(one for all)".into() } else { id.join(":") });
-            if let Allowance::Windows(windows) = allowance {
+            if let Some(windows) = allowance.windows() {
                 for numbers in windows.iter() {
                     let _ = writeln!(text, "  allows    {numbers}");
                 }
+                if let Some(elevated) = allowance.elevated() {
+                    let _ = writeln!(text, "  elevated  {elevated}");
+                }
                 let _ = writeln!(text, "  cost      {cost}");
-                if windows.iter().any(|numbers| *cost > numbers.burst()) {
+                let most = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
+                if windows.iter().any(|numbers| *cost > numbers.burst().max(most)) {
                     let _ = writeln!(text, "  never     the cost is above the burst, no waiting helps");
                 }
                 let response_cost = limit.response_cost.as_deref();

@@ -20,8 +20,8 @@ use crate::engine::fingerprint::{Fingerprinter, stable};
 use crate::engine::key::opaque;
 use crate::engine::limit::Limit;
 use crate::engine::numbers::{Allowance, Micros};
-use crate::engine::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows};
-use crate::engine::terms::{Slot, Terms};
+use crate::engine::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance};
+use crate::engine::terms::{Detail, Elevation, Slot, Terms};
 use crate::store::{Batch, Store, StoreError};
 
 /// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
@@ -76,6 +76,7 @@ enum Answer {
     Decided {
         decision: Decision,
         denied_by: Option<String>,
+        elevation: Option<Elevation>,
     },
     Counted {
         allowed: usize,
@@ -159,7 +160,7 @@ impl Player {
         }
         if let Some(refused) = plan.refused.first() {
             let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
-            return Ok(Answer::Decided { decision: Decision::never(), denied_by });
+            return Ok(Answer::Decided { decision: Decision::never(), denied_by, elevation: None });
         }
         if plan.charges.is_empty() {
             return Ok(Answer::Unasked);
@@ -209,9 +210,9 @@ impl Player {
             Allowance::Deny => {
                 plan.refused.push(Refused { limit: place, enforced: true, reason: RefusedReason::Deny });
             }
-            Allowance::Windows(windows) => {
+            allowance => {
                 let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);
-                add_windows(plan, windows, bucket, cost, mode, origin);
+                add_allowance(plan, allowance, bucket, cost, mode, origin);
             }
         }
     }
@@ -240,6 +241,10 @@ impl Player {
         used.dedup_by(|a, b| a.bucket == b.bucket);
         for charge in &mut used {
             charge.mode = Mode::Reset;
+            if charge.elevated().is_some() {
+                // Plain numbers leave nothing of what was switched on.
+                charge.terms = None;
+            }
         }
         let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0), now: Micros(0) }).await;
     }
@@ -314,7 +319,7 @@ fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
 
 /// The decision that binds: spend-only members have no say beside others, and a refund that found nothing to give back
 /// has none beside one that did.
-fn bind(rules: &Rules, plan: &Plan, decisions: &[Decision]) -> Answer {
+fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let all = || plan.charges.iter().zip(&plan.origins).zip(decisions);
     let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &Planned), &Decision)>| {
         members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
@@ -333,7 +338,9 @@ fn bind(rules: &Rules, plan: &Plan, decisions: &[Decision]) -> Answer {
         // A spend-only charge that does not fit still lets the request pass.
         decision.outcome = Outcome::Allowed;
     }
-    Answer::Decided { decision, denied_by: name.filter(|_| decision.is_denied()) }
+    let place = plan.origins.iter().position(|origin| origin.limit == limit).unwrap_or_default();
+    let elevation = decisions.detail(place).and_then(Detail::elevation);
+    Answer::Decided { decision, denied_by: name.filter(|_| decision.is_denied()), elevation }
 }
 
 fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
@@ -360,6 +367,12 @@ fn found(answer: &Answer, key: &str) -> Result<Value, String> {
         ("retry_after_ms", Answer::Decided { decision, .. }) => time(decision.retry_after),
         ("reset_ms", Answer::Decided { decision, .. }) => time(decision.reset_after),
         ("denied_by", Answer::Decided { denied_by, .. }) => denied_by.clone().into(),
+        ("triggered", Answer::Decided { elevation: Some(elevation), .. }) => elevation.triggered.into(),
+        ("activated", Answer::Decided { elevation: Some(elevation), .. }) => elevation.active.into(),
+        // -1 unless this charge has switched the elevated numbers on, as limitd says it.
+        ("quota_remaining", Answer::Decided { elevation: Some(elevation), .. }) => {
+            elevation.activations_left.map_or_else(|| (-1).into(), Value::from)
+        }
         ("allowed_count", Answer::Counted { allowed, .. }) => (*allowed).into(),
         ("denied_count", Answer::Counted { denied, .. }) => (*denied).into(),
         ("allowed", Answer::Unasked) => true.into(),

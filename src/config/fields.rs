@@ -7,7 +7,7 @@ use crate::engine::numbers::EXACT;
 
 /// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 3] = ["elevated", "when", "activations_per_month"];
+pub(super) const NOT_YET: [&str; 1] = ["when"];
 
 /// The fields of one map.
 #[derive(Clone, Copy)]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::algorithm::{Style, WindowStyle, algorithm};
 use super::by;
+use super::elevated;
 use super::fields::{Fields, choice, text, truth, whole};
 use super::matching;
 use super::numbers::{self, Interner};
@@ -51,6 +52,7 @@ pub(super) const KEYS: &[&str] = &[
     "file",
     "args",
     "headers",
+    "elevated",
 ];
 
 /// The fields of a `cost` that the request says itself.
@@ -95,7 +97,7 @@ pub(super) struct Draft {
     /// Where it says that it is kept in Redis and nowhere else, if it is.
     pub(super) needs_redis: Option<Place>,
     /// Whether what it allows is what the file says.
-    numbers_are_known: bool,
+    pub(super) numbers_are_known: bool,
     short: Option<Place>,
 }
 
@@ -235,6 +237,8 @@ fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner
         }
         let style = draft.style.clone().unwrap_or_else(|| Style::FixedWindow(WindowStyle::default()));
         let allowance = numbers::allowance(&fields, &style, interner, findings);
+        let allowance =
+            allowance.and_then(|plain| elevated::of_limit(&fields, plain, draft.style.as_ref(), interner, findings));
         draft.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         draft.short = fields.get("short").map(|(_, node)| node.place);
@@ -349,8 +353,9 @@ fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
 
 /// The smallest burst, if a request of the limit's fixed cost can never fit into it.
 pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64> {
-    let (Cost::Fixed(cost), Allowance::Windows(windows)) = (cost, allowance) else { return None };
-    windows.iter().map(crate::engine::numbers::Numbers::burst).min().filter(|burst| burst < cost)
+    let (Cost::Fixed(cost), Some(windows)) = (cost, allowance.windows()) else { return None };
+    let elevated = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
+    windows.iter().map(|numbers| numbers.burst().max(elevated)).min().filter(|burst| burst < cost)
 }
 
 /// A percentage, in parts of [`WHOLE_SHARE`]; four digits after the point.

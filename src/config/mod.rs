@@ -6,6 +6,7 @@
 
 mod algorithm;
 mod by;
+mod elevated;
 mod envoy_ratelimit;
 mod fields;
 pub(crate) mod foreign;

@@ -11,6 +11,7 @@ use super::yaml::{Node, Value};
 use crate::engine::calendar::MOST_WINDOWS_AHEAD;
 use crate::engine::numbers::{Allowance, EXACT, Numbers, NumbersError};
 use crate::engine::sliding::{LONGEST_PERIOD, largest_count};
+use crate::engine::terms::WithElevated;
 
 /// The fields that say how much.
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
@@ -23,15 +24,27 @@ pub(super) const MOST_WINDOWS: usize = 8;
 
 /// Allowances that are equal are one: a million overrides have a few kinds of numbers.
 #[derive(Default)]
-pub(super) struct Interner(HashSet<Arc<[Numbers]>>);
+pub(super) struct Interner {
+    windows: HashSet<Arc<[Numbers]>>,
+    elevated: HashSet<Arc<WithElevated>>,
+}
 
 impl Interner {
     fn share(&mut self, windows: &[Numbers]) -> Arc<[Numbers]> {
-        if let Some(known) = self.0.get(windows) {
+        if let Some(known) = self.windows.get(windows) {
             return Arc::clone(known);
         }
         let shared: Arc<[Numbers]> = windows.into();
-        self.0.insert(Arc::clone(&shared));
+        self.windows.insert(Arc::clone(&shared));
+        shared
+    }
+
+    pub(super) fn share_elevated(&mut self, with: WithElevated) -> Arc<WithElevated> {
+        if let Some(known) = self.elevated.get(&with) {
+            return Arc::clone(known);
+        }
+        let shared = Arc::new(with);
+        self.elevated.insert(Arc::clone(&shared));
         shared
     }
 }
@@ -156,7 +169,7 @@ fn slots(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<
 }
 
 /// One window, or nothing if none of its fields is there.
-fn window(
+pub(super) fn window(
     fields: &Fields<'_>,
     style: &Style,
     must_refill: bool,

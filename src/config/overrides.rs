@@ -1,6 +1,7 @@
 //! The overrides: `Name:id` with its numbers, or `Name` with numbers and the ids, networks or expressions they hold for.
 
 use super::algorithm::{Style, WindowStyle};
+use super::elevated;
 use super::fields::{Fields, one_or_more, text};
 use super::instant::parse_until;
 use super::limit::{Limits, burst_below_cost};
@@ -31,6 +32,7 @@ pub(super) const KEYS: &[&str] = &[
     "lease",
     "max_age",
     "args",
+    "elevated",
     "ids",
     "regex",
     "cidr",
@@ -140,15 +142,18 @@ impl Reading<'_> {
         limit: Option<usize>,
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
-        let base = limit.and_then(|place| self.limits.drafts[place].style.clone());
-        let style = base
+        let style = limit
+            .and_then(|place| self.limits.drafts[place].style.clone())
             .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
         let style = style.and_then(|style| self.with_arguments(style, fields, limit, findings));
+        let base = limit.map(|place| &self.limits.drafts[place]).filter(|draft| draft.numbers_are_known);
+        let base = base.map(|draft| (&draft.limit.allowance, draft.style.as_ref()));
         let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
+        let allowance = allowance.and_then(|plain| elevated::of_override(fields, plain, base, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);
-        if allowance == Allowance::Disabled {
+        if allowance == Allowance::Disabled && fields.get("elevated").is_none() {
             let draft = limit.and_then(|place| self.limits.drafts.get(place));
             let numbers = match draft.map(|draft| draft.limit.algorithm) {
                 Some(Algorithm::Queue | Algorithm::Concurrency) => "`capacity`",

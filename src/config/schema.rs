@@ -12,7 +12,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{algorithm, by, limit, load, matching, numbers, overrides, queue, response_cost};
+    use super::super::{algorithm, by, elevated, limit, load, matching, numbers, overrides, queue, response_cost};
     use super::*;
     use crate::engine::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -124,6 +124,11 @@ mod tests {
             "what responses tell of a limit of a domain",
             "what responses tell of a limit by descriptors",
             "a reserve for some answers only",
+            "elevated numbers of months",
+            "elevated numbers for no time",
+            "an override with elevated numbers and no end",
+            "an override with elevated numbers where the limit has none",
+            "an override with elevated numbers where the limit has windows",
         ];
         for case in cases().iter().filter(|case| case["expect"] == "error") {
             let name = case["case"].as_str().unwrap();
@@ -166,6 +171,10 @@ mod tests {
             "limits: { A: { algorithm: fixed_window, aligned: clocks, count: 1, period: 1s } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: months } }",
             "limits: { A: { algorithm: fixed_window, count: 1, period: month, resets_on: 32 } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { count: 2, period: 1s, for: 1m } } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { count: 2, for: 1m, activations_per_month: 1 } } }",
+            "limits: { A: { count: 1, period: 1s, elevated: { for: 1m, activations_per_month: 1 } } }",
+            "limits: {}\noverrides: { A:1: { deny: true, elevated: { burst: 1 } } }",
             "limits: { A:b: {} }",
             "limits: {}\noverrides: { A: { burst: 1 } }",
             "limits: {}\noverrides: { A:1: { ids: [2], burst: 1 } }",
@@ -205,6 +214,7 @@ mod tests {
         assert_eq!(schema["$defs"]["args"]["maxItems"], MOST_ARGUMENTS);
         same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
+        same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
         let [from_response, when] =
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));

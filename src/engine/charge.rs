@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::numbers::{Micros, Numbers};
 use super::refill::Kind;
-use super::terms::{Detail, Terms};
+use super::terms::{Detail, Elevated, Terms};
 
 /// The identity of a bucket, as both stores know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,20 @@ impl Charge {
         Self { bucket, numbers, cost, mode, terms: None }
     }
 
+    /// The elevated numbers of its limit, which are on or may switch on.
+    pub fn elevated(&self) -> Option<&Elevated> {
+        match self.terms.as_deref() {
+            Some(Terms::Elevated(elevated)) => Some(elevated),
+            _ => None,
+        }
+    }
+
+    /// The numbers that its decision came by, with what was said beside it.
+    pub fn numbers_by(&self, detail: Option<&Detail>) -> &Numbers {
+        let is_active = |_: &&Elevated| detail.and_then(Detail::elevation).is_some_and(|elevation| elevation.active);
+        self.elevated().filter(is_active).map_or(&self.numbers, |elevated| &elevated.numbers)
+    }
+
     /// Whether a meter is all there is to its bucket.
     #[inline]
     pub fn is_metered(&self) -> bool {
@@ -116,6 +130,13 @@ impl Decisions {
     /// Adds the decision of the next charge.
     pub fn push(&mut self, decision: Decision) {
         self.decisions.push(decision);
+    }
+
+    /// Corrects the limit of a decision: other numbers held than those of the charge.
+    pub fn set_limit(&mut self, place: usize, limit: u64) {
+        if let Some(decision) = self.decisions.get_mut(place) {
+            decision.limit = limit;
+        }
     }
 
     /// What is said of a charge beside its decision.

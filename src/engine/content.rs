@@ -3,12 +3,14 @@
 //! A meter has one size and is copied; what is here grows with what it counts, so the memory store keeps it apart.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
+use super::elevated::{self, ElevatedMeter};
 use super::log::{self, Log, LogEdit};
+use super::meter::Meter;
 use super::numbers::Micros;
 use super::refill::Kind;
 use super::sliding::{self, SlidingWindow};
 use super::slots::{self, Slots, SlotsEdit};
-use super::terms::Detail;
+use super::terms::{Detail, Terms};
 
 /// What is kept of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub enum Content {
     SlidingWindow(SlidingWindow),
     /// Who is in flight.
     Slots(Slots),
+    /// What is used, and what is known of the elevated numbers.
+    Elevated(ElevatedMeter),
 }
 
 /// What a charge makes of it.
@@ -32,6 +36,8 @@ pub enum Edit {
     SlidingWindow(Option<SlidingWindow>),
     /// Of slots.
     Slots(SlotsEdit),
+    /// Of one with elevated numbers: this is to be kept, or nothing.
+    Elevated(Option<ElevatedMeter>),
 }
 
 /// A charge, decided against a bucket.
@@ -79,7 +85,18 @@ pub fn decide(
             let (decision, edit) = slots::decide(slots, charge, lease, now);
             Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Slots), counts_denied: false })
         }
-        Kind::Level | Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::Queue(_) | Kind::Script => Err(NeedsServer),
+        Kind::Level => {
+            let Some(Terms::Elevated(terms)) = charge.terms.as_deref() else { return Err(NeedsServer) };
+            let kept = content.and_then(|kept| if let Content::Elevated(kept) = kept { Some(kept) } else { None });
+            let decided = elevated::decide(kept, charge, terms, now, effective_from);
+            Ok(Tried {
+                decision: decided.decision,
+                detail: Some(Detail::Elevated(decided.elevation)),
+                edit: decided.edit,
+                counts_denied: false,
+            })
+        }
     }
 }
 
@@ -96,6 +113,19 @@ pub fn standing(
 }
 
 impl Content {
+    /// A bucket that was a meter while its limit had no elevated numbers.
+    pub fn of_meter(meter: Meter) -> Self {
+        Self::Elevated(ElevatedMeter::of(meter))
+    }
+
+    /// What is used of a bucket that is a meter again, as its limit has no elevated numbers any more.
+    pub const fn meter(&self) -> Option<&Meter> {
+        match self {
+            Self::Elevated(kept) => Some(kept.meter()),
+            Self::Log(_) | Self::SlidingWindow(_) | Self::Slots(_) => None,
+        }
+    }
+
     /// Does what a charge has decided; what is left is `None` where that is a full bucket.
     pub fn apply(content: Option<Self>, edit: &Edit) -> Option<Self> {
         match edit {
@@ -117,6 +147,7 @@ impl Content {
                 slots.apply(edit);
                 (slots.len() > 0).then_some(Self::Slots(slots))
             }
+            Edit::Elevated(kept) => kept.map(Self::Elevated),
         }
     }
 
@@ -126,6 +157,7 @@ impl Content {
             Self::Log(log) => log.ends() <= now,
             Self::SlidingWindow(window) => window.ends() <= now,
             Self::Slots(slots) => slots.ends() <= now,
+            Self::Elevated(kept) => kept.ends().is_some_and(|ends| ends <= now),
         }
     }
 
@@ -135,6 +167,7 @@ impl Content {
             Self::Log(log) => log.len(),
             Self::SlidingWindow(_) => 1,
             Self::Slots(slots) => slots.len(),
+            Self::Elevated(_) => 1,
         }
     }
 
@@ -143,7 +176,7 @@ impl Content {
         match self {
             Self::Log(log) => log.merge_oldest(),
             // Slots are one for each request in flight, and those are bounded by the door.
-            Self::SlidingWindow(_) | Self::Slots(_) => {}
+            Self::SlidingWindow(_) | Self::Slots(_) | Self::Elevated(_) => {}
         }
     }
 }

@@ -55,7 +55,7 @@ impl Meter {
     /// Under unchanged numbers the level drains from `since`. Under changed ones it drains at the old rate until the
     /// new numbers took effect, is then weighed anew (the tokens used stay the same, rounded up to a level), and
     /// drains at the new rate from there.
-    fn level_at(&self, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
+    pub(super) fn level_at(&self, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
         if (self.token, self.refill) == (numbers.token(), numbers.refill()) {
             return drained(self.level, numbers.drain(), now.since(self.since)).min(numbers.capacity());
         }
@@ -92,7 +92,7 @@ impl Carried {
 
 /// A level after some time.
 #[inline]
-fn drained(level: u64, drain: u64, span: Micros) -> u64 {
+pub(super) fn drained(level: u64, drain: u64, span: Micros) -> u64 {
     let out = u128::from(span.0) * u128::from(drain);
     u64::try_from(out).map_or(0, |out| level.saturating_sub(out))
 }
@@ -116,8 +116,11 @@ pub enum Change {
 #[inline]
 pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> (Decision, Change) {
     match charge.numbers.refill().windows() {
-        None => decide_by(&Even::find(meter, &charge.numbers, now, effective_from), charge),
-        Some(windows) => decide_by(&FixedWindow::find(meter, &charge.numbers, windows, now, effective_from), charge),
+        None => decide_by(&Even::find(meter, &charge.numbers, now, effective_from), &charge.numbers, charge),
+        Some(windows) => {
+            let found = FixedWindow::find(meter, &charge.numbers, windows, now, effective_from);
+            decide_by(&found, &charge.numbers, charge)
+        }
     }
 }
 
@@ -153,10 +156,10 @@ pub(super) trait Found {
 }
 
 /// A bucket that refills evenly.
-struct Even<'a> {
-    numbers: &'a Numbers,
-    level: u64,
-    since: Micros,
+pub(super) struct Even<'a> {
+    pub(super) numbers: &'a Numbers,
+    pub(super) level: u64,
+    pub(super) since: Micros,
 }
 
 impl<'a> Even<'a> {
@@ -186,9 +189,10 @@ impl Found for Even<'_> {
     }
 }
 
+/// What a charge makes of a bucket by these numbers, which need not be those of the charge.
 #[inline]
-fn decide_by(found: &impl Found, charge: &Charge) -> (Decision, Change) {
-    let (numbers, level) = (&charge.numbers, found.level());
+pub(super) fn decide_by(found: &impl Found, numbers: &Numbers, charge: &Charge) -> (Decision, Change) {
+    let level = found.level();
     let answer = |outcome, level, retry_after| answer(numbers, outcome, level, retry_after, found.reset_after(level));
     let write = |level: u64| {
         let (token, refill) = numbers.written();

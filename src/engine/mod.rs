@@ -14,6 +14,7 @@ pub mod date;
 pub mod descriptors;
 pub mod domain;
 pub mod duration;
+pub mod elevated;
 pub mod equip;
 pub mod fields;
 pub mod fingerprint;

@@ -18,7 +18,7 @@ use super::path::normalise;
 use super::queue::EntryId;
 use super::quote::quoted;
 use super::request::host_of;
-use super::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_windows, in_share};
+use super::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance, add_windows, in_share};
 
 /// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
 const LONGEST_SPLIT: usize = 1024;
@@ -215,8 +215,14 @@ fn add(
         }
         (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
         (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
-        (_, Some(numbers)) => add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin),
-        (Allowance::Windows(windows), None) => add_windows(plan, windows, identified.bucket, cost, mode, origin),
+        (given, Some(numbers)) => {
+            add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin);
+            // As an override that gives numbers and nothing else.
+            plan.elevate(given.elevated());
+        }
+        (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
+            add_allowance(plan, given, identified.bucket, cost, mode, origin);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::calendar::{Calendar, MOST_WINDOWS_AHEAD, Unit};
 use super::queue::MOST_WAITING;
 use super::refill::{Kind, Refill, Windows};
 use super::sliding;
+use super::terms::{Elevated, WithElevated};
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
@@ -88,6 +89,27 @@ pub enum Allowance {
     Deny,
     /// One window, or several at once (`rates:`), all or nothing. Shared, because overrides repeat the same numbers.
     Windows(Arc<[Numbers]>),
+    /// One window, and other numbers that switch on by themselves when its bucket is empty.
+    Elevated(Arc<WithElevated>),
+}
+
+impl Allowance {
+    /// The windows, if it has some: one where `elevated` stands beside it.
+    pub fn windows(&self) -> Option<&Arc<[Numbers]>> {
+        match self {
+            Self::Windows(windows) => Some(windows),
+            Self::Elevated(with) => Some(&with.base),
+            Self::Disabled | Self::Unlimited | Self::Deny => None,
+        }
+    }
+
+    /// The numbers that switch on by themselves.
+    pub fn elevated(&self) -> Option<&Arc<Elevated>> {
+        match self {
+            Self::Elevated(with) => Some(&with.elevated),
+            _ => None,
+        }
+    }
 }
 
 /// Why numbers cannot be counted with.
@@ -388,7 +410,7 @@ impl Numbers {
                 text.push_str(" waiting");
                 if stale > 0 {
                     text.push_str(", each for at most ");
-                    describe_span(stale * 1_000, text);
+                    Span(stale * 1_000).describe(text);
                 }
                 return;
             }
@@ -432,17 +454,29 @@ impl Numbers {
         self.describe_period(text);
     }
 
-    /// Adds the period in the largest unit that holds it exactly: 3h rather than 10800s, 90s rather than 1.5m.
     fn describe_period(&self, text: &mut String) {
-        describe_span(self.period, text);
+        Span(self.period).describe(text);
     }
 }
 
-/// Adds a span of nanoseconds.
-fn describe_span(span: u64, text: &mut String) {
-    let (unit, name) = UNITS.into_iter().find(|(unit, _)| span.is_multiple_of(*unit)).unwrap_or((1, "ns"));
-    text.push_str(itoa::Buffer::new().format(span / unit));
-    text.push_str(name);
+/// A span of nanoseconds for people to read, in the largest unit that holds it exactly: 3h rather than 10800s, 90s rather
+/// than 1.5m.
+pub(super) struct Span(pub(super) u64);
+
+impl Span {
+    fn describe(&self, text: &mut String) {
+        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.0.is_multiple_of(*unit)).unwrap_or((1, "ns"));
+        text.push_str(itoa::Buffer::new().format(self.0 / unit));
+        text.push_str(name);
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.describe(&mut text);
+        f.write_str(&text)
+    }
 }
 
 impl fmt::Display for Numbers {

@@ -18,6 +18,7 @@ use super::overrides::Subject;
 use super::refill::Kind;
 use super::request::Request;
 use super::response_cost::Later;
+use super::terms::{Elevated, Terms};
 
 /// The name of the limit that stands for those which requests carry with them. No file can name one so.
 const CARRIED: &str = "(request)";
@@ -253,7 +254,7 @@ impl Rules {
             Allowance::Deny => plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny }),
             // What waits in a queue is done by its workers, so nothing can wait there and not be meant.
             Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
-            Allowance::Windows(windows) => {
+            Allowance::Windows(_) | Allowance::Elevated(_) => {
                 let cost = cost(limit, request)?;
                 let first = plan.charges.len();
                 // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
@@ -262,7 +263,7 @@ impl Rules {
                     plan.later.push(Later { limit: place, reserve: cost, only_checks: response_cost.only_checks() });
                     response_cost.before(mode, cost)
                 });
-                add_windows(plan, windows, identified.bucket, cost, mode, |window| Planned {
+                add_allowance(plan, allowance, identified.bucket, cost, mode, |window| Planned {
                     limit: place,
                     window,
                     enforced,
@@ -324,6 +325,30 @@ impl Rules {
             enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
             id: id.into_iter().map(|component| component.map(std::borrow::Cow::into_owned)).collect(),
         })
+    }
+}
+
+/// Adds the charges of an allowance that has windows; nothing for one that has none.
+pub fn add_allowance(
+    plan: &mut Plan,
+    allowance: &Allowance,
+    bucket: Bucket,
+    cost: u64,
+    mode: Mode,
+    origin: impl Fn(u32) -> Planned,
+) {
+    if let Some(windows) = allowance.windows() {
+        add_windows(plan, windows, bucket, cost, mode, origin);
+        plan.elevate(allowance.elevated());
+    }
+}
+
+impl Plan {
+    /// Gives the charge that was added last elevated numbers, if there are some.
+    pub(super) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
+        if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
+            charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
+        }
     }
 }
 

@@ -51,9 +51,12 @@ pub fn settle<C, E>(
     }
     if decisions.iter().any(Decision::is_denied) {
         changes.retain(|(place, _)| counting.contains(place));
-        let allowed = |decision: &Decision| decision.outcome == Outcome::Allowed;
-        let dropped: Vec<bool> = decisions.iter().map(allowed).collect();
-        decisions.details.retain(|(place, _)| !dropped.get(*place).copied().unwrap_or(false));
+        let mut details = std::mem::take(&mut decisions.details);
+        details.retain_mut(|(place, detail)| {
+            let is_dropped = decisions.get(*place).is_some_and(|decision| decision.outcome == Outcome::Allowed);
+            !is_dropped || detail.undo()
+        });
+        decisions.details = details;
         for (place, (decision, charge)) in decisions.as_mut_slice().iter_mut().zip(charges).enumerate() {
             if decision.outcome == Outcome::Allowed {
                 *decision = if counting.contains(&place) {

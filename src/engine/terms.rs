@@ -1,8 +1,9 @@
 //! What some algorithms need to know of a charge beside its numbers, and what they say beside a decision.
 
+use std::fmt;
 use std::sync::Arc;
 
-use super::numbers::Numbers;
+use super::numbers::{Numbers, Span};
 use super::queue::{EntryId, Work};
 use super::script::{Run, Said};
 
@@ -35,6 +36,22 @@ pub struct Elevated {
     pub activations_per_month: u64,
 }
 
+/// Numbers of a limit or an override, and other ones that switch on by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WithElevated {
+    /// The numbers while nothing is switched on: one window that refills evenly.
+    pub base: Arc<[Numbers]>,
+    /// The others.
+    pub elevated: Arc<Elevated>,
+}
+
+impl fmt::Display for Elevated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { numbers, span, activations_per_month } = self;
+        write!(f, "{numbers}, for {}, {activations_per_month} times a month", Span(span.saturating_mul(1_000)))
+    }
+}
+
 /// What an algorithm says beside a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detail {
@@ -55,4 +72,33 @@ pub struct Elevation {
     pub active: bool,
     /// How often they may still be switched on this month; `None` unless this charge did.
     pub activations_left: Option<u64>,
+}
+
+impl Detail {
+    /// How a limit with `elevated` stands, if it is that.
+    pub const fn elevation(&self) -> Option<Elevation> {
+        match self {
+            Self::Elevated(elevation) => Some(*elevation),
+            Self::Entry(_) | Self::Script(_) => None,
+        }
+    }
+
+    /// Leaves what of it still holds when nothing comes of the charge, as another one of its request is denied; whether
+    /// anything does.
+    pub(super) fn undo(&mut self) -> bool {
+        match self {
+            Self::Elevated(elevation) => {
+                *elevation = elevation.undone();
+                true
+            }
+            Self::Entry(_) | Self::Script(_) => false,
+        }
+    }
+}
+
+impl Elevation {
+    /// With what the charge would have switched on off.
+    const fn undone(self) -> Self {
+        Self { triggered: false, active: self.active && !self.triggered, activations_left: None }
+    }
 }

@@ -3,7 +3,7 @@
 use super::charge::{Decision, Decisions, Outcome};
 use super::numbers::{Micros, Numbers};
 use super::rules::{Plan, Planned, Refused, RefusedReason};
-use super::terms::Detail;
+use super::terms::{Detail, Elevation};
 
 /// The answer of one window of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +78,11 @@ impl Verdict {
         let limit = |place: usize| plan.origins.get(place).map(|origin| origin.limit);
         let details = decisions.details.iter().filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
         let details = details.collect();
-        let answers = plan.origins.iter().zip(&plan.charges).zip(decisions).map(|((origin, charge), decision)| {
+        let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions);
+        let answers = charged.map(|((place, (origin, charge)), decision)| {
             let Planned { limit, window, enforced } = *origin;
-            let (numbers, fingerprint) = (Some(charge.numbers), Some(charge.bucket.fingerprint));
+            let numbers = Some(*charge.numbers_by(decisions.detail(place)));
+            let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
         Self { details, ..Self::of(&plan.refused, answers.collect()) }
@@ -118,6 +120,11 @@ impl Verdict {
         let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
         let standing = if denied { Standing::Denied } else { Standing::Allowed };
         Self { standing, answers, binding, unanswered: Vec::new(), details: Vec::new() }
+    }
+
+    /// How a limit with `elevated` stands.
+    pub fn elevation(&self, limit: u32) -> Option<Elevation> {
+        self.details.iter().filter(|(of, _)| *of == limit).find_map(|(_, detail)| detail.elevation())
     }
 
     /// Whether the request passes.

@@ -1,5 +1,6 @@
 //! Buckets in this process' memory: a sharded table of fingerprints, bounded.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use contents::Contents;
@@ -46,6 +47,22 @@ pub struct MemoryStore {
 struct Shared {
     meters: HashMap<String, Meter>,
     contents: HashMap<String, Content>,
+}
+
+impl Shared {
+    /// The meter of a limit that may have had elevated numbers before a reload.
+    fn meter(&self, charge: &Charge) -> Option<Meter> {
+        let key = shared_key(charge);
+        self.meters.get(&key).or_else(|| self.contents.get(&key)?.meter()).copied()
+    }
+
+    /// What is kept for a limit that may have had no elevated numbers before a reload.
+    fn content(&self, charge: &Charge) -> Option<Cow<'_, Content>> {
+        let key = shared_key(charge);
+        let meter = || self.meters.get(&key).filter(|_| charge.elevated().is_some());
+        let content = self.contents.get(&key).map(Cow::Borrowed);
+        content.or_else(|| Some(Cow::Owned(Content::of_meter(*meter()?))))
+    }
 }
 
 struct Shard {
@@ -105,7 +122,10 @@ impl MemoryStore {
         numbers.dedup();
         let mut shards: Few<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
         let has_room = |shard: &MutexGuard<'_, Shard>| shard.len() + batch.charges.len() <= self.keys_per_shard;
-        if batch.charges.iter().all(Charge::is_metered) && shards.iter().all(has_room) {
+        // Where a limit had elevated numbers, its bucket is not in the table yet.
+        let is_elsewhere = |charge: &Charge| shards.iter().any(|shard| shard.contents.get(filed(charge)).is_some());
+        let is_plain = |charge: &Charge| charge.is_metered() && !is_elsewhere(charge);
+        if batch.charges.iter().all(is_plain) && shards.iter().all(has_room) {
             return Ok(self.decide_metered(batch, &numbers, &mut shards));
         }
         self.decide_together(batch, &numbers, &mut shards)
@@ -163,8 +183,9 @@ impl MemoryStore {
         let mut shared = places.contains(&Place::Shared).then(|| self.shared.lock());
         let effective_from = batch.effective_from;
         let content = |place: usize, charge: &Charge| match places[place] {
-            Place::Shared => shared.as_deref()?.contents.get(&shared_key(charge)),
-            _ => shards[guard(charge)].contents.get(filed(charge)),
+            Place::Shared => shared.as_deref()?.content(charge),
+            Place::Held(_, meter) => Some(Cow::Owned(Content::of_meter(meter))),
+            _ => shards[guard(charge)].contents.get(filed(charge)).map(Cow::Borrowed),
         };
         let settled = settle(
             batch.charges,
@@ -175,7 +196,7 @@ impl MemoryStore {
                     let change = (change != Change::Keep).then_some(Write::Meter(change));
                     return Ok(Tried { decision, detail: None, change, counts_denied: false });
                 }
-                let tried = content::decide(content(place, charge), charge, now, effective_from)?;
+                let tried = content::decide(content(place, charge).as_deref(), charge, now, effective_from)?;
                 let content::Tried { decision, detail, edit, counts_denied } = tried;
                 let change = (edit != Edit::Keep).then_some(Write::Content(edit));
                 Ok(Tried { decision, detail, change, counts_denied })
@@ -185,7 +206,7 @@ impl MemoryStore {
                     let meter = read(shared.as_deref(), places[place], charge);
                     return Ok(meter::standing(meter.as_ref(), charge, now, effective_from));
                 }
-                content::standing(content(place, charge), charge, now, effective_from)
+                content::standing(content(place, charge).as_deref(), charge, now, effective_from)
             },
         );
         let Settled { decisions, changes } =
@@ -245,6 +266,8 @@ enum Place {
     Held(usize, Meter),
     /// Under its own fingerprint, among those that are more than a meter.
     Content,
+    /// There as well, with this meter: the limit had elevated numbers when the bucket was written.
+    Elevated(Meter),
     /// To be put there; there is room.
     New,
     /// In the limit's shared bucket: the bucket is new and there is no room.
@@ -278,12 +301,12 @@ impl Shard {
 
     #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
-        if charge.is_metered() {
-            if let Some((slot, meter)) = self.table.find(filed(charge)) {
-                return Place::Held(slot, meter);
-            }
-        } else if self.contents.get(filed(charge)).is_some() {
-            return Place::Content;
+        let is_metered = charge.is_metered();
+        if is_metered && let Some((slot, meter)) = self.table.find(filed(charge)) {
+            return Place::Held(slot, meter);
+        }
+        if let Some(place) = self.place_of_content(charge, is_metered) {
+            return place;
         }
         if self.len() >= bound {
             // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and
@@ -296,14 +319,25 @@ impl Shard {
         self.overflowed += 1;
         Place::Shared
     }
+
+    /// Where a bucket is that is not in the table, or that a limit may not look for there.
+    fn place_of_content(&self, charge: &Charge, is_metered: bool) -> Option<Place> {
+        let content = self.contents.get(filed(charge));
+        if is_metered {
+            return content?.meter().copied().map(Place::Elevated);
+        }
+        // A limit with elevated numbers finds what it wrote without them.
+        let meter = || self.table.find(filed(charge)).filter(|_| charge.elevated().is_some());
+        content.map(|_| Place::Content).or_else(|| meter().map(|(slot, meter)| Place::Held(slot, meter)))
+    }
 }
 
 #[inline]
 fn read(shared: Option<&Shared>, place: Place, charge: &Charge) -> Option<Meter> {
     match place {
-        Place::Held(_, meter) => Some(meter),
+        Place::Held(_, meter) | Place::Elevated(meter) => Some(meter),
         Place::New | Place::Content => None,
-        Place::Shared => shared?.meters.get(&shared_key(charge)).copied(),
+        Place::Shared => shared?.meter(charge),
     }
 }
 
@@ -314,12 +348,20 @@ fn apply(shard: &mut Shard, shared: Option<&mut Shared>, place: Place, charge: &
         (_, Change::Keep, _) | (Place::Shared, _, None) | (Place::Content, ..) => {}
         (Place::Held(slot, _), change, _) => shard.write(Some(slot), fingerprint, change),
         (Place::New, change, _) => shard.write(None, fingerprint, change),
+        (Place::Elevated(_), change, _) => {
+            shard.contents.remove(fingerprint);
+            if let Change::Write(meter) = change {
+                shard.table.insert(fingerprint, meter);
+            }
+        }
         (Place::Shared, Change::Write(meter), Some(shared)) => {
             // Limits that a reload removed leave their bucket here until it is full.
             shared.meters.retain(|_, other| !other.is_full(meter.since));
+            shared.contents.remove(&shared_key(charge));
             shared.meters.insert(shared_key(charge), meter);
         }
         (Place::Shared, Change::Clear, Some(shared)) => {
+            shared.contents.remove(&shared_key(charge));
             shared.meters.remove(&shared_key(charge));
         }
     }
@@ -338,11 +380,17 @@ fn edit_content(
         (Place::Shared, Some(shared)) => {
             shared.contents.retain(|_, other| !other.has_ended(now));
             let key = shared_key(charge);
+            if charge.elevated().is_some() {
+                shared.meters.remove(&key);
+            }
             if let Some(content) = Content::apply(shared.contents.remove(&key), edit) {
                 shared.contents.insert(key, content);
             }
         }
-        (Place::Held(..) | Place::New | Place::Content, _) => {
+        (Place::Held(..) | Place::New | Place::Content | Place::Elevated(_), _) => {
+            if let Place::Held(..) = place {
+                shard.table.remove(filed(charge));
+            }
             if shard.contents.apply(filed(charge), edit) {
                 shard.evicted += shard.contents.sweep(now, SWEEP);
             }

@@ -11,6 +11,7 @@ use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
 use crate::engine::request::{Request, sample};
 use crate::engine::response_cost::{ResponseCost, Statuses};
+use crate::engine::terms::Elevated;
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -242,7 +243,6 @@ fn fields_say_what_would_be_right() {
         ("lease: 5s", "`lease` needs `algorithm: concurrency`"),
         ("algorithm: queue", "a queue has no `count`"),
         ("algorithm: magic", "known are"),
-        ("elevated: { burst: 1 }", "not supported by this version"),
         ("cost_from_response: { header: x }", ""),
         ("cost_from_response: { header: x, reserve: 5 }", ""),
         ("cost_from_response: { header: x }, reserve: 5", ""),
@@ -276,6 +276,7 @@ fn fields_say_what_would_be_right() {
         ("spend_when: { status: 401 }, match: { descriptor: { k: { present: false } } }", ""),
         ("spend_when: { status: 401 }, by: { descriptor: k }", "with `by: { descriptor }` never sees one"),
         ("spend_when: { status: 401 }, by: { descriptor: k }, missing: shared", ""),
+        ("when: x", "not supported by this version"),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         field(fields, &expected);
@@ -420,6 +421,80 @@ fn windows_of_a_limit_are_those_of_its_overrides() {
         let rules = load_texts(&text, &[]).rules.unwrap();
         let given = rules.limits()[0].overrides.get(0).unwrap();
         assert_eq!(given.allowance, Allowance::Windows([expected].into()), "{fields}");
+    }
+}
+
+#[test]
+fn elevated_numbers_say_what_would_be_right() {
+    for (fields, expected) in [
+        ("{ count: 20, period: 1m, for: 15m, activations_per_month: 5 }", ""),
+        (
+            "{ burst: 20, for: 15m, activations_per_month: 5 }",
+            "refills more slowly than without it: burst 20, never refills, not burst 10, 10 per 1m",
+        ),
+        (
+            "{ count: 10, period: 1s, for: 15m, activations_per_month: 5 }",
+            "can never switch on: its burst is not above 10",
+        ),
+        ("{ count: 20, period: 1h, for: 15m, activations_per_month: 5 }", "refills more slowly"),
+        ("{ for: 15m, activations_per_month: 5 }", "`elevated` has no numbers"),
+        ("{ count: 20, for: 15m, activations_per_month: 5 }", "`count` without `period`"),
+        ("{ count: 20, period: 1m, activations_per_month: 5 }", "such as `for: 15m`"),
+        ("{ count: 20, period: 1m, for: 15m }", "`elevated` has no `activations_per_month`"),
+        ("{ count: 20, period: 1m, for: 0s, activations_per_month: 5 }", "write a duration such as 1s"),
+        ("{ count: 20, period: 1m, for: 1ns, activations_per_month: 5 }", "a whole number of microseconds"),
+        ("{ count: 20, period: 1m, for: 500w500w, activations_per_month: 5 }", ""),
+        ("{ count: 20, period: 1m, for: 15000w, activations_per_month: 5 }", "longer than 285 years"),
+        ("{ count: 20, period: 1m, for: month, activations_per_month: 5 }", "`for` is a duration"),
+        ("{ count: 20, period: 1m, for: 15m, activations_per_month: 0 }", "must be at least 1"),
+        ("{ count: 20, period: 1m, for: 15m, activations_per_month: 9007199254740992 }", "9007199254740991"),
+        ("{ count: 20, period: 1m, four: 15m }", "did you mean `for`?"),
+        ("5", "`elevated` is a map, this is"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ count: 10, period: 1m, elevated: {fields} }}\n"), &[], &expected);
+    }
+    let elevated = "elevated: { count: 20, period: 1m, for: 15m, activations_per_month: 5 }";
+    for (fields, expected) in [
+        ("algorithm: sliding_log, count: 10, period: 1m", "`elevated` needs `algorithm: gcra`"),
+        ("rates: [{ count: 1, period: 1s }, { count: 10, period: 1m }]", "`elevated` and `rates` contradict"),
+        ("unlimited: true", "`unlimited: true` and `elevated` contradict"),
+        ("deny: true", "`deny: true` and `elevated` contradict"),
+        ("by: ip", "`elevated` has no numbers to switch on from"),
+        ("cost: 15, count: 10, period: 1m", ""),
+        ("cost: 21, count: 10, period: 1m", "the cost is above the burst, 20"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        check(&format!("limits:\n  A: {{ {fields}, {elevated} }}\n"), &[], &expected);
+    }
+}
+
+/// What limitd's `normalizeElevatedOverrides` makes of them, and what it leaves to the caller.
+#[test]
+fn overrides_keep_what_they_do_not_say_of_elevated_numbers() {
+    const MINUTE: u64 = 60_000_000_000;
+    let all = |count, span, activations_per_month| {
+        Some(Elevated { numbers: Numbers::new(count, count, MINUTE).unwrap(), span, activations_per_month })
+    };
+    let limit = "count: 10, period: 1m";
+    let raised = "count: 10, period: 1m, elevated: { count: 20, period: 1m, for: 15m, activations_per_month: 5 }";
+    let minutes = 60_000_000;
+    for (limit, fields, burst, expected) in [
+        (limit, "elevated: { count: 200, period: 1m, for: 1m, activations_per_month: 2 }", 10, all(200, minutes, 2)),
+        (raised, "count: 15, period: 1m", 15, all(20, 15 * minutes, 5)),
+        (raised, "elevated: { count: 200, period: 1m, for: 1m }", 10, all(200, minutes, 5)),
+        (raised, "count: 15, period: 1m, elevated: { count: 200, period: 1m }", 15, all(200, 15 * minutes, 5)),
+        (raised, "rates: [{ count: 12, period: 1m }]", 12, all(20, 15 * minutes, 5)),
+        (raised, "rates: [{ count: 12, period: 1m }, { count: 20, period: 1h }]", 12, None),
+    ] {
+        let text = format!("limits:\n  A: {{ {limit} }}\noverrides:\n  A:10.0.0.1: {{ {fields} }}\n");
+        let rules = load_texts(&text, &[]).rules.unwrap();
+        let given = &rules.limits()[0].overrides.get(0).unwrap().allowance;
+        let found = given.elevated().map(|elevated| **elevated);
+        assert_eq!((given.windows().unwrap()[0].burst(), found), (burst, expected), "{fields}");
+    }
+    for fields in ["unlimited: true", "deny: true"] {
+        check(&format!("limits:\n  A: {{ {raised} }}\noverrides:\n  A:10.0.0.1: {{ {fields} }}\n"), &[], &[]);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::engine::numbers::Micros;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::rules::Rules;
 use crate::engine::script::{Said, SaidValue};
-use crate::engine::terms::Detail;
+use crate::engine::terms::{Detail, Elevation};
 use crate::engine::verdict::{self, Standing, Verdict};
 use crate::gate::Judged;
 use crate::metrics::CheckResult;
@@ -126,6 +126,11 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
     match (detail, told.as_object_mut()) {
         (Some(Detail::Entry(id)), Some(members)) => drop(members.insert("entry".into(), id.as_str().into())),
         (Some(Detail::Script(said)), Some(members)) => drop(members.insert("script".into(), script(said))),
+        (Some(Detail::Elevated(elevation)), Some(members)) => {
+            let Elevation { triggered, active, activations_left } = elevation;
+            let elevated = json!({ "triggered": triggered, "active": active, "activations_left": activations_left });
+            members.insert("elevated".to_owned(), elevated);
+        }
         _ => {}
     }
     told

@@ -303,6 +303,10 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]
         members.push(("remaining", Kind::Number(binding.decision.remaining as f64)));
     }
+    if let Some(elevation) = verdict.elevation(binding.limit) {
+        members.push(("elevated", Kind::Bool(elevation.active)));
+        members.push(("elevated_now", Kind::Bool(elevation.triggered)));
+    }
     Some(Struct::of(members))
 }
 
@@ -317,7 +321,7 @@ mod tests {
     use crate::engine::limit::{Limit, StoreErrorPolicy};
     use crate::engine::numbers::{Allowance, Micros, Numbers};
     use crate::engine::queue::{EntryId, Queue, Storage, Then};
-    use crate::engine::terms::Detail;
+    use crate::engine::terms::{Detail, Elevation};
     use crate::engine::verdict::Unanswered;
     use crate::store::Batch;
     use crate::store::memory::MemoryStore;
@@ -560,6 +564,12 @@ mod tests {
         let Some(Kind::Text(id)) = member(&first, "id") else { panic!("no id") };
         assert!(id.len() == 16 && !id.contains("192"), "{id}");
         assert_eq!(member(&second, "id"), Some(Kind::Text(id)));
+        assert_eq!(member(&second, "elevated"), None);
+        let elevation = Elevation { triggered: false, active: true, activations_left: None };
+        let raised = Verdict { details: vec![(0, Detail::Elevated(elevation))], ..verdicts[0].clone() };
+        let raised = metadata(&rules, &raised).unwrap();
+        let elevated = ["elevated", "elevated_now"].map(|name| member(&raised, name));
+        assert_eq!(elevated, [true, false].map(|truth| Some(Kind::Bool(truth))));
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::engine::numbers::Micros;
 /// take some 130 bytes each, a little more than twice what a meter takes.
 const ENTRIES_PER_BUCKET: usize = 8;
 
+/// The places of buckets that have gone which the order may have, beside as many as there are buckets.
+const MOST_STALE: usize = 64;
+
 /// The buckets, by their fingerprint.
 pub(super) struct Contents {
     buckets: HashMap<u64, Content>,
@@ -40,6 +43,13 @@ impl Contents {
         self.buckets.get(&fingerprint)
     }
 
+    /// Forgets a bucket, if it is held.
+    pub(super) fn remove(&mut self, fingerprint: u64) {
+        if let Some(content) = self.buckets.remove(&fingerprint) {
+            self.entries -= content.entries();
+        }
+    }
+
     /// Does what a charge has decided; whether that has made a new bucket.
     pub(super) fn apply(&mut self, fingerprint: u64, edit: &Edit) -> bool {
         let before = self.buckets.remove(&fingerprint);
@@ -53,6 +63,10 @@ impl Contents {
         self.buckets.insert(fingerprint, content);
         if !was_held {
             self.order.push_back(fingerprint);
+            if self.order.len() > 2 * self.buckets.len() + MOST_STALE {
+                // A bucket that is made full and used again, over and over, is in it as often.
+                self.order = self.buckets.keys().copied().collect();
+            }
         }
         !was_held
     }
@@ -101,6 +115,17 @@ mod tests {
         assert_eq!((contents.len(), contents.sweep(Micros(1_000_999), 100)), (50, 0));
         assert_eq!((contents.sweep(Micros(1_001_024), 100), contents.len()), (25, 25));
         assert_eq!((contents.order.len(), contents.entries), (25, 25));
+    }
+
+    #[test]
+    fn a_bucket_that_comes_and_goes_takes_no_more_memory_each_time() {
+        let mut contents = Contents::new(100);
+        for turn in 0..1_000 {
+            assert!(spend(&mut contents, 1, 1_000 + turn));
+            contents.remove(1);
+        }
+        assert_eq!((contents.len(), contents.entries), (0, 0));
+        assert!(contents.order.len() <= 1 + MOST_STALE + 2, "{}", contents.order.len());
     }
 
     #[test]

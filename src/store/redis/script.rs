@@ -13,11 +13,11 @@ use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use crate::engine::numbers::{EXACT, Micros, Numbers};
 use crate::engine::refill::{Kind, Windows};
 use crate::engine::sliding;
-use crate::engine::terms::{Slot, Terms};
+use crate::engine::terms::{Elevated, Slot, Terms};
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("gcra.lua", include_str!("../../../lua/gcra.lua")),
     ("fixed_window.lua", include_str!("../../../lua/fixed_window.lua")),
     ("sliding_log.lua", include_str!("../../../lua/sliding_log.lua")),
@@ -25,6 +25,7 @@ const FILES: [(&str, &str); 7] = [
     ("concurrency.lua", include_str!("../../../lua/concurrency.lua")),
     ("queue.lua", include_str!("../../../lua/queue.lua")),
     ("script.lua", include_str!("../../../lua/script.lua")),
+    ("elevated.lua", include_str!("../../../lua/elevated.lua")),
 ];
 
 pub(super) static SOURCE: LazyLock<String> = LazyLock::new(assembled);
@@ -71,6 +72,8 @@ const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to".len() + 1;
 
 /// The name of a slot: 128 bits in hexadecimal digits.
 const SLOT_NAME: usize = 32;
+/// What elevated numbers add: a word and five numbers.
+const LONGEST_ELEVATED: usize = "elevated:".len() + 5 * 21;
 
 /// How the script is named in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +92,8 @@ pub(super) struct Requests {
     words: Texts,
     /// The burst of each charge: the one part of its decision that the script does not repeat.
     bursts: Vec<u64>,
+    /// The bursts that hold while elevated numbers are on, by the number of the charge.
+    elevated: Vec<(usize, u64)>,
     /// The number of charges of each request.
     counts: Vec<usize>,
     /// What the requests run of the user's.
@@ -148,6 +153,9 @@ impl Requests {
             push_numbers(words, charge, now);
             push_number(words, *cost, ' ');
             words.push_str(word(*mode));
+            if let Some(elevated) = charge.elevated() {
+                self.elevated.push((self.bursts.len(), elevated.numbers.burst()));
+            }
             self.bursts.push(numbers.burst());
         }
         self.words.end();
@@ -244,13 +252,19 @@ impl Requests {
     fn add_details(&self, said: Vec<Value>, answers: &mut [Result<Decisions, String>]) -> Result<(), String> {
         let mut said = said.into_iter();
         while let (Some(charge), Some(detail)) = (said.next(), said.next()) {
-            let (mut place, mut request) = (number(&charge)?, 0);
+            let (charge, detail) = (number(&charge)?, detail::read(detail)?);
+            let (mut place, mut request) = (charge, 0);
             while let Some(count) = self.counts.get(request).filter(|count| place >= **count as u64) {
                 place -= *count as u64;
                 request += 1;
             }
             if let (Some(Ok(answer)), Ok(place)) = (answers.get_mut(request), usize::try_from(place)) {
-                answer.details.push((place, detail::read(detail)?));
+                let burst = self.elevated.iter().find(|(of, _)| *of as u64 == charge).map(|(_, burst)| *burst);
+                let is_active = detail.elevation().is_some_and(|elevation| elevation.active);
+                if let Some(burst) = burst.filter(|_| is_active) {
+                    answer.set_limit(place, burst);
+                }
+                answer.details.push((place, detail));
             }
         }
         Ok(())
@@ -268,6 +282,9 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     match numbers.refill().kind() {
         Kind::Level => {
             push_number(words, numbers.written().0, ' ');
+            if let Some(elevated) = charge.elevated() {
+                return push_elevated(words, numbers, elevated);
+            }
             match numbers.refill().windows() {
                 Some(windows) => push_windows(words, numbers, windows, now),
                 None => push_number(words, numbers.drain(), ' '),
@@ -329,6 +346,16 @@ fn push_terms(words: &mut String, charge: &Charge) {
     }
 }
 
+/// The elevated numbers as the script reads them.
+fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
+    let Elevated { numbers, span, activations_per_month } = elevated;
+    words.push_str("elevated:");
+    for number in [base.drain(), numbers.burst(), numbers.token(), numbers.drain(), *span] {
+        push_number(words, number, ':');
+    }
+    push_number(words, *activations_per_month, ' ');
+}
+
 /// The windows as the script reads them. Those of a calendar around `now` are sent along: the server knows no time zone,
 /// but its clock decides, which may be some windows ahead of ours or behind.
 fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Micros) {
@@ -373,6 +400,7 @@ fn longest_words(charge: &Charge) -> usize {
         Some(Terms::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
         _ => 0,
     };
+    let elevated = if charge.elevated().is_some() { LONGEST_ELEVATED } else { 0 };
     let calendar = match numbers.refill().windows() {
         Some(Windows::Calendar(calendar)) => {
             // The windows to fill the bucket, twice, two more, and the number of the first.
@@ -382,7 +410,7 @@ fn longest_words(charge: &Charge) -> usize {
         _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
         _ => "sliding_window:".len() + 21 + "count_denied ".len(),
     };
-    LONGEST_WORDS + calendar + terms
+    LONGEST_WORDS + calendar + terms + elevated
 }
 
 const fn word(mode: Mode) -> &'static str {
