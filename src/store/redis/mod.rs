@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Clock, StoreError};
 use crate::engine::charge::Decisions;
-use crate::engine::numbers::EXACT;
+use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::settle::has_duplicate;
 
 mod calls;
@@ -132,14 +132,35 @@ impl RedisStore {
             return Err(StoreError::Duplicate);
         }
         let shared = &self.shared;
-        let now = shared.clock.given();
+        let now = self.given_time()?;
+        Ok(shared.calls.ask(shared, batch, now))
+    }
+
+    /// Decides several requests in one call, one after the other. None may be without charges.
+    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+        if batches.iter().any(|batch| has_duplicate(batch.charges)) {
+            return Err(StoreError::Duplicate);
+        }
+        let shared = &self.shared;
+        let now = self.given_time()?;
+        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        let mut decided = Vec::with_capacity(batches.len());
+        for answer in shared.calls.ask_in_turn(shared, batches, now) {
+            decided.push(answer.await.unwrap_or(Err(StoreError::Down))?);
+        }
+        Ok(decided)
+    }
+
+    /// The time that was set for this store; `None` if the server's holds. An error if it cannot be asked at all.
+    fn given_time(&self) -> Result<Option<Micros>, StoreError> {
+        let now = self.shared.clock.given();
         if now.is_some_and(|now| now.0 >= EXACT) {
             return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
         }
-        if shared.live.load().is_none() {
+        if self.shared.live.load().is_none() {
             return Err(StoreError::Down);
         }
-        Ok(shared.calls.ask(shared, batch, now))
+        Ok(now)
     }
 
     /// How long a decision takes at most.
