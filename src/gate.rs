@@ -11,6 +11,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::engine::blocks::Blocks;
 use crate::engine::charge::{Decisions, Mode};
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::named::{NamedCharge, NamedError};
@@ -23,15 +24,18 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+pub mod operator;
 mod slots;
 
 pub use descriptors::JudgedDescriptors;
 pub use slots::InFlight;
 use slots::Slots;
 
-/// What all workers share: the rules in force, and the memory that stands in for a store that is away.
+/// What all workers share: the rules in force, what is blocked, and the memory that stands in for a store that is away.
 pub struct Shared {
     snapshot: Arc<ArcSwap<Snapshot>>,
+    /// What an operator has blocked, as far as this process knows.
+    blocks: Arc<ArcSwap<Blocks>>,
     metrics: Arc<Metrics>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
@@ -68,7 +72,7 @@ impl Shared {
     /// Puts the first rules in force.
     pub fn new(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore) -> Self {
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics)));
-        Self { snapshot, metrics, local }
+        Self { snapshot, blocks: Arc::default(), metrics, local }
     }
 
     /// Puts new rules in force. Requests that have begun keep the old ones.
@@ -77,6 +81,12 @@ impl Shared {
         let current = self.snapshot.load();
         let kept: std::collections::HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
+    }
+
+    /// Blocks these ids from the next request on, and no others.
+    fn block(&self, blocks: Blocks) {
+        self.metrics.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
+        self.blocks.store(Arc::new(blocks));
     }
 
     /// The metrics.
@@ -95,6 +105,7 @@ pub struct Gate {
     shared: Arc<Shared>,
     store: Store,
     view: RefCell<CachedView>,
+    blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     slots: Rc<Slots>,
     /// Renews slots; it is there from the first request on that could have one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
@@ -140,7 +151,8 @@ impl Gate {
         let view = View::new(snapshot.load(), &shared.metrics);
         let slots = Slots::new(shared.clone(), store.clone());
         let view = RefCell::new(CachedView { snapshot, view });
-        Self { shared, store, view, slots, keeper: OnceCell::new(), seconds }
+        let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
+        Self { shared, store, view, blocks, slots, keeper: OnceCell::new(), seconds }
     }
 
     /// Adds what was timed to the metrics, and lets go of rules that are not in force any more. To be called about once a
@@ -159,6 +171,13 @@ impl Gate {
             *view = View::new(snapshot, &self.shared.metrics);
         }
         view.clone()
+    }
+
+    /// What is blocked; `None` if nothing is, which is what most requests find.
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        let mut cached = self.blocks.borrow_mut();
+        let blocks = cached.load();
+        (!blocks.is_empty()).then(|| blocks.clone())
     }
 
     /// What the workers share.
@@ -188,7 +207,7 @@ impl Gate {
         deadline: Option<Instant>,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges(request)?;
+        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline, sees_end: false };
         Ok(self.decide(snapshot, plan, &terms).await)
     }
@@ -197,7 +216,7 @@ impl Gate {
     /// others a limit of requests in flight only says whether there is room.
     pub async fn judge_in_flight(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges(request)?;
+        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline: None, sees_end: true };
         Ok(self.decide(snapshot, plan, &terms).await)
     }
@@ -216,7 +235,9 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let mut plan = snapshot.rules().charges(request)?;
+        // Nobody is refused by giving back, and what was taken before a block may come back after it has begun.
+        let blocks = self.blocks().filter(|_| mode.can_deny());
+        let mut plan = snapshot.rules().charges_but(request, blocks.as_deref())?;
         plan.adjust(mode, cost);
         Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false }).await)
     }
@@ -230,7 +251,7 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
-        let plan = snapshot.rules().named(charges, mode, now)?;
+        let plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
         Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
     }
 

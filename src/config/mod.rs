@@ -21,7 +21,6 @@ pub mod properties;
 mod reload;
 mod schema;
 mod settings;
-mod suggest;
 mod yaml;
 
 use std::fs::File;
@@ -35,6 +34,7 @@ pub use schema::SCHEMA;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::Rules;
+use crate::engine::suggest;
 
 /// A million overrides take 70 MB; a file beyond this is not meant.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;

@@ -5,6 +5,7 @@
 //! tested in microseconds and replayed at will.
 
 pub mod address;
+pub mod blocks;
 pub mod calendar;
 pub mod charge;
 pub mod client_address;
@@ -20,6 +21,7 @@ pub mod glob;
 pub mod id;
 pub mod identity;
 pub mod index;
+pub mod inspect;
 pub mod key;
 pub mod limit;
 pub mod log;
@@ -37,6 +39,7 @@ pub mod rules;
 pub mod settle;
 pub mod sliding;
 pub mod slots;
+pub mod suggest;
 pub mod target;
 pub mod terms;
 pub mod verdict;

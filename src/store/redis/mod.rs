@@ -26,12 +26,14 @@ use crate::engine::charge::Decisions;
 use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::settle::has_duplicate;
 
+mod blocks;
 mod calls;
 mod detail;
 mod options;
 mod owner;
 mod script;
 
+pub use blocks::{BlockEdit, Edited, KeptBlock, KeptBlocks};
 pub use calls::Coming;
 use calls::{Answer, Call, Calls};
 pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
