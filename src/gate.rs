@@ -14,6 +14,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::engine::blocks::Blocks;
 use crate::engine::charge::{Decisions, Mode};
 use crate::engine::limit::{Limit, StoreErrorPolicy};
 use crate::engine::named::{NamedCharge, NamedError};
@@ -26,6 +27,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
+pub mod operator;
 mod purpose;
 mod scripts;
 mod settling;
@@ -40,9 +42,11 @@ pub use slots::InFlight;
 use slots::Slots;
 pub use throttle::Throttle;
 
-/// What all workers share: the rules in force, and the memory that stands in for a store that is away.
+/// What all workers share: the rules in force, what is blocked, and the memory that stands in for a store that is away.
 pub struct Shared {
     snapshot: Arc<ArcSwap<Snapshot>>,
+    /// What an operator has blocked, as far as this process knows.
+    blocks: Arc<ArcSwap<Blocks>>,
     metrics: Arc<Metrics>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
@@ -90,7 +94,7 @@ impl Shared {
     /// Puts the first rules in force.
     pub fn new(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore) -> Self {
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics)));
-        Self { snapshot, metrics, local }
+        Self { snapshot, blocks: Arc::default(), metrics, local }
     }
 
     /// Puts new rules in force. Requests that have begun keep the old ones.
@@ -99,6 +103,12 @@ impl Shared {
         let current = self.snapshot.load();
         let kept: HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
+    }
+
+    /// Blocks these ids from the next request on, and no others.
+    fn block(&self, blocks: Blocks) {
+        self.metrics.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
+        self.blocks.store(Arc::new(blocks));
     }
 
     /// The metrics.
@@ -120,6 +130,7 @@ pub struct Gate {
     store: Store,
     settler: Arc<Settler>,
     view: RefCell<CachedView>,
+    blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     slots: Rc<Slots>,
     /// Renews slots; it is there from the first request on that could have one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
@@ -171,7 +182,8 @@ impl Gate {
         let view = RefCell::new(CachedView { snapshot, view });
         let settler = Settler::new(shared.clone(), store.clone());
         let (keeper, complaints) = (OnceCell::new(), Throttle::default());
-        Self { shared, store, settler, view, slots, keeper, seconds, complaints }
+        let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
+        Self { shared, store, settler, view, blocks, slots, keeper, seconds, complaints }
     }
 
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
@@ -190,6 +202,13 @@ impl Gate {
             *view = View::new(snapshot, &self.shared.metrics);
         }
         view.clone()
+    }
+
+    /// What is blocked; `None` if nothing is, which is what most requests find.
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        let mut cached = self.blocks.borrow_mut();
+        let blocks = cached.load();
+        (!blocks.is_empty()).then(|| blocks.clone())
     }
 
     /// What the workers share.
@@ -219,7 +238,7 @@ impl Gate {
         deadline: Option<Instant>,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges(request)?;
+        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline, sees_end: false };
         Ok(self.decide(snapshot, plan, &terms).await)
     }
@@ -228,7 +247,7 @@ impl Gate {
     /// others a limit of requests in flight only says whether there is room.
     pub async fn judge_in_flight(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges(request)?;
+        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline: None, sees_end: true };
         Ok(self.decide(snapshot, plan, &terms).await)
     }
@@ -247,7 +266,9 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, Objection> {
         let snapshot = self.view();
-        let mut plan = snapshot.rules().charges(request)?;
+        // Nobody is refused by giving back, and what was taken before a block may come back after it has begun.
+        let blocks = self.blocks().filter(|_| mode.can_deny());
+        let mut plan = snapshot.rules().charges_but(request, blocks.as_deref())?;
         if let Some(limit) = plan.accepting(snapshot.rules()).filter(|_| !can_accept) {
             return Err(Objection::Accepts(limit.name.clone()));
         }
@@ -265,7 +286,7 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
-        let plan = snapshot.rules().named(charges, mode, now)?;
+        let plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
         Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
     }
 

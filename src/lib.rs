@@ -21,7 +21,7 @@
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
 //! | [`doors`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`doors::http`] is what those that speak HTTP share |
-//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions |
+//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; and what operators do with buckets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the fields of a reply |
@@ -32,7 +32,8 @@
 //! A worker is a thread with a runtime of one thread, and has its own listeners, connections to upstreams and connection
 //! to Redis. A connection stays with the worker that accepted it, so the proxy counts references without atomics and
 //! locks nothing. Workers share the rules (swapped whole), the memory store's shards, the metrics, and the count of
-//! connections. One more thread has the admin door and the signals, one reads changed files, one writes the access log.
+//! connections. One more thread has the admin door, the signals and the watch over what is blocked, one reads changed
+//! files, one writes the access log.
 //!
 //! # Invariants
 //!
@@ -52,6 +53,8 @@
 //! - Nothing that grows is without a named bound, nothing that waits without a deadline, nothing that is spawned
 //!   without an owner.
 //! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
+//! - What an operator blocks is refused before any store is asked, by every worker at once; a process that nobody is blocked
+//!   in looks at one pointer for it.
 //! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
 //! - Only a full bucket leaves the memory store before its time, because a full bucket says nothing.
 

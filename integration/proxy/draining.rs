@@ -144,6 +144,8 @@ fn options(proxy: &str) -> ServerOptions {
         admission,
         access_log: None,
         admin_address: None,
+        admin_tokens: weir::doors::admin::tokens::Tokens::default(),
+        clock: weir::store::Clock::own(),
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,
         grace: Duration::from_millis(100),

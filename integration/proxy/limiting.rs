@@ -213,7 +213,7 @@ fn connections_are_spread_over_the_workers() {
         Ok(Store::Memory(memory.clone()))
     }));
     let weir = setup.start("echo");
-    assert_eq!(stores.load(Ordering::Relaxed), 4, "each worker has a store of its own");
+    assert_eq!(stores.load(Ordering::Relaxed), 5, "each worker has a store of its own, and so has the operator");
     let clients: Vec<Wire> = (0..64).map(|_| weir.connect()).collect();
     let start = Instant::now();
     for mut client in clients {

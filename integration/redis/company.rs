@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use weir::engine::charge::{Charge, Decisions, Mode};
-use weir::engine::numbers::Micros;
+use weir::engine::numbers::{Micros, Numbers};
 use weir::store::redis::{Breaker, RedisStore};
 use weir::store::{Batch, StoreError};
 
@@ -60,6 +60,30 @@ async fn those_of_one_turn_are_decided_in_the_order_of_asking_in_one_call_and_wr
     assert_eq!(remaining(&answers), [2, 1, -1, 3, 1, 2]);
     assert_eq!((server.calls("evalsha"), server.calls("eval")), (1, 0));
     assert_eq!((server.calls("time"), server.calls("get"), server.calls("set")), (1, 2, 2));
+}
+
+#[tokio::test]
+async fn those_that_are_asked_in_turn_are_one_call_and_find_what_those_before_have_left() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    decide(&store, &[charge("H:1", fixed(10), 8, Mode::Spend)]).await.unwrap();
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let log = Numbers::sliding_log(10, 1_000_000_000_000).unwrap();
+    let each = |mode, cost| [charge("H:1", fixed(10), cost, mode), charge("H:1#log", log, cost, mode)];
+    let steps = [each(Mode::Reset, 0), each(Mode::SpendUpTo, 6), each(Mode::Check, 0), each(Mode::Check, 5)];
+    let batches: Vec<_> =
+        steps.iter().map(|charges| Batch { charges, effective_from: Micros(0), now: Micros(0) }).collect();
+    let decided = store.decide_in_turn(&batches).await.unwrap();
+    let remaining = |decisions: &Decisions| [decisions[0].remaining, decisions[1].remaining];
+    assert_eq!(decided.iter().map(remaining).collect::<Vec<_>>(), [[10, 10], [4, 4], [4, 4], [4, 4]]);
+    assert!(decided[3][0].is_denied() && decided[3][1].retry_after.is_some_and(|wait| wait.0 > 900_000_000));
+    assert_eq!((server.calls("evalsha"), server.calls("eval")), (1, 0));
+    let twice = [charge("H:1", fixed(10), 1, Mode::Spend), charge("H:1", fixed(10), 1, Mode::Spend)];
+    let wrong = [Batch { charges: &twice, effective_from: Micros(0), now: Micros(0) }];
+    assert_eq!(store.decide_in_turn(&wrong).await, Err(StoreError::Duplicate));
+    server.freeze();
+    assert!(matches!(store.decide_in_turn(&batches).await, Err(StoreError::Late(_))));
+    server.thaw();
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
+use weir::doors::admin::tokens::Tokens;
 use weir::doors::check::CheckOptions;
 use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyOptions};
 use weir::doors::http::{
@@ -47,6 +48,7 @@ pub(crate) struct Setup {
     pub(crate) connection_age: ConnectionAge,
     /// Whether there is a check door beside the proxy.
     pub(crate) check: bool,
+    pub(crate) admin_tokens: Tokens,
 }
 
 pub(crate) struct Weir {
@@ -76,6 +78,7 @@ impl Setup {
             store: None,
             connection_age: ConnectionAge::default(),
             check: false,
+            admin_tokens: Tokens::default(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Setup {
 
     pub(crate) fn start_with(self, upstream: UpstreamOptions) -> Weir {
         let metrics = Arc::new(Metrics::new().unwrap());
+        let clock = self.clock.clone();
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
         let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local));
@@ -118,6 +122,8 @@ impl Setup {
             admission,
             access_log: self.access_log,
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
+            admin_tokens: self.admin_tokens,
+            clock,
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,
             grace: self.grace,

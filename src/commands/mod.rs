@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 
+mod admin_flags;
+pub mod bucket;
 pub mod check;
 mod config_file;
 mod door_flags;
@@ -37,6 +39,7 @@ pub struct Cli {
 enum Command {
     /// Runs the proxy and the admin door
     Serve(Box<serve::Args>),
+    Bucket(bucket::Args),
     Check(check::Args),
     Explain(explain::Args),
     Import(import::Args),
@@ -80,6 +83,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
     };
     match cli.command {
         Command::Serve(args) => serve::run(&args, err),
+        Command::Bucket(args) => bucket::run(&args, out, err),
         Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Import(args) => import::run(&args, out, err),

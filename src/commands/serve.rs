@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::admin_flags::AdminArgs;
 use super::door_flags::DoorArgs;
 use super::doors::{DoorsArgs, NO_DOOR};
 use super::process::ProcessArgs;
@@ -36,9 +36,8 @@ pub struct Args {
     #[command(flatten)]
     doors: DoorsArgs,
 
-    /// The address of /metrics, /healthz and /readyz
-    #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
-    admin: SocketAddr,
+    #[command(flatten)]
+    admin: AdminArgs,
 
     /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
@@ -84,11 +83,12 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             return Err(NO_DOOR.to_owned());
         }
         let address_sources = args.doors.address_sources()?;
+        let tokens = args.admin.tokens()?;
         args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
-        Ok((generations, upstream, address_sources, plan))
+        Ok((generations, upstream, address_sources, tokens, plan))
     });
-    let (generations, upstream, address_sources, plan) = match checked {
+    let (generations, upstream, address_sources, admin_tokens, plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -159,7 +159,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         doors,
         admission,
         access_log,
-        admin_address: Some(args.admin),
+        admin_address: Some(args.admin.admin),
+        admin_tokens,
+        clock: front.clock.clone(),
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         grace: args.process.grace,

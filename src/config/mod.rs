@@ -26,7 +26,6 @@ mod schema;
 mod script;
 mod server_only;
 mod settings;
-mod suggest;
 mod yaml;
 
 use std::fs::File;
@@ -41,6 +40,7 @@ pub use script::ScriptFile;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::Rules;
+use crate::engine::suggest;
 
 /// A million overrides take 70 MB; a file beyond this is not meant.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;

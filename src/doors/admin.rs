@@ -1,7 +1,10 @@
-//! The admin door: metrics, and whether the process is well and ready. Not for clients.
+//! The admin door: metrics, whether the process is well and ready, and what operators do with buckets ([`buckets`]). Not
+//! for clients.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,10 +22,19 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::tokens::Tokens;
+use super::http::log::Throttle;
 use crate::engine::reply::{self, Reply};
+use crate::gate::operator::Operator;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::redis::Breaker;
+
+mod body;
+pub mod buckets;
+pub mod client;
+pub mod tokens;
+mod told;
 
 /// For a request's fields, and for the next request: a scraper that keeps its connection comes every 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -78,23 +91,43 @@ impl Readiness {
     }
 }
 
-/// The admin door.
+/// What the admin door is made of.
 #[derive(Clone)]
-pub struct Admin {
+pub struct AdminOptions {
     /// Whether requests are taken.
     pub readiness: Arc<Readiness>,
     /// All metrics.
     pub metrics: Arc<Metrics>,
     /// The stores of all workers.
     pub stores: Arc<[Store]>,
+    /// Who may change buckets.
+    pub tokens: Tokens,
+}
+
+/// The admin door.
+pub struct Admin {
+    readiness: Arc<Readiness>,
+    metrics: Arc<Metrics>,
+    stores: Arc<[Store]>,
+    tokens: Tokens,
+    operator: Rc<Operator>,
+    /// Of changes that nobody may make who asks for them.
+    complaints: Throttle,
 }
 
 impl Admin {
+    /// An admin door, and what does what it is asked to do with buckets.
+    pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
+        let AdminOptions { readiness, metrics, stores, tokens } = options;
+        Rc::new(Self { readiness, metrics, stores, tokens, operator, complaints: Throttle::default() })
+    }
+
     /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
-    pub async fn serve_connection(self, stream: TcpStream, closing: CancellationToken) {
+    pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, closing: CancellationToken) {
+        let peer = stream.peer_addr().ok();
         let service = service_fn(move |request| {
-            let response = self.answer(&request);
-            async { Ok::<_, Infallible>(response) }
+            let admin = self.clone();
+            async move { Ok::<_, Infallible>(admin.answer(request, peer).await) }
         });
         let mut serving = pin!(
             http1::Builder::new()
@@ -114,20 +147,31 @@ impl Admin {
         }
     }
 
-    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
-        let page = match request.uri().path() {
+    async fn answer(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        match buckets::asked(head.uri.path()) {
+            Some(asked) => own(self.answer_operator(&asked, &head.method, &head.headers, body, peer).await),
+            None => self.answer_page(&head.method, head.uri.path()),
+        }
+    }
+
+    fn answer_page(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let page = match path {
             "/metrics" => Self::metrics_page,
             "/healthz" => Self::health_page,
             "/readyz" => Self::ready_page,
             _ => {
-                let problem = reply::problem(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz");
-                return refusal(problem);
+                let problem = reply::problem(
+                    StatusCode::NOT_FOUND,
+                    "there are /metrics, /healthz, /readyz, /buckets/NAME:ID and /blocks",
+                );
+                return own(problem);
             }
         };
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "the admin door is read only");
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "this page is only for reading");
             problem.fields.append("allow", "GET, HEAD");
-            return refusal(problem);
+            return own(problem);
         }
         let (status, kind, text) = page(self);
         // hyper leaves the body out for HEAD and keeps its length.
@@ -187,7 +231,7 @@ impl Admin {
 }
 
 /// A reply of ours. A line whose name or value the library does not take is left out; the engine makes none such.
-fn refusal(Reply { status, fields, body }: Reply) -> Response<Full<Bytes>> {
+fn own(Reply { status, fields, body }: Reply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     for (name, value) in fields.iter() {

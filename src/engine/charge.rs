@@ -197,6 +197,11 @@ impl Decision {
         Self { outcome: Outcome::Denied, limit: 0, remaining: 0, retry_after: None, reset_after: None }
     }
 
+    /// A refusal of a limit by itself that is over after this long.
+    pub const fn later(retry_after: Micros) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::never() }
+    }
+
     /// Whether this decision refuses the request.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Denied)

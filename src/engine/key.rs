@@ -18,6 +18,13 @@ pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     key.bucket(fingerprint)
 }
 
+/// The fingerprint of a bucket, or of all that begin with the same components, by the text of its key.
+pub(super) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 {
+    let mut hash = fingerprinter.start();
+    hash.write(text.as_bytes());
+    hash.finish()
+}
+
 /// A key under construction: its text and the fingerprint so far.
 pub(super) struct Key {
     text: String,
@@ -100,5 +107,15 @@ mod tests {
         let key = |length: usize| opaque("L", &"x".repeat(length), &Fingerprinter::new((1, 2))).key;
         assert_eq!(key(65).len(), "L:~".len() + 32);
         assert_eq!(key(64).len(), "L:".len() + 64);
+    }
+
+    /// What one gateway has blocked another one knows by the text alone.
+    #[test]
+    fn the_text_of_a_key_has_its_fingerprint() {
+        let hash = Fingerprinter::new((1, 2));
+        for id in ["7", "a:b{c}", "", &"x".repeat(100)] {
+            let bucket = opaque("L", id, &hash);
+            assert_eq!(fingerprint_of(&bucket.key, &hash), bucket.fingerprint, "{id}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod accept;
 pub mod address;
+pub mod blocks;
 pub mod calendar;
 pub mod charge;
 pub mod client_address;
@@ -23,6 +24,7 @@ pub mod glob;
 pub mod id;
 pub mod identity;
 pub mod index;
+pub mod inspect;
 pub mod key;
 pub mod limit;
 pub mod log;
@@ -43,6 +45,7 @@ pub mod script;
 pub mod settle;
 pub mod sliding;
 pub mod slots;
+pub mod suggest;
 pub mod target;
 pub mod terms;
 pub mod verdict;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::address;
+use super::blocks::Blocks;
 use super::charge::{Bucket, Mode};
 use super::equip::Brought;
 use super::form::{Form, canonical};
@@ -80,18 +81,30 @@ pub enum Member {
 }
 
 /// An id that was read: its bucket, and what overrides are looked up by.
-struct Identified {
-    bucket: Bucket,
-    prefixes: Vec<u128>,
-    text: String,
+pub(super) struct Identified {
+    pub(super) bucket: Bucket,
+    pub(super) prefixes: Vec<u128>,
+    pub(super) text: String,
     /// The address in it, for overrides by network.
-    client: Option<IpAddr>,
+    pub(super) client: Option<IpAddr>,
 }
 
 impl Rules {
     /// What charges by name ask of the store, all of them together. The conditions of the limits (`match`) play no part:
     /// the caller has chosen the limit. What the limit's `mode` and overrides say holds as for requests.
     pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedError> {
+        self.named_but(charges, mode, now, None)
+    }
+
+    /// The same where some ids are blocked: what can be denied is, and what gives back or makes full is done.
+    pub fn named_but(
+        &self,
+        charges: &[NamedCharge],
+        mode: Mode,
+        now: Micros,
+        blocks: Option<&Blocks>,
+    ) -> Result<Plan, NamedError> {
+        let blocks = blocks.filter(|_| mode.can_deny());
         let mut plan = Plan::default();
         let mut buckets: Vec<u128> = Vec::with_capacity(charges.len());
         for (index, charge) in charges.iter().enumerate() {
@@ -120,6 +133,12 @@ impl Rules {
             let numbers = charge.numbers.map(|numbers| limit.algorithm.restyle(&numbers)).transpose();
             let numbers = numbers.map_err(|error| wrong(Member::Numbers, error.to_string()))?;
             let charge = NamedCharge { numbers, ..charge.clone() };
+            let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
+            if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
+                let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+                plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Blocked(left) });
+                continue;
+            }
             let first = plan.charges.len();
             add(&mut plan, place, limit, &charge, identified, mode, now);
             let brought = Brought { fields: &charge.fields, entry: charge.entry.as_ref() };
@@ -147,22 +166,26 @@ impl Rules {
 
     /// Reads an id. The error has the component that is wrong, if it is one.
     fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<Identified, (Option<usize>, String)> {
-        let components = components(&limit.by, id)?;
+        Ok(self.identify_components(limit, &components(&limit.by, id)?))
+    }
+
+    /// The id of these components, of which the last ones may be missing.
+    pub(super) fn identify_components(&self, limit: &Limit, components: &[Canonical<'_>]) -> Identified {
         let fingerprinter = self.fingerprinter();
         let mut key = Key::new(&limit.short, &fingerprinter);
         let mut prefixes = Vec::with_capacity(components.len());
-        for component in &components {
+        for component in components {
             key.push(&component.text);
             prefixes.push(key.fingerprint());
         }
         let fingerprint = key.fingerprint();
         let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
-        Ok(Identified {
+        Identified {
             bucket: key.bucket(fingerprint),
             prefixes,
             text: texts.join(":"),
             client: components.iter().find_map(|component| component.address),
-        })
+        }
     }
 }
 
@@ -227,9 +250,9 @@ fn add(
 }
 
 /// A component of an id in canonical text.
-struct Canonical<'a> {
-    text: Cow<'a, str>,
-    address: Option<IpAddr>,
+pub(super) struct Canonical<'a> {
+    pub(super) text: Cow<'a, str>,
+    pub(super) address: Option<IpAddr>,
 }
 
 fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<Canonical<'a>>, (Option<usize>, String)> {
@@ -263,13 +286,19 @@ fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<Canonical<'a>
 
 /// Several components in one text, as overrides write them.
 fn split<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String> {
+    let found = split_first(by, text)?;
+    if found.len() < by.len() {
+        return Err(format!("the limit is by {} components, this id has {}", by.len(), found.len()));
+    }
+    Ok(found)
+}
+
+/// As [`split`]; the last components may be missing.
+pub(super) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String> {
     if text.len() > LONGEST_SPLIT {
         return Err(format!("an id of {} bytes is not split at its colons; give a list of texts", text.len()));
     }
     let id = Id::parse(by, text)?;
-    if id.len() < by.len() {
-        return Err(format!("the limit is by {} components, this id has {}", by.len(), id.len()));
-    }
     let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
         let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
         let is_address = matches!(component.source, Source::Ip { .. });
@@ -279,7 +308,7 @@ fn split<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String>
 }
 
 /// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
-fn canonical_component<'a>(component: &Component, text: &'a str) -> Result<Canonical<'a>, String> {
+pub(super) fn canonical_component<'a>(component: &Component, text: &'a str) -> Result<Canonical<'a>, String> {
     if let Source::Ip { ipv6_prefix } = component.source {
         let client = address::parse(text).map_err(|_| format!("{} is no IP address", quoted(text)))?;
         return Ok(Canonical { text: Cow::Owned(address::id_text(client, ipv6_prefix)), address: Some(client) });
@@ -307,6 +336,7 @@ fn canonical_component<'a>(component: &Component, text: &'a str) -> Result<Canon
 mod tests {
     use http::header::HeaderName;
 
+    use super::super::blocks::Block;
     use super::super::fields::Fields;
     use super::super::fingerprint::Fingerprinter;
     use super::super::limit::Algorithm;
@@ -462,6 +492,30 @@ mod tests {
         ] {
             assert_eq!(ask(limit, id, numbers, mode), expected, "{limit}:{id} {numbers:?} {mode:?}");
         }
+    }
+
+    #[test]
+    fn a_blocked_id_is_refused_and_gets_back_what_it_is_given() {
+        let by = || vec![header("x-id", Form::Text)];
+        let rules = rules(vec![limit("L", by()), Limit { mode: LimitMode::Off, ..limit("Off", by()) }]);
+        let block = |key: &str| Block {
+            key: key.into(),
+            until: Micros(30),
+            bucket: key.into(),
+            reason: None,
+            by: String::new(),
+        };
+        let blocks = Blocks::new(vec![block("L:a"), block("Off:a")], &HASH);
+        let ask = |limit: &str, id: &str, mode| {
+            let plan = rules.named_but(&[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
+            (plan.charges.len(), plan.refused.first().map(|refused| (refused.enforced, refused.reason)))
+        };
+        let refused = (0, Some((true, RefusedReason::Blocked(Micros(20)))));
+        assert_eq!((ask("L", "a", Mode::Spend), ask("L", "a", Mode::Check)), (refused, refused));
+        for mode in [Mode::SpendOnly, Mode::Refund, Mode::Reset] {
+            assert_eq!(ask("L", "a", mode), (1, None), "{mode:?}");
+        }
+        assert_eq!((ask("L", "b", Mode::Spend), ask("Off", "a", Mode::Spend)), ((1, None), (0, None)));
     }
 
     /// limitd's `configOverride` inherits `fixed_window`.

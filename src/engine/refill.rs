@@ -113,6 +113,19 @@ impl Refill {
         self.0 & (KIND | DENIED_TOO) == SLIDING_WINDOW | DENIED_TOO
     }
 
+    /// The algorithm by the name that rules give it.
+    pub const fn algorithm(self) -> &'static str {
+        match self.kind() {
+            Kind::Level if self.windows().is_none() => "gcra",
+            Kind::Level => "fixed_window",
+            Kind::Log(_) => "sliding_log",
+            Kind::SlidingWindow(_) => "sliding_window",
+            Kind::Slots(_) => "concurrency",
+            Kind::Queue(_) => "queue",
+            Kind::Script => "script",
+        }
+    }
+
     /// The windows, if it refills in windows.
     #[inline]
     pub const fn windows(self) -> Option<Windows> {

@@ -325,12 +325,21 @@ fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
     let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied);
     let Some(answer) = binding else { return text.push_str("The limit cannot be counted at the moment") };
     text.push_str(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()));
-    let Some(numbers) = &answer.numbers else { return text.push_str(" refuses this request") };
-    text.push_str(" allows ");
-    numbers.describe(text);
-    if answer.cost > numbers.burst() {
-        let _ = write!(text, "; a cost of {} can never pass", answer.cost);
-    } else if let Some(wait) = answer.decision.retry_after {
+    let wait = answer.decision.retry_after;
+    match (&answer.numbers, wait) {
+        (None, None) => return text.push_str(" refuses this request"),
+        // What refuses by itself and for a time only is an operator's block; the reason is not for the client.
+        (None, Some(_)) => text.push_str(" is blocked for this id"),
+        (Some(numbers), _) => {
+            text.push_str(" allows ");
+            numbers.describe(text);
+            if answer.cost > numbers.burst() {
+                let _ = write!(text, "; a cost of {} can never pass", answer.cost);
+                return;
+            }
+        }
+    }
+    if let Some(wait) = wait {
         text.push_str("; retry after ");
         text.push_str(itoa::Buffer::new().format(wait.ceil_seconds().max(1)));
         text.push_str(" s");
@@ -345,7 +354,7 @@ mod tests {
     use super::super::fingerprint::Fingerprinter;
     use super::super::limit::Limit;
     use super::super::numbers::Numbers;
-    use super::super::rules::{Plan, Planned};
+    use super::super::rules::{Plan, Planned, Refused, RefusedReason};
     use super::super::verdict::Unanswered;
     use super::*;
 
@@ -446,6 +455,20 @@ mod tests {
         assert_eq!(body["status"], 429);
         assert_eq!(body["violated-policies"], serde_json::json!(["Burst"]));
         assert_eq!(body["detail"], "Burst allows burst 20, 20 per 1s; retry after 1 s");
+    }
+
+    #[test]
+    fn a_block_says_how_long_it_lasts_and_not_why() {
+        let refused = |reason| Plan { refused: vec![Refused { limit: 1, enforced: true, reason }], ..Plan::default() };
+        let blocked = Verdict::refused(&refused(RefusedReason::Blocked(Micros::from_millis(3_599_001))));
+        let response = refusal(&rules(), &blocked, ALL, false);
+        assert_eq!((response.status.as_u16(), response.fields.text("retry-after")), (429, Some("3600")));
+        let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+        assert_eq!(body["detail"], "Daily is blocked for this id; retry after 3600 s");
+        assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
+        assert!(!response.fields.contains("ratelimit") && !response.fields.contains("x-ratelimit-limit"));
+        let never = refusal(&rules(), &Verdict::refused(&refused(RefusedReason::Deny)), ALL, false);
+        assert!(never.body.contains("Daily refuses this request\"") && !never.fields.contains("retry-after"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::blocks::Blocks;
 use super::charge::{Bucket, Charge, Mode};
 use super::descriptors::Tree;
 use super::fingerprint::{Fingerprinter, stable};
@@ -80,6 +81,8 @@ pub enum RefusedReason {
     Deny,
     /// The request lacks a component of the id and the limit says `missing: deny`.
     Missing,
+    /// An operator has blocked the id, for this long from now on.
+    Blocked(Micros),
 }
 
 /// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
@@ -220,21 +223,33 @@ impl Rules {
 
     /// What `request` asks of the store.
     pub fn charges(&self, request: &Request<'_>) -> Result<Plan, BadCost> {
+        self.charges_but(request, None)
+    }
+
+    /// What `request` asks of the store where some ids are blocked: a limit refuses those, whatever it allows them.
+    pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, BadCost> {
         let mut plan = Plan::default();
         let mut candidates = Candidates::new();
         self.index.candidates(request, &mut candidates);
         for place in candidates {
             let Some(limit) = self.limit(place) else { continue };
             if limit.conditions.check(request).is_ok() {
-                self.charge(place, limit, request, &mut plan)?;
+                self.charge(place, limit, request, blocks, &mut plan)?;
             }
         }
         Ok(plan)
     }
 
-    fn charge(&self, place: u32, limit: &Limit, request: &Request<'_>, plan: &mut Plan) -> Result<(), BadCost> {
+    fn charge(
+        &self,
+        place: u32,
+        limit: &Limit,
+        request: &Request<'_>,
+        blocks: Option<&Blocks>,
+        plan: &mut Plan,
+    ) -> Result<(), BadCost> {
         let shared = limit.missing == Missing::Shared;
-        let identified = match self.identify(limit, request, shared) {
+        let identified = match self.identify(limit, request, shared, blocks.is_some()) {
             Ok(identified) => identified,
             Err(_) if limit.missing == Missing::Deny => {
                 let enforced = limit.is_enforced();
@@ -243,6 +258,13 @@ impl Rules {
             }
             Err(_) => return Ok(()),
         };
+        let blocked =
+            blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
+        if let Some(left) = blocked {
+            let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Blocked(left) });
+            return Ok(());
+        }
         let text = || readable(&describe(&limit.by, request));
         let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let given = limit.overrides.find(&subject);
@@ -274,8 +296,14 @@ impl Rules {
         Ok(())
     }
 
-    fn identify(&self, limit: &Limit, request: &Request<'_>, share_missing: bool) -> Result<Identified, Lacking> {
-        let with_prefixes = !limit.overrides.is_empty();
+    fn identify(
+        &self,
+        limit: &Limit,
+        request: &Request<'_>,
+        share_missing: bool,
+        with_prefixes: bool,
+    ) -> Result<Identified, Lacking> {
+        let with_prefixes = with_prefixes || !limit.overrides.is_empty();
         identify(&limit.by, &limit.short, request, share_missing, with_prefixes, &self.fingerprinter)
     }
 
@@ -305,7 +333,7 @@ impl Rules {
             return Ok(Explanation::Unmatched(mismatch));
         }
         let id = describe(&limit.by, request);
-        let identified = match self.identify(limit, request, limit.missing != Missing::Skip) {
+        let identified = match self.identify(limit, request, limit.missing != Missing::Skip, false) {
             Ok(identified) => identified,
             Err(lacking) => return Ok(Explanation::Lacking(lacking.component)),
         };
@@ -423,6 +451,7 @@ fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
 mod tests {
     use http::header::HeaderName;
 
+    use super::super::blocks::Block;
     use super::super::form::Form;
     use super::super::id::Id;
     use super::super::identity::Component;
@@ -553,6 +582,42 @@ mod tests {
         assert_eq!(mode(LimitMode::Enforce).charges[0].mode, Mode::Spend);
         assert_eq!(mode(LimitMode::Shadow).charges[0].mode, Mode::SpendOnly);
         assert!(mode(LimitMode::Off).charges.is_empty());
+    }
+
+    /// What a request with [`FIELDS`] comes to at 10 us while these ids are blocked until then: charges, whether a limit
+    /// refuses it, and for how long.
+    fn blocked(limit: Limit, blocks: &[(&str, u64)]) -> (usize, bool, Option<u64>) {
+        let block = |(key, until): &(&str, u64)| Block {
+            key: (*key).to_owned(),
+            until: Micros(*until),
+            bucket: String::new(),
+            reason: None,
+            by: String::new(),
+        };
+        let blocks = Blocks::new(blocks.iter().map(block).collect(), &HASH);
+        let headers = FIELDS.into_iter().collect();
+        let request = Request { now: Micros(10), ..sample(&headers) };
+        let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges_but(&request, Some(&blocks)).unwrap();
+        let left = plan.refused.first().map(|refused| match refused.reason {
+            RefusedReason::Blocked(left) => left.0,
+            other => panic!("{other:?}"),
+        });
+        (plan.charges.len(), plan.is_refused(), left)
+    }
+
+    #[test]
+    fn a_blocked_id_is_refused_whatever_it_is_allowed() {
+        let unlimited = || with_override(limit("L"), "7", given(Allowance::Unlimited, None));
+        let shadow = || Limit { mode: LimitMode::Shadow, ..limit("L") };
+        let by_none = || Limit { by: Vec::new(), ..limit("L") };
+        assert_eq!(blocked(limit("L"), &[("L:7:eu", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(limit("L"), &[("L:7", 30), ("L:7:eu", 25)]), (0, true, Some(20)));
+        assert_eq!(blocked(unlimited(), &[("L:7", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(by_none(), &[("L", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(shadow(), &[("L:7:eu", 30)]), (0, false, Some(20)));
+        for others in [&[("L:7:eu", 10)][..], &[("L:7:us", 30), ("L:8", 30), ("M:7:eu", 30), ("L", 30)]] {
+            assert_eq!(blocked(limit("L"), others), (1, false, None), "{others:?}");
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Verdict {
             window: 0,
             numbers: None,
             cost: 1,
-            decision: Decision::never(),
+            decision: refused.reason.decision(),
             enforced: refused.enforced,
             fingerprint: None,
         }));
@@ -140,6 +140,16 @@ impl Verdict {
     /// The enforced answers that refuse the request.
     pub fn violated(&self) -> impl Iterator<Item = &Answer> {
         self.answers.iter().filter(|answer| answer.enforced && answer.decision.is_denied())
+    }
+}
+
+impl RefusedReason {
+    /// What it comes to.
+    pub const fn decision(self) -> Decision {
+        match self {
+            Self::Deny | Self::Missing => Decision::never(),
+            Self::Blocked(left) => Decision::later(left),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ impl Gate {
         deadline: Option<Instant>,
     ) -> Result<JudgedDescriptors, BadCost> {
         let snapshot = self.view();
-        let plans = snapshot.rules().plan(question)?;
+        let plans = snapshot.rules().plan(question, self.blocks().as_deref())?;
         for limit in plans.members.iter().flat_map(|member| &member.unlimited) {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }

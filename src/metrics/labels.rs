@@ -289,6 +289,62 @@ impl CheckResult {
     }
 }
 
+/// What an operator does to a bucket: the label `op` of `weir_admin_writes_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminWrite {
+    /// It is made full.
+    Reset,
+    /// Tokens are given back.
+    Refund,
+    /// What remains is set.
+    Set,
+    /// Its id is blocked.
+    Block,
+    /// The block is ended.
+    Unblock,
+}
+
+impl AdminWrite {
+    pub(super) const ALL: [Self; 5] = [Self::Reset, Self::Refund, Self::Set, Self::Block, Self::Unblock];
+
+    /// Its name in labels and in the log.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Refund => "refund",
+            Self::Set => "set",
+            Self::Block => "block",
+            Self::Unblock => "unblock",
+        }
+    }
+}
+
+/// What came of it: the label `result` of `weir_admin_writes_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminWriteResult {
+    /// It is done.
+    Done,
+    /// Whoever asked has no token, or a wrong one.
+    Unauthorized,
+    /// It was a mistake, or cannot be done with this bucket.
+    Mistaken,
+    /// The store gave no answer.
+    Failed,
+}
+
+impl AdminWriteResult {
+    pub(super) const ALL: [Self; 4] = [Self::Done, Self::Unauthorized, Self::Mistaken, Self::Failed];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unauthorized => "unauthorized",
+            Self::Mistaken => "mistaken",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 

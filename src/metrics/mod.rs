@@ -19,8 +19,9 @@ mod register;
 mod tally;
 
 pub use labels::{
-    CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult, DoorLimit, ENDPOINT_STATES,
-    GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
+    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult,
+    DoorLimit, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS,
+    SettlementResult, UPSTREAM_ERRORS,
 };
 pub use tally::Tally;
 
@@ -132,6 +133,9 @@ pub struct Metrics {
     pub upstream_resolve_errors: IntCounter,
     /// In the order of [`RateLimitAnswer::ALL`].
     rate_limit_answers: [IntCounter; RateLimitAnswer::ALL.len()],
+    /// Ids that are blocked.
+    pub blocks: IntGauge,
+    admin_writes: IntCounterVec,
     /// Tasks that panicked; each cost one connection.
     pub panics: IntCounter,
 }
@@ -294,6 +298,13 @@ impl Metrics {
                 "weir_upstream_resolve_errors_total",
                 "Lookups of upstreams' names that gave no address",
             )?,
+            blocks: gauge(&registry, "weir_blocks", "Ids that an operator has blocked")?,
+            admin_writes: counters(
+                &registry,
+                "weir_admin_writes_total",
+                "Changes of buckets that operators asked for, by result",
+                &["op", "result"],
+            )?,
             panics: counter(&registry, "weir_panics_total", "Tasks that panicked, one connection each")?,
             registry,
             tallies: Tallies::default(),
@@ -318,6 +329,11 @@ impl Metrics {
         ] {
             for value in values {
                 metric.with_label_values(&[value]);
+            }
+        }
+        for op in AdminWrite::ALL {
+            for result in AdminWriteResult::ALL {
+                self.admin_writes.with_label_values(&[op.label(), result.label()]);
             }
         }
         self.upstream_endpoints();
@@ -434,6 +450,11 @@ impl Metrics {
             counter.reset();
             counter.inc_by(value);
         }
+    }
+
+    /// Counts what an operator asked for.
+    pub fn admin_write(&self, op: AdminWrite, result: AdminWriteResult) {
+        self.admin_writes.with_label_values(&[op.label(), result.label()]).inc();
     }
 
     /// Counts a client that came up against a limit of the door.

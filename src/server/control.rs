@@ -2,6 +2,7 @@
 
 use std::future;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
@@ -11,14 +12,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
 use super::sockets::Sockets;
-use super::{Stops, build_runtime, supervisor};
+use super::{MakeStore, Stops, build_runtime, supervisor};
 use crate::doors::DoorKind;
-use crate::doors::admin::{Admin, Readiness};
+use crate::doors::admin::{Admin, AdminOptions, Readiness};
 use crate::doors::http::AccessLog;
+use crate::gate::Shared;
+use crate::gate::operator::Operator;
+use crate::store::Clock;
 
 /// Connections to the admin door at once: a few scrapers and probes.
 const MAX_CONNECTIONS: usize = 64;
@@ -30,7 +34,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Control {
     /// The sockets of each door, for a process that takes over.
     pub(super) sockets: Vec<(DoorKind, Sockets)>,
-    pub(super) admin: Option<(std::net::TcpListener, Admin)>,
+    pub(super) admin: Option<(std::net::TcpListener, AdminOptions)>,
+    /// What the workers share: this thread tells them what is blocked.
+    pub(super) shared: Arc<Shared>,
+    /// Makes this thread's own connection to the store.
+    pub(super) make_store: MakeStore,
+    pub(super) clock: Clock,
     pub(super) access_log: Option<AccessLog>,
     pub(super) readiness: Arc<Readiness>,
     pub(super) stops: Stops,
@@ -69,9 +78,15 @@ impl Control {
     async fn serve(mut self, report: impl FnOnce(io::Result<()>)) {
         let tasks = TaskTracker::new();
         let closing = CancellationToken::new();
+        let operator = match (self.make_store)() {
+            Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.clock.clone())),
+            Err(error) => return report(Err(io::Error::other(error))),
+        };
+        // To the end of the drain: what is blocked stays so for the requests that still run.
+        let _keeping_up = AbortOnDropHandle::new(tokio::task::spawn_local(keep_up(operator.clone())));
         let started = self.admin.take().map_or(Ok(()), |(listener, admin)| {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            tasks.spawn_local(serve_admin(listener, admin, tasks.clone(), closing.clone()));
+            tasks.spawn_local(serve_admin(listener, Admin::new(admin, operator), tasks.clone(), closing.clone()));
             Ok(())
         });
         let signals = if self.handle_signals { Signals::new().map(Some) } else { Ok(None) };
@@ -218,7 +233,19 @@ impl Control {
     }
 }
 
-async fn serve_admin(listener: tokio::net::TcpListener, admin: Admin, tasks: TaskTracker, closing: CancellationToken) {
+/// Tells the workers what other gateways have blocked, and what is blocked no longer.
+async fn keep_up(operator: Rc<Operator>) {
+    loop {
+        sleep(operator.keep_up().await).await;
+    }
+}
+
+async fn serve_admin(
+    listener: tokio::net::TcpListener,
+    admin: Rc<Admin>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Never closed, so this ends only with a permit.

@@ -17,11 +17,12 @@ use self::inherited::Inherited;
 use self::listener::Listener;
 use self::sockets::Sockets;
 use self::worker::Worker;
-use crate::doors::admin::{Admin, Readiness};
+use crate::doors::admin::tokens::Tokens;
+use crate::doors::admin::{AdminOptions, Readiness};
 use crate::doors::http::{AccessLog, Admission};
 use crate::doors::{DoorKind, DoorOptions};
 use crate::gate::Shared;
-use crate::store::Store;
+use crate::store::{Clock, Store};
 
 mod control;
 pub mod descriptors;
@@ -56,6 +57,10 @@ pub struct ServerOptions {
     pub access_log: Option<AccessLog>,
     /// Where the admin door listens, if there is to be one.
     pub admin_address: Option<SocketAddr>,
+    /// Who may change buckets at the admin door; nobody if there are none.
+    pub admin_tokens: Tokens,
+    /// The clock of the doors.
+    pub clock: Clock,
     /// Worker threads.
     pub workers: NonZeroUsize,
     /// How long connections are still taken after the process was told to stop, while it says that it is not ready.
@@ -191,8 +196,6 @@ pub fn start(
 
     let (ask_reload, asked) = mpsc::channel();
     let reloader = spawn("reload", move || run_reload(reload, &asked))?;
-    let admin_door =
-        Admin { readiness: readiness.clone(), metrics: shared.metrics().clone(), stores: worker_stores.into() };
     let is_handover = inherited.is_handover();
     let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(doors.len())).collect();
     for (place, (_, sockets)) in doors.iter_mut().enumerate() {
@@ -203,7 +206,10 @@ pub fn start(
     }
     let control = Control {
         sockets: doors.into_iter().chain(admins.map(|admin| (DoorKind::Admin, admin))).collect(),
-        admin: admin_listener.map(|listener| (listener, admin_door)),
+        admin: admin_listener.map(|listener| (listener, admin_door(options, shared, readiness, worker_stores))),
+        shared: shared.clone(),
+        make_store: make_store.clone(),
+        clock: options.clock.clone(),
         access_log: options.access_log.clone(),
         readiness: readiness.clone(),
         stops: stops.clone(),
@@ -257,6 +263,17 @@ fn open(
     let sockets = Sockets::adopt(handed_over).map_err(|error| ServerError::Inherited(error.to_string()))?;
     tracing::info!(door = door.name(), "sockets were handed over, and the address that is configured is not looked at");
     Ok(sockets)
+}
+
+/// What the admin door is made of.
+fn admin_door(
+    options: &ServerOptions,
+    shared: &Arc<Shared>,
+    readiness: &Arc<Readiness>,
+    stores: Vec<Store>,
+) -> AdminOptions {
+    let (readiness, metrics) = (readiness.clone(), shared.metrics().clone());
+    AdminOptions { readiness, metrics, stores: stores.into(), tokens: options.admin_tokens.clone() }
 }
 
 /// The admin door's listener.

@@ -128,7 +128,21 @@ impl MemoryStore {
         if batch.charges.iter().all(is_plain) && shards.iter().all(has_room) {
             return Ok(self.decide_metered(batch, &numbers, &mut shards));
         }
-        self.decide_together(batch, &numbers, &mut shards)
+        self.decide_together(batch, &numbers, &mut shards, &mut None)
+    }
+
+    /// Decides several requests one after the other, and nothing of anybody else's in between.
+    pub fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+        if batches.iter().any(|batch| has_duplicate(batch.charges)) {
+            return Err(StoreError::Duplicate);
+        }
+        let charges = batches.iter().flat_map(|batch| batch.charges);
+        let mut numbers: Few<usize> = charges.map(|charge| self.shard(charge)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shards: Few<MutexGuard<'_, Shard>> = numbers.iter().map(|number| self.shards[*number].lock()).collect();
+        let mut shared = None;
+        batches.iter().map(|batch| self.decide_together(batch, &numbers, &mut shards, &mut shared)).collect()
     }
 
     /// Decides charges whose buckets are meters, with room for all of them: what nearly every request with several
@@ -164,11 +178,13 @@ impl MemoryStore {
         decisions
     }
 
-    fn decide_together(
-        &self,
+    /// Decides charges of any kind. The shared buckets are locked if they are needed, and left to those who come after.
+    fn decide_together<'s>(
+        &'s self,
         batch: &Batch<'_>,
         numbers: &[usize],
         shards: &mut [MutexGuard<'_, Shard>],
+        shared: &mut Option<MutexGuard<'s, Shared>>,
     ) -> Result<Decisions, StoreError> {
         let now = batch.now;
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
@@ -180,7 +196,9 @@ impl MemoryStore {
             new[guard] += usize::from(place == Place::New);
             places.push(place);
         }
-        let mut shared = places.contains(&Place::Shared).then(|| self.shared.lock());
+        if shared.is_none() && places.contains(&Place::Shared) {
+            *shared = Some(self.shared.lock());
+        }
         let effective_from = batch.effective_from;
         let content = |place: usize, charge: &Charge| match places[place] {
             Place::Shared => shared.as_deref()?.content(charge),
@@ -616,5 +634,43 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(passed, 1_000);
+    }
+
+    /// What an operator does: nobody may see the bucket full in between.
+    #[test]
+    fn requests_in_turn_find_what_those_before_them_left_and_nothing_else() {
+        for room in [10_000, 1] {
+            let (store, _) = store(room);
+            spend(&store, "Other", 1, fixed(5));
+            let each = |mode, cost| {
+                let log = Numbers::sliding_log(10, 1_000 * SECOND).unwrap();
+                [charge("L", 7, fixed(10), cost, mode), charge("M", 7, log, cost, mode)]
+            };
+            let now = Micros(store.now.load(Ordering::Relaxed));
+            let in_turn = |steps: &[(Mode, u64)]| {
+                let steps: Vec<_> = steps.iter().map(|(mode, cost)| each(*mode, *cost)).collect();
+                let batches: Vec<_> =
+                    steps.iter().map(|charges| Batch { charges, effective_from: Micros(0), now }).collect();
+                let remaining = |decisions: Decisions| [decisions[0].remaining, decisions[1].remaining];
+                store.decide_in_turn(&batches).unwrap().into_iter().map(remaining).collect::<Vec<_>>()
+            };
+            assert_eq!(in_turn(&[(Mode::Spend, 8), (Mode::Refund, 3), (Mode::Check, 0)]), [[2, 2], [5, 5], [5, 5]]);
+            assert_eq!(
+                in_turn(&[(Mode::Reset, 0), (Mode::SpendUpTo, 6), (Mode::Check, 0)]),
+                [[10, 10], [4, 4], [4, 4]]
+            );
+            assert_eq!(in_turn(&[(Mode::Check, 0)]), [[4, 4]], "with room for {room}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        in_turn(&[(Mode::Reset, 0), (Mode::SpendUpTo, 10)]);
+                    }
+                });
+                for _ in 0..500 {
+                    let seen = decide(&store, &each(Mode::Check, 0));
+                    assert!(seen[0].remaining <= 4 && seen[1].remaining <= 4, "{seen:?}");
+                }
+            });
+        }
     }
 }

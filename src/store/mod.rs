@@ -108,6 +108,15 @@ impl Store {
         }
     }
 
+    /// Decides several requests one after the other, and nothing of anybody else's in between; each as [`Self::decide`]
+    /// would. All of them have the time and the rules of the first.
+    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+        match self {
+            Self::Memory(store) => store.decide_in_turn(batches),
+            Self::Redis(store) => Box::pin(store.decide_in_turn(batches)).await,
+        }
+    }
+
     /// How long a decision takes at most.
     pub fn timeout(&self) -> Duration {
         match self {

@@ -10,7 +10,7 @@ use crate::engine::quote::quoted;
 /// A value. Members keep their order; a key that comes twice is an error, because which one counts differs from reader to
 /// reader (RFC 8259 section 4).
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Json {
+pub(in crate::doors) enum Json {
     Null,
     Bool(bool),
     Number(Number),
@@ -21,18 +21,18 @@ pub(super) enum Json {
 
 impl Json {
     /// Reads a text. The error says what is wrong and where.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(in crate::doors) fn parse(text: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     }
 
     /// The member of a map that has this key.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(in crate::doors) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(members) = self else { return None };
         members.iter().find(|(given, _)| given == key).map(|(_, value)| value)
     }
 
     /// What it is, in words, for messages.
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::doors) fn describe(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
             Self::Bool(truth) => truth.to_string(),

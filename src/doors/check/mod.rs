@@ -47,7 +47,7 @@ use crate::metrics::{CheckResult, Convention};
 mod answer;
 mod body;
 mod call;
-mod json;
+pub(super) mod json;
 mod original;
 #[cfg(any(test, fuzzing))]
 pub mod properties;

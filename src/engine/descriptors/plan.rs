@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::super::blocks::Blocks;
 use super::super::charge::{Charge, Decision, Mode, Outcome};
 use super::super::fields::Fields;
 use super::super::key::Key;
@@ -93,15 +94,16 @@ pub struct Verdicts {
 }
 
 impl Rules {
-    /// What the descriptors of a question ask of the store.
-    pub fn plan(&self, question: &Question<'_>) -> Result<Plans, BadCost> {
+    /// What the descriptors of a question ask of the store where some ids are blocked.
+    pub fn plan(&self, question: &Question<'_>, blocks: Option<&Blocks>) -> Result<Plans, BadCost> {
         let headers = Fields::new();
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = request(question, descriptor, &headers);
             found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
                 Some(carried) => self.plan_carried(question.domain, descriptor, carried),
-                None => self.charges(&request)?,
+                // Nobody is refused by giving back.
+                None => self.charges_but(&request, blocks.filter(|_| matches!(descriptor.hits, Hits::Take(_))))?,
             });
         }
         self.drop_replaced(&mut found);

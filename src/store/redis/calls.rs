@@ -97,6 +97,29 @@ impl Calls {
     }
 }
 
+impl Calls {
+    /// Begins a call with several requests, which nothing can come between, and gives where their answers will come.
+    pub(super) fn ask_in_turn(
+        &self,
+        shared: &Arc<Shared>,
+        batches: &[Batch<'_>],
+        now: Option<Micros>,
+    ) -> Vec<oneshot::Receiver<Answer>> {
+        let Some(first) = batches.first() else { return Vec::new() };
+        let (deadline, effective_from) = (Instant::now() + shared.timeout, first.effective_from);
+        let mut call = Call { requests: Requests::default(), now, effective_from, deadline, askers: Vec::new() };
+        let ask = |batch| {
+            let (sender, receiver) = oneshot::channel();
+            call.push(batch, sender);
+            receiver
+        };
+        let receivers = batches.iter().map(ask).collect();
+        self.waiting.lock().push_back(call);
+        self.tasks.spawn(send_next(shared.clone()));
+        receivers
+    }
+}
+
 impl Call {
     /// Whether a request may be decided together with those that are in the call.
     fn takes(&self, batch: &Batch<'_>, now: Option<Micros>) -> bool {

@@ -23,10 +23,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Clock, StoreError};
 use crate::engine::charge::Decisions;
-use crate::engine::numbers::EXACT;
+use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::script::ScriptSource;
 use crate::engine::settle::has_duplicate;
 
+mod blocks;
 mod calls;
 mod detail;
 mod options;
@@ -34,6 +35,7 @@ mod owner;
 mod script;
 mod user_scripts;
 
+pub use blocks::{BlockEdit, Edited, KeptBlock, KeptBlocks};
 pub use calls::Coming;
 use calls::{Answer, Call, Calls};
 pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
@@ -140,14 +142,35 @@ impl RedisStore {
             return Err(StoreError::Refused("a queue or a script is charged without saying for what".into()));
         }
         let shared = &self.shared;
-        let now = shared.clock.given();
+        let now = self.given_time()?;
+        Ok(shared.calls.ask(shared, batch, now))
+    }
+
+    /// Decides several requests in one call, one after the other. None may be without charges.
+    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+        if batches.iter().any(|batch| has_duplicate(batch.charges)) {
+            return Err(StoreError::Duplicate);
+        }
+        let shared = &self.shared;
+        let now = self.given_time()?;
+        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        let mut decided = Vec::with_capacity(batches.len());
+        for answer in shared.calls.ask_in_turn(shared, batches, now) {
+            decided.push(answer.await.unwrap_or(Err(StoreError::Down))?);
+        }
+        Ok(decided)
+    }
+
+    /// The time that was set for this store; `None` if the server's holds. An error if it cannot be asked at all.
+    fn given_time(&self) -> Result<Option<Micros>, StoreError> {
+        let now = self.shared.clock.given();
         if now.is_some_and(|now| now.0 >= EXACT) {
             return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
         }
-        if shared.live.load().is_none() {
+        if self.shared.live.load().is_none() {
             return Err(StoreError::Down);
         }
-        Ok(shared.calls.ask(shared, batch, now))
+        Ok(now)
     }
 
     /// Has the server compile some scripts of the user, and logs those that it cannot. Nothing of them runs.

@@ -55,6 +55,13 @@ fn push_code(source: &mut String, line: &str) {
     }
 }
 
+/// A script without its comments.
+pub(super) fn without_comments(script: &str) -> String {
+    let mut source = String::with_capacity(script.len());
+    script.lines().for_each(|line| push_code(&mut source, line));
+    source
+}
+
 /// The SHA-1 under which a server keeps the script. Computed once: hashing the source takes longer than a decision.
 static HASH: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 

@@ -4,7 +4,7 @@
 const LONGEST: usize = 64;
 
 /// The known word that `given` was probably meant to be: at most a third of its letters differ, case aside.
-pub(super) fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if given.len() > LONGEST {
         return None;
     }
@@ -20,7 +20,7 @@ pub(super) fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>)
 }
 
 /// Help that names the nearest word, or all of them.
-pub(super) fn did_you_mean<'k>(given: &str, known: impl IntoIterator<Item = &'k str> + Clone) -> String {
+pub fn did_you_mean<'k>(given: &str, known: impl IntoIterator<Item = &'k str> + Clone) -> String {
     nearest(given, known.clone()).map_or_else(
         || format!("known are {}", known.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")),
         |word| format!("did you mean `{word}`?"),

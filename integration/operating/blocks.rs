@@ -1,0 +1,345 @@
+//! Ids that are blocked, at every door and on every gateway.
+
+use std::path::PathBuf;
+
+use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
+use envoy_types::pb::envoy::config::core::v3::{Address, SocketAddress};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
+use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
+use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
+use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Value, json};
+
+use super::{TOKEN, ask, done, each_store, serve, spend};
+use crate::support::eventually;
+use crate::support::redis::RedisServer;
+use crate::support::weir::Weir;
+use crate::support::wire::{Message, Wire};
+
+const HOUR: &str = r#"{"for": "1h", "reason": "scraping"}"#;
+
+/// Blocks an id once the store is there.
+fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
+    let path = format!("/buckets/{bucket}/block");
+    eventually("the store is there", || match ask(weir, "PUT", &path, body) {
+        (200, state) => Ok(state),
+        other => Err(other),
+    })
+}
+
+/// A refusal by a block, with less than an hour to go.
+#[track_caller]
+fn check_refused(answer: &Message, limit: &str) {
+    assert_eq!(answer.status(), 429, "{}", answer.text());
+    let wait: u64 = answer.field("retry-after").unwrap().parse().unwrap();
+    assert!((3_500..=3_600).contains(&wait), "{wait}");
+    let problem: Value = serde_json::from_str(answer.text()).unwrap();
+    assert_eq!(problem["detail"], format!("{limit} is blocked for this id; retry after {wait} s"));
+    assert_eq!(problem["violated-policies"], json!([limit]));
+    assert!(!answer.text().contains("scraping"), "{}", answer.text());
+}
+
+#[test]
+fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
+    each_store(|store, _| {
+        let weir = serve(store);
+        let fields = [("x-id", "7"), ("x-zone", "eu")];
+        let buckets = [
+            ("/even", "Even:7"),
+            ("/windows", "Windows:7"),
+            ("/log", "Log:7"),
+            ("/sliding", "Sliding:7"),
+            ("/at-once", "AtOnce:7"),
+            ("/fixed", "Fixed"),
+            ("/rates", "Rates:7:eu"),
+        ];
+        for (path, bucket) in buckets {
+            let state = block(&weir, bucket, HOUR);
+            let blocked = &state["blocked"];
+            assert_eq!((&blocked["bucket"], &blocked["reason"]), (&json!(bucket), &json!("scraping")));
+            assert_eq!(blocked["by"], "127.0.0.1");
+            assert!(blocked["left_ms"].as_u64().is_some_and(|left| (3_500_000..=3_600_000).contains(&left)), "{state}");
+            let limit = bucket.split(':').next().unwrap();
+            // At once, and by whichever worker.
+            for _ in 0..6 {
+                check_refused(&weir.get(path, &fields), limit);
+            }
+            let remaining = done(&weir, "GET", &format!("/buckets/{bucket}"), "")["windows"][0]["remaining"].clone();
+            assert_eq!(remaining, 10, "a refusal takes nothing");
+            if bucket != "Fixed" {
+                assert!(spend(&weir, path, &[("x-id", "8"), ("x-zone", "eu")]), "another id of {limit} passes");
+            }
+        }
+        assert_eq!(weir.metric("weir_blocks"), 7);
+        let listed = done(&weir, "GET", "/blocks", "");
+        assert_eq!(listed["blocks"].as_array().unwrap().len(), 7, "{listed}");
+        for (path, bucket) in buckets {
+            assert_eq!(done(&weir, "DELETE", &format!("/buckets/{bucket}/block"), "")["blocked"], Value::Null);
+            for _ in 0..6 {
+                assert!(spend(&weir, path, &fields), "{bucket}");
+            }
+        }
+        assert_eq!((weir.metric("weir_blocks"), done(&weir, "GET", "/blocks", "")), (0, json!({"blocks": []})));
+        assert_eq!(weir.metric("weir_decisions_total{limit=\"Log\",result=\"denied\"}"), 6);
+    });
+}
+
+#[test]
+fn an_unlimited_id_is_blocked_and_one_of_a_limit_in_shadow_is_reported() {
+    let weir = serve(&[]);
+    block(&weir, "Even:free", HOUR);
+    check_refused(&weir.get("/even", &[("x-id", "free")]), "Even");
+    assert_eq!(block(&weir, "Watched:7", HOUR)["enforced"], false);
+    assert!(spend(&weir, "/watched", &[("x-id", "7")]));
+    assert_eq!(weir.metric("weir_decisions_total{limit=\"Watched\",result=\"shadow_denied\"}"), 1);
+}
+
+#[test]
+fn the_first_components_block_all_ids_that_begin_so() {
+    each_store(|store, _| {
+        let weir = serve(store);
+        assert_eq!(block(&weir, "Rates:7", HOUR)["blocked"]["bucket"], "Rates:7");
+        for zone in ["eu", "us", "a:b"] {
+            check_refused(&weir.get("/rates", &[("x-id", "7"), ("x-zone", zone)]), "Rates");
+        }
+        assert!(spend(&weir, "/rates", &[("x-id", "77"), ("x-zone", "eu")]));
+        assert_eq!(done(&weir, "GET", "/buckets/Rates:7:eu", "")["blocked"]["bucket"], "Rates:7");
+        let (status, answer) = ask(&weir, "DELETE", "/buckets/Rates:7:eu/block", "");
+        assert_eq!(
+            (status, answer["detail"].as_str()),
+            (404, Some("Rates:7:eu is not blocked; the block of Rates:7 covers it"))
+        );
+        done(&weir, "DELETE", "/buckets/Rates:7/block", "");
+        assert!(spend(&weir, "/rates", &[("x-id", "7"), ("x-zone", "eu")]));
+    });
+}
+
+#[test]
+fn a_block_ends_by_itself_and_leaves_nothing() {
+    let redis = RedisServer::plain();
+    for store in [&["--store", "memory"][..], &["--store", &redis.url(), "--store-timeout", "2s"]] {
+        let weir = serve(store);
+        block(&weir, "Wide:7", HOUR);
+        // A second block replaces the first.
+        block(&weir, "Wide:7", r#"{"for": "700ms"}"#);
+        let refused = weir.get("/wide", &[("x-id", "7")]);
+        assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("1")));
+        eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
+        crate::support::becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
+        assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
+    }
+    let keys = || redis.cli(&["KEYS", "*blocked*"]);
+    eventually("its keys have expired", || if keys().is_empty() { Ok(()) } else { Err(keys()) });
+}
+
+#[test]
+fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
+    let redis = RedisServer::plain();
+    let url = redis.url();
+    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let (one, other) = (serve(&store), serve(&store));
+    let asks = |weir: &Weir| weir.get("/wide", &[("x-id", "a{b}:c")]);
+    assert_eq!((asks(&one).status(), asks(&other).status()), (200, 200));
+    let start = std::time::Instant::now();
+    block(&one, "Wide:a%7Bb%7D:c", HOUR);
+    check_refused(&asks(&one), "Wide");
+    let heard = |weir: &Weir| {
+        eventually("the other gateway refuses too", || match asks(weir) {
+            answer if answer.status() == 429 => Ok(answer),
+            answer => Err(answer.status()),
+        })
+    };
+    check_refused(&heard(&other), "Wide");
+    assert!(start.elapsed() < std::time::Duration::from_secs(3), "{:?}", start.elapsed());
+    let noted = done(&other, "GET", "/buckets/Wide:a%7Bb%7D:c", "");
+    assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
+    let ttl: i64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
+    assert!((3_500..=3_600).contains(&ttl), "{ttl}");
+    assert!(
+        redis.cli(&["ZRANGE", "weir:{0}:!blocked", "0", "-1"]).contains("Wide:a%7Bb%7D%3Ac"),
+        "no text of a user makes a tag"
+    );
+
+    drop(one);
+    let later = serve(&store);
+    check_refused(&heard(&later), "Wide");
+    done(&later, "DELETE", "/buckets/Wide:a%7Bb%7D:c/block", "");
+    assert_eq!(asks(&later).status(), 200);
+    eventually("the other gateway lets it pass", || match asks(&other).status() {
+        200 => Ok(()),
+        status => Err(status),
+    });
+    assert_eq!(redis.cli(&["EXISTS", "weir:{0}:!blocked", "weir:{0}:!blocked-notes"]), "0");
+}
+
+#[test]
+fn what_is_blocked_stays_so_without_a_store() {
+    let mut redis = RedisServer::plain();
+    let weir = serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    block(&weir, "Wide:7", HOUR);
+    redis.kill();
+    eventually("the store is away", || if weir.metric("weir_store_connections") == 0 { Ok(()) } else { Err(()) });
+    check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+    assert!(spend(&weir, "/wide", &[("x-id", "8")]), "`on_store_error: allow`");
+    // It comes back empty, and what was blocked there is so no longer.
+    redis.restart();
+    eventually("what the store has holds", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err(()) });
+}
+
+const BY_ADDRESS: &str = "\
+limits:
+  PerAddress: { by: ip, burst: 1000 }
+  PerUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 1000 }
+";
+
+/// What a client of the address 192.0.2.7 or the user `bob` is told at a door: the status, and `Retry-After`.
+async fn at_door(weir: &Weir, door: &str) -> (u16, Option<String>) {
+    let told = |answer: Message| (answer.status(), answer.field("retry-after").map(str::to_owned));
+    let via = |path: &str, fields: &[(&str, &str)]| told(Wire::connect(weir.door("check")).get_with(path, fields));
+    let grpc = format!("http://{}", weir.door("grpc"));
+    match door {
+        "proxy" => told(weir.get("/", &[("x-forwarded-for", "192.0.2.7")])),
+        "envoy" => via("/envoy/", &[("x-forwarded-for", "192.0.2.7")]),
+        "forward" => via(
+            "/forward",
+            &[
+                ("x-forwarded-for", "192.0.2.7"),
+                ("x-forwarded-uri", "/"),
+                ("x-forwarded-host", "a"),
+                ("x-forwarded-method", "GET"),
+            ],
+        ),
+        "nginx" => {
+            let fields = [
+                ("x-original-uri", "/"),
+                ("x-original-method", "GET"),
+                ("x-original-host", "a"),
+                ("x-real-ip", "192.0.2.7"),
+            ];
+            let answer = Wire::connect(weir.door("check")).get_with("/nginx", &fields);
+            let status = answer.field("x-ratelimit-status").map_or(answer.status(), |status| status.parse().unwrap());
+            (status, answer.field("retry-after").map(str::to_owned))
+        }
+        "json" => {
+            let body = r#"{"limit": "PerAddress", "id": "192.0.2.7"}"#;
+            let mut wire = Wire::connect(weir.door("check"));
+            wire.send(format!(
+                "POST /json HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+            told(wire.response())
+        }
+        "ext_authz" => {
+            let socket = SocketAddress { address: "192.0.2.7".to_owned(), ..SocketAddress::default() };
+            let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
+            let http =
+                HttpRequest { method: "GET".into(), path: "/".into(), host: "a".into(), ..HttpRequest::default() };
+            let attributes = AttributeContext {
+                source: Some(Peer { address, ..Peer::default() }),
+                request: Some(Request { http: Some(http), ..Request::default() }),
+                ..AttributeContext::default()
+            };
+            let mut client = AuthorizationClient::connect(grpc).await.unwrap();
+            let answer = client.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
+            match answer.http_response.unwrap() {
+                HttpResponse::DeniedResponse(denied) => {
+                    let headers = denied.headers.into_iter().filter_map(|option| option.header);
+                    let wait = headers.into_iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"));
+                    (u16::try_from(denied.status.unwrap().code).unwrap(), wait.map(|header| header.value))
+                }
+                _ => (200, None),
+            }
+        }
+        _ => {
+            let entry = Entry { key: "user".to_owned(), value: "bob".to_owned() };
+            let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+            let question = RateLimitRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 1 };
+            let mut client = RateLimitServiceClient::connect(grpc).await.unwrap();
+            let answer = client.should_rate_limit(question).await.unwrap().into_inner();
+            let wait = answer.statuses[0].duration_until_reset.map(|until| (until.seconds + 1).to_string());
+            if answer.overall_code == i32::from(Code::OverLimit) { (429, wait) } else { (200, None) }
+        }
+    }
+}
+
+#[test]
+fn every_door_refuses_who_is_blocked() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let flags =
+        ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1", "--admin-token", TOKEN];
+    let weir = Weir::serve(BY_ADDRESS, &flags);
+    let doors = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz", "rate limit service"];
+    for door in doors {
+        assert_eq!(runtime.block_on(at_door(&weir, door)), (200, None), "{door}");
+    }
+    block(&weir, "PerAddress:192.0.2.7", HOUR);
+    block(&weir, "PerUser:bob", HOUR);
+    for door in doors {
+        let (status, wait) = runtime.block_on(at_door(&weir, door));
+        let wait = wait.and_then(|wait| wait.parse::<u64>().ok());
+        assert!(status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)), "{door}: {status} {wait:?}");
+    }
+}
+
+/// They are read in pages, so that the server is not kept from requests.
+#[test]
+fn a_thousand_blocks_are_read_whole() {
+    let redis = RedisServer::plain();
+    let url = redis.url();
+    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let (one, other) = (serve(&store), serve(&store));
+    let ends = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() + 3_600_000_000;
+    let members: Vec<String> = (0..999).flat_map(|id| [(ends + id).to_string(), format!("Wide:{id}")]).collect();
+    let words: Vec<&str> =
+        ["ZADD", "weir:{0}:!blocked"].into_iter().chain(members.iter().map(String::as_str)).collect();
+    redis.cli(&words);
+    block(&one, "Wide:new", HOUR);
+    for weir in [&one, &other] {
+        crate::support::becomes("all of them are known", 1_000, || weir.metric("weir_blocks"));
+        for id in ["0", "199", "200", "998", "new"] {
+            check_refused(&weir.get("/wide", &[("x-id", id)]), "Wide");
+        }
+        assert!(spend(weir, "/wide", &[("x-id", "1000")]));
+    }
+}
+
+#[test]
+fn the_script_of_blocks_is_used_by_hand() {
+    let redis = RedisServer::plain();
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("lua/blocks.lua");
+    let call = |arguments: &[&str]| {
+        let keys = ["--eval", script.to_str().unwrap(), "weir:{0}:!blocked", "weir:{0}:!blocked-notes", ","];
+        redis.cli(&[&keys[..], arguments].concat())
+    };
+    let read = |version: &str| call(&["read", version]).lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!((read("1"), call(&["unblock", "L:a"])), (vec!["0".to_owned(), "0".to_owned()], "0".to_owned()));
+    assert_eq!(redis.cli(&["DBSIZE"]), "0", "nothing is written to end what is not there");
+    assert_eq!(call(&["block", "2", "60000000", "L:a", "why"]), "1");
+    let first = read("0");
+    assert_eq!((first.len(), first[2].as_str(), first[4].as_str()), (5, "L:a", "why"));
+    assert!((59_000_000..=60_000_000).contains(&first[3].parse::<u64>().unwrap()), "{first:?}");
+    assert_eq!(read(&first[0]), [first[0].as_str()], "that version is known");
+    assert_eq!(call(&["block", "2", "300000", "L:b", ""]), "1");
+    assert_eq!(call(&["block", "2", "60000000", "L:c", ""]), "0", "there may be two");
+    assert_eq!(call(&["block", "2", "60000000", "L:a", "again"]), "1", "one that is there is no other");
+    eventually("the second one has ended", || match call(&["block", "2", "50000000", "L:c", ""]).as_str() {
+        "1" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    let now = read("0");
+    assert!(now[0].parse::<u64>().unwrap() > first[0].parse().unwrap(), "every change is another version");
+    assert_eq!([&now[2], &now[4], &now[5]], ["L:c", "", "L:a"]);
+    let left: i64 = redis.cli(&["PTTL", "weir:{0}:!blocked-notes"]).parse().unwrap();
+    assert!((55_000..=60_000).contains(&left), "{left}");
+    assert_eq!(
+        (call(&["unblock", "L:a"]), call(&["unblock", "L:c"]), redis.cli(&["DBSIZE"])),
+        ("1".into(), "1".into(), "0".into())
+    );
+    assert!(call(&["block", "2"]).contains("usage"), "a call that lacks something");
+    assert!(call(&["forget", "x"]).contains("usage"));
+}

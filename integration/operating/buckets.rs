@@ -1,0 +1,228 @@
+//! Buckets that are looked at, filled, emptied and set.
+
+use serde_json::{Value, json};
+
+use super::{TOKEN, ask, ask_with, done, each_store, serve, spend};
+use crate::support::eventually;
+use crate::support::weir::Weir;
+
+/// What remains in each window.
+fn remaining(state: &Value) -> Vec<u64> {
+    state["windows"].as_array().unwrap().iter().map(|window| window["remaining"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn every_algorithm_is_looked_at_and_changed() {
+    each_store(|store, name| {
+        let weir = serve(store);
+        let fields = [("x-id", "7"), ("x-zone", "eu")];
+        for (path, bucket, algorithm, most) in [
+            ("/even", "Even:7", "gcra", &[10][..]),
+            ("/windows", "Windows:7", "fixed_window", &[10]),
+            ("/log", "Log:7", "sliding_log", &[10]),
+            ("/sliding", "Sliding:7", "sliding_window", &[10]),
+            ("/fixed", "Fixed", "gcra", &[10]),
+            ("/rates", "Rates:7:eu", "gcra", &[10, 100]),
+        ] {
+            let at = format!("/buckets/{bucket}");
+            let left = |used: u64| most.iter().map(|most| most - used).collect::<Vec<_>>();
+            let fresh = eventually("the store is there", || match ask(&weir, "GET", &at, "") {
+                (200, state) => Ok(state),
+                other => Err(other),
+            });
+            assert_eq!(remaining(&fresh), left(0), "{name} {bucket}");
+            for _ in 0..4 {
+                assert!(spend(&weir, path, &fields), "{name} {bucket}");
+            }
+            for _ in 0..2 {
+                let state = done(&weir, "GET", &at, "");
+                assert_eq!(remaining(&state), left(4), "{name} {bucket}: looking takes nothing");
+                let window = &state["windows"][0];
+                assert_eq!((&window["algorithm"], &window["limit"]), (&json!(algorithm), &json!(most[0])));
+                assert_eq!((&window["used"], &window["retry_after_ms"]), (&json!(4), &json!(0)));
+                assert_eq!(window["reset_after_ms"].is_null(), path == "/fixed", "{name} {state}");
+            }
+            assert_eq!(remaining(&done(&weir, "POST", &format!("{at}/refund"), r#"{"cost": 3}"#)), left(1));
+            assert_eq!(remaining(&done(&weir, "POST", &format!("{at}/refund"), r#"{"cost": 99}"#)), left(0));
+            let state = done(&weir, "PUT", &at, r#"{"remaining": 2}"#);
+            assert_eq!(remaining(&state), vec![2; most.len()], "{name} {bucket}");
+            assert_eq!(
+                (spend(&weir, path, &fields), spend(&weir, path, &fields), spend(&weir, path, &fields)),
+                (true, true, false)
+            );
+            let empty = done(&weir, "GET", &at, "");
+            assert_eq!(remaining(&empty), vec![0; most.len()], "{name} {bucket}");
+            let wait = &empty["windows"][0]["retry_after_ms"];
+            if path == "/fixed" {
+                assert!(wait.is_null(), "{name} {empty}: it never refills");
+            } else {
+                assert!(wait.as_u64().is_some_and(|wait| wait > 3_000_000), "{name} {empty}");
+            }
+            assert_eq!(remaining(&done(&weir, "POST", &format!("{at}/reset"), "")), left(0), "{name} {bucket}");
+            assert!(spend(&weir, path, &fields), "{name} {bucket}");
+            assert_eq!(remaining(&done(&weir, "PUT", &at, r#"{"remaining": 0}"#)), vec![0; most.len()]);
+            let full = format!("{{\"remaining\": {}}}", most.iter().max().unwrap());
+            assert_eq!(remaining(&done(&weir, "PUT", &at, &full)), left(0), "{name}: the smaller window is full");
+        }
+        assert_eq!(weir.metric("weir_admin_writes_total{op=\"set\",result=\"done\"}"), 18);
+    });
+}
+
+#[test]
+fn the_numbers_and_the_override_that_gave_them_are_told() {
+    let weir = serve(&[]);
+    let state = done(&weir, "GET", "/buckets/Even:partner", "");
+    assert_eq!(
+        (&state["bucket"], &state["mode"], &state["enforced"]),
+        (&json!("Even:partner"), &json!("enforce"), &json!(true))
+    );
+    assert_eq!((&state["windows"][0]["allows"], &state["allows"]), (&json!("burst 50, 1 per 1h"), &json!("windows")));
+    assert_eq!(state["given_by"], json!({"place": "limits.yaml:16", "comment": null}));
+    assert_eq!(state["blocked"], Value::Null);
+    for (bucket, allows) in [("Even:free", "unlimited"), ("Even:shut", "deny"), ("Rates:7", "windows")] {
+        let state = done(&weir, "GET", &format!("/buckets/{bucket}"), "");
+        assert_eq!((&state["allows"], &state["windows"]), (&json!(allows), &json!([])), "{bucket}");
+    }
+    let window = done(&weir, "GET", "/buckets/AtOnce:7", "")["windows"][0].clone();
+    assert_eq!((&window["algorithm"], &window["remaining"]), (&json!("concurrency"), &json!(10)));
+    let state = done(&weir, "GET", "/buckets/Watched:7", "");
+    assert_eq!((&state["mode"], &state["enforced"]), (&json!("shadow"), &json!(false)));
+    let head = ask_with(&weir, "GET", "/buckets/Even:a%2Fb%20c", &[], "");
+    assert_eq!(
+        (head.status(), head.field("cache-control")),
+        (200, Some("no-store")),
+        "whoever reaches the door may look"
+    );
+    assert!(head.text().contains(r#""bucket":"Even:a/b c""#), "{}", head.text());
+}
+
+/// What is answered, without the token and with these fields.
+fn refused(weir: &Weir, fields: &[(&str, &str)]) -> (u16, Option<String>, String) {
+    let answer = ask_with(weir, "POST", "/buckets/Even:7/reset", fields, "");
+    (answer.status(), answer.field("www-authenticate").map(str::to_owned), answer.text().to_owned())
+}
+
+#[test]
+fn changes_take_a_token() {
+    let weir = serve(&[]);
+    let challenge = || Some("Bearer realm=\"weir\"".to_owned());
+    for fields in [
+        &[][..],
+        &[("authorization", "Bearer wrong")],
+        &[("authorization", "Bearer s3cre")],
+        &[("authorization", "Basic s3cret")],
+        &[("authorization", "s3cret")],
+    ] {
+        let (status, asked_for, text) = refused(&weir, fields);
+        assert_eq!((status, asked_for), (401, challenge()), "{fields:?}: {text}");
+    }
+    assert_eq!(weir.metric("weir_admin_writes_total{op=\"reset\",result=\"unauthorized\"}"), 5);
+    weir.until_logged("a change of a bucket was refused");
+    let passed = format!("bearer {TOKEN}");
+    assert_eq!(refused(&weir, &[("authorization", &passed)]).0, 200);
+
+    let open = Weir::serve(super::LIMITS, &[]);
+    let (status, asked_for, text) = refused(&open, &[("authorization", &passed)]);
+    assert_eq!((status, asked_for), (403, None));
+    assert!(text.contains("--admin-token-file FILE"), "{text}");
+}
+
+#[test]
+fn who_has_changed_what_is_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, "# operators\nalice s3cret\nnameless-1\n").unwrap();
+    let weir = Weir::serve(super::LIMITS, &["--admin-token-file", file.to_str().unwrap()]);
+    let token = |token: &str| format!("Bearer {token}");
+    for (given, path, body) in
+        [("s3cret", "/buckets/Even:7/refund", r#"{"cost": 3}"#), ("nameless-1", "/buckets/Fixed/reset", "{}")]
+    {
+        let fields = [("authorization", &*token(given)), ("user-agent", "curl/8")];
+        assert_eq!(ask_with(&weir, "POST", path, &fields, body).status(), 200, "{path}");
+    }
+    weir.until_logged(r#""message":"a bucket was changed: made full""#);
+    let log = weir.log();
+    let line =
+        |part: &str| -> Value { serde_json::from_str(log.lines().find(|line| line.contains(part)).unwrap()).unwrap() };
+    let fields = &line("3 given back")["fields"];
+    assert_eq!(
+        (&fields["by"], &fields["agent"], &fields["op"], &fields["bucket"]),
+        (&json!("alice"), &json!("curl/8"), &json!("refund"), &json!("Even:7"))
+    );
+    assert_eq!(line("made full")["fields"]["by"], "127.0.0.1");
+    assert!(!log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn mistakes_say_what_would_be_right() {
+    let weir = serve(&[]);
+    let long = format!(r#"{{"remaining": 1, "x": "{}"}}"#, "x".repeat(20_000));
+    let deep = format!("/buckets/Even:{}", "x".repeat(5_000));
+    for (method, path, body, status, part) in [
+        ("GET", "/buckets/Evne:7", "", 404, "there is no limit `Evne`; did you mean `Even`?"),
+        ("POST", "/buckets/Nothing:7/reset", "", 404, "there is no limit `Nothing`"),
+        ("GET", "/buckets/Even", "", 400, "it is missing; write `Name:id`"),
+        ("GET", "/buckets/Fixed:7", "", 400, "by: global"),
+        ("GET", "/buckets/Rates:x:eu", "", 400, "integer"),
+        ("POST", "/buckets/Rates:7/reset", "", 400, "Rates:7 gives 1 of 2 components of an id"),
+        ("POST", "/buckets/Even:free/reset", "", 409, "Even:free has no bucket: it is unlimited"),
+        ("PUT", "/buckets/AtOnce:7", r#"{"remaining": 1}"#, 409, "counts requests in flight"),
+        ("PUT", "/buckets/Even:shut", r#"{"remaining": 1}"#, 409, "deny: true"),
+        ("PUT", "/buckets/Even:7", r#"{"remaining": 11}"#, 400, "`remaining` is 11, and Even:7 holds 10 at most"),
+        ("PUT", "/buckets/Even:7", "", 400, "`remaining` is a whole number of tokens, and is missing"),
+        ("PUT", "/buckets/Even:7", r#"{"remaining": 1, "remaining": 2}"#, 400, "comes twice"),
+        ("PUT", "/buckets/Even:7", "[]", 400, "the body is an object, this is a list"),
+        ("PUT", "/buckets/Even:7", "{", 400, "no JSON"),
+        ("PUT", "/buckets/Even:7", &long, 413, "at most 16384 bytes"),
+        ("POST", "/buckets/Even:7/refund", r#"{"cost": 0}"#, 400, "`cost` must be at least 1"),
+        ("POST", "/buckets/Even:7/reset", r#"{"cost": 1}"#, 400, "no member is wanted, this has `cost`"),
+        ("PUT", "/buckets/Even:7/block", r#"{"for": "1y"}"#, 400, "is no unit"),
+        ("PUT", "/buckets/Even:7/block", r#"{"for": "400d"}"#, 400, "at most 366 days"),
+        ("PUT", "/buckets/Off:7/block", r#"{"for": "1h"}"#, 409, "`mode: off`"),
+        ("DELETE", "/buckets/Even:7/block", "", 404, "Even:7 is not blocked"),
+        ("DELETE", "/buckets/Even:7", "", 405, "asked with GET, HEAD, PUT"),
+        ("GET", "/buckets/Even:7/reset", "", 405, "asked with POST"),
+        ("POST", "/buckets/Even:7/block", "", 405, "asked with PUT, DELETE"),
+        ("POST", "/blocks", "", 405, "asked with GET"),
+        ("PUT", "/buckets/Even:7/limit", "", 404, "written %2F"),
+        ("GET", &deep, "", 414, "at most 4096 bytes"),
+    ] {
+        let (found, answer) = ask(&weir, method, path, body);
+        let shown = &path[..path.len().min(60)];
+        assert_eq!((found, &answer["status"]), (status, &json!(status)), "{method} {shown}: {answer}");
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(detail.contains(part), "{method} {shown}: {detail}");
+    }
+    assert_eq!(weir.metric("weir_admin_writes_total{op=\"block\",result=\"mistaken\"}"), 3);
+    let refused = ask_with(&weir, "DELETE", "/buckets/Even:7", &[], "");
+    assert_eq!(refused.field("allow"), Some("GET, HEAD, PUT"));
+}
+
+#[test]
+fn a_store_that_is_away_is_said_and_nothing_is_done() {
+    let mut redis = crate::support::redis::RedisServer::plain();
+    let weir = serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    eventually("the store is there", || match ask(&weir, "GET", "/buckets/Even:7", "") {
+        (200, _) => Ok(()),
+        other => Err(other),
+    });
+    redis.kill();
+    for (method, path, body) in [
+        ("GET", "/buckets/Even:7", ""),
+        ("POST", "/buckets/Even:7/reset", ""),
+        ("PUT", "/buckets/Even:7/block", r#"{"for": "1h"}"#),
+    ] {
+        eventually("the store is away", || match ask(&weir, method, path, body) {
+            (503, answer) if answer["detail"] == "no connection to the store" => Ok(()),
+            other => Err(other),
+        });
+    }
+    assert_eq!(done(&weir, "GET", "/blocks", ""), json!({"blocks": []}));
+    assert!(weir.metric("weir_admin_writes_total{op=\"block\",result=\"failed\"}") > 0);
+    redis.restart();
+    let back = eventually("the store is back", || match ask(&weir, "PUT", "/buckets/Even:7", r#"{"remaining": 3}"#) {
+        (200, state) => Ok(state),
+        other => Err(other),
+    });
+    assert_eq!(remaining(&back), [3]);
+}

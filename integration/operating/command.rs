@@ -1,0 +1,97 @@
+//! `weir bucket`, as an operator runs it.
+
+use std::process::Command;
+
+use super::{LIMITS, TOKEN, each_store, spend};
+use crate::support::redis::free_port;
+use crate::support::weir::Weir;
+
+/// Runs `weir bucket` with these words, in this environment: the exit code, and what it prints on both streams.
+fn run(words: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("bucket").args(words).envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn an_operator_looks_and_changes() {
+    each_store(|store, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        std::fs::write(&file, format!("alice {TOKEN}\n")).unwrap();
+        let file = file.to_str().unwrap();
+        let weir = Weir::serve(LIMITS, &[&["--admin-token-file", file], store].concat());
+        let admin = format!("http://{}", weir.admin);
+        let environment = [("WEIR_ADMIN", admin.as_str()), ("WEIR_ADMIN_TOKEN_FILE", file)];
+        let good = |words: &[&str]| {
+            let (code, out, err) = run(words, &environment);
+            assert_eq!((code, err.as_str()), (0, ""), "{words:?}: {out}");
+            out
+        };
+        crate::support::eventually("the store is there", || match run(&["get", "Even:7"], &environment) {
+            (0, ..) => Ok(()),
+            other => Err(other),
+        });
+        assert!(spend(&weir, "/log", &[("x-id", "7")]));
+        let page = "Log:7\n  allows                      remaining  used  fits    full\n  \
+                    sliding_log, 10 in any 10h          9     1   now  in 10h\n";
+        assert_eq!(good(&["get", "Log:7"]), page);
+        assert!(good(&["set", "Log:7", "--remaining", "2"]).contains("          2     8   now  in 10h\n"));
+        assert!(good(&["refund", "Log:7", "--cost", "3"]).contains("          5     5   now  in 10h\n"));
+        assert!(good(&["reset", "Log:7"]).contains("         10     0   now   now\n"));
+        let blocked = good(&["block", "Log:7", "--for", "90m", "--reason", "scraping"]);
+        assert!(
+            blocked.contains("  blocked   until 20") && blocked.contains("for 1h 30m yet, by alice: scraping\n"),
+            "{blocked}"
+        );
+        assert!(!spend(&weir, "/log", &[("x-id", "7")]));
+        assert!(good(&["blocks"]).starts_with("Log:7  until 20"));
+        let list: serde_json::Value = serde_json::from_str(&good(&["blocks", "--json"])).unwrap();
+        assert_eq!(list["blocks"][0]["by"], "alice");
+        good(&["unblock", "Log:7"]);
+        assert!(spend(&weir, "/log", &[("x-id", "7")]));
+        assert_eq!(good(&["blocks"]), "nothing is blocked\n");
+        let state: serde_json::Value = serde_json::from_str(&good(&["get", "Even:partner", "--json"])).unwrap();
+        assert_eq!(state["windows"][0]["remaining"], 50);
+    });
+}
+
+#[test]
+fn exit_codes_say_whose_fault_it_is() {
+    let weir = Weir::serve(LIMITS, &["--admin-token", TOKEN]);
+    let (admin, proxy) = (weir.admin.to_string(), weir.proxy.to_string());
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "# nothing\n").unwrap();
+    let empty = empty.to_str().unwrap();
+    for (words, expected, part) in [
+        (&["get", "Even:7", "--admin", &admin][..], 0, ""),
+        (&["--admin", &admin, "get", "Evne:7"], 1, "error: there is no limit `Evne`; did you mean `Even`?\n"),
+        (&["get", "Even", "--admin", &admin], 1, "it is missing"),
+        (&["reset", "Even:7", "--admin", &admin], 1, "a change needs a token"),
+        (&["reset", "Even:7", "--admin", &admin, "--admin-token", "wrong"], 1, "this token is not known"),
+        (&["reset", "Even:7", "--admin", &admin, "--admin-token", TOKEN], 0, ""),
+        (&["set", "Even:7", "--remaining", "11", "--admin", &admin, "--admin-token", TOKEN], 1, "holds 10 at most"),
+        (&["get", "Even:7", "--admin", &nobody], 3, "cannot ask the admin door at 127.0.0.1:"),
+        (&["get", "Even:7", "--admin", &proxy], 3, "and not as an admin door does"),
+        (&["get", "Even:7", "--admin", "https://a"], 2, "it speaks http:// and nothing else"),
+        (&["get", "Even:7", "--admin-token-file", "/nowhere"], 2, "--admin-token-file `/nowhere`"),
+        (&["get", "Even:7", "--admin-token-file", empty], 2, "there is no token in it"),
+        (&["get", "Even:7", "--admin-token-file", empty, "--admin-token", "x"], 2, "the same thing twice"),
+        (&["block", "Even:7", "--for", "90"], 2, "has no unit"),
+        (&["block", "Even:7"], 2, "--for"),
+        (&["forget", "Even:7"], 2, "forget"),
+    ] {
+        let (code, out, err) = run(words, &[]);
+        assert_eq!(code, expected, "{words:?}: {out}{err}");
+        assert!(err.contains(part), "{words:?}: {err}");
+    }
+    let serve = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["serve", "--upstream", "echo", "--admin-token-file", empty])
+        .output()
+        .unwrap();
+    assert_eq!(serve.status.code(), Some(2), "{}", String::from_utf8_lossy(&serve.stderr));
+}

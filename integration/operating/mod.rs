@@ -1,0 +1,78 @@
+//! What operators do with buckets: by the admin door, by `weir bucket`, in memory and in Redis, and what clients notice.
+
+mod blocks;
+mod buckets;
+mod command;
+
+use serde_json::Value;
+
+use crate::support::redis::RedisServer;
+use crate::support::weir::Weir;
+use crate::support::wire::{Message, Wire};
+
+/// Every algorithm, and every kind of id.
+const LIMITS: &str = "\
+limits:
+  Even: { match: { path: /even }, by: { header: x-id }, burst: 10, count: 1, period: 1h }
+  Windows: { match: { path: /windows }, by: { header: x-id }, algorithm: fixed_window, count: 10, period: 10h }
+  Log: { match: { path: /log }, by: { header: x-id }, algorithm: sliding_log, count: 10, period: 10h }
+  Fixed: { match: { path: /fixed }, by: global, burst: 10 }
+  Rates:
+    match: { path: /rates }
+    by: [{ header: x-id, as: integer }, { header: x-zone }]
+    rates: [{ count: 10, period: 10h }, { count: 100, period: 100d }]
+  Watched: { match: { path: /watched }, by: { header: x-id }, burst: 10, mode: shadow }
+  Off: { match: { path: /off }, by: { header: x-id }, burst: 10, mode: off }
+  Sliding: { match: { path: /sliding }, by: { header: x-id }, algorithm: sliding_window, count: 10, period: 10h }
+  AtOnce: { match: { path: /at-once }, by: { header: x-id }, algorithm: concurrency, count: 10 }
+  Wide: { match: { path: /wide }, by: { header: x-id }, burst: 1000000 }
+overrides:
+  Even:partner: { burst: 50, count: 1, period: 1h }
+  Even:free: { unlimited: true }
+  Even:shut: { deny: true }
+";
+
+const TOKEN: &str = "s3cret";
+
+/// In memory, and on a Redis of its own. Answers are what is tested and not time, so a busy machine may take long.
+fn each_store(test: impl Fn(&[&str], &str)) {
+    test(&["--store", "memory"], "memory");
+    let redis = RedisServer::plain();
+    test(&["--store", &redis.url(), "--store-timeout", "2s"], "redis");
+}
+
+/// A process with a check door and a token.
+fn serve(store: &[&str]) -> Weir {
+    Weir::serve(LIMITS, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat())
+}
+
+/// Asks the admin door, with these fields and this body.
+fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Message {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n", body.len());
+    for (name, value) in fields {
+        request.extend([*name, ": ", *value, "\r\n"]);
+    }
+    let mut wire = Wire::connect(weir.admin);
+    wire.send(request + "\r\n" + body);
+    wire.response()
+}
+
+/// Asks with the token: the status, and the body.
+fn ask(weir: &Weir, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let token = format!("Bearer {TOKEN}");
+    let answer = ask_with(weir, method, path, &[("authorization", &token), ("user-agent", "a test")], body);
+    (answer.status(), serde_json::from_str(answer.text()).unwrap())
+}
+
+/// Asks what must be done, and gives how the bucket stands then.
+#[track_caller]
+fn done(weir: &Weir, method: &str, path: &str, body: &str) -> Value {
+    let (status, state) = ask(weir, method, path, body);
+    assert_eq!(status, 200, "{method} {path} {body}: {state}");
+    state
+}
+
+/// Spends with a request of its own; whether it passed.
+fn spend(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> bool {
+    weir.get(path, fields).status() == 200
+}

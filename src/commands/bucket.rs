@@ -1,0 +1,315 @@
+//! `weir bucket`: looks at buckets of a Weir that runs, and changes them, through its admin door.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::admin_flags::TokenArgs;
+use super::values::parse_duration;
+use super::{ExitCode, could_not_start};
+use crate::doors::admin::client::{AdminClient, Told, bucket_path};
+
+/// Looks at buckets of a Weir that runs, and changes them
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+
+    /// The admin door
+    #[arg(long, global = true, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
+    admin: String,
+
+    #[command(flatten)]
+    token: TokenArgs,
+
+    /// Prints what the admin door answers, for machines
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// How the bucket of an id stands
+    Get(Bucket),
+    /// Says what remains in it
+    Set {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// Tokens; in each window of several, or all that it holds if that is less
+        #[arg(long, value_name = "N")]
+        remaining: u64,
+    },
+    /// Makes it full
+    Reset(Bucket),
+    /// Gives tokens back
+    Refund {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// Tokens
+        #[arg(long, value_name = "N")]
+        cost: u64,
+    },
+    /// Refuses the id, or all ids that begin so, for a time
+    Block {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// How long, from now on
+        #[arg(long = "for", value_name = "DURATION", value_parser = checked_duration)]
+        span: String,
+        /// Why; for operators, no client is told
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Ends the block of an id
+    Unblock(Bucket),
+    /// What is blocked
+    Blocks,
+}
+
+/// A bucket.
+#[derive(clap::Args, Debug)]
+struct Bucket {
+    /// The limit and the id, as the keys of overrides are written; the name alone for a limit that has no ids
+    #[arg(value_name = "NAME:ID")]
+    name: String,
+}
+
+/// Asks, and prints the answer.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
+    let client = args
+        .token
+        .token()
+        .and_then(|token| AdminClient::new(&args.admin, token.as_deref()).map_err(|error| format!("--admin: {error}")));
+    let client = match client {
+        Ok(client) => client,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return could_not_start(err, &error),
+    };
+    let (method, path, body) = args.action.request();
+    let told = runtime.block_on(client.ask(method, &path, body.as_ref()));
+    // A name that is being resolved is not waited for.
+    runtime.shutdown_background();
+    match told {
+        Ok(Told { status: StatusCode::OK, body }) => {
+            if args.json {
+                writeln!(out, "{body}")?;
+            } else if let Some(blocks) = body["blocks"].as_array() {
+                write!(out, "{}", describe_blocks(blocks))?;
+            } else {
+                write!(out, "{}", describe(&body))?;
+            }
+            Ok(ExitCode::Success)
+        }
+        Ok(Told { status, body }) => {
+            if args.json {
+                writeln!(out, "{body}")?;
+            }
+            writeln!(err, "error: {}", body["detail"].as_str().unwrap_or(status.as_str()))?;
+            Ok(if status.is_server_error() { ExitCode::CouldNotStart } else { ExitCode::BadInput })
+        }
+        Err(error) => could_not_start(err, &error),
+    }
+}
+
+impl Action {
+    /// What the admin door is asked.
+    fn request(&self) -> (Method, String, Option<Value>) {
+        match self {
+            Self::Get(bucket) => (Method::GET, bucket_path(&bucket.name, ""), None),
+            Self::Set { bucket, remaining } => {
+                (Method::PUT, bucket_path(&bucket.name, ""), Some(json!({ "remaining": remaining })))
+            }
+            Self::Reset(bucket) => (Method::POST, bucket_path(&bucket.name, "/reset"), None),
+            Self::Refund { bucket, cost } => {
+                (Method::POST, bucket_path(&bucket.name, "/refund"), Some(json!({ "cost": cost })))
+            }
+            Self::Block { bucket, span, reason } => {
+                let body = json!({ "for": span, "reason": reason });
+                (Method::PUT, bucket_path(&bucket.name, "/block"), Some(body))
+            }
+            Self::Unblock(bucket) => (Method::DELETE, bucket_path(&bucket.name, "/block"), None),
+            Self::Blocks => (Method::GET, "/blocks".to_owned(), None),
+        }
+    }
+}
+
+/// A duration, left to the door to read: it is sent as it was typed.
+fn checked_duration(text: &str) -> Result<String, String> {
+    parse_duration(text).map(|_| text.to_owned())
+}
+
+/// How a bucket stands, for people.
+fn describe(state: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut page = format!("{}\n", text(&state["bucket"]));
+    let mut line = |key: &str, value: &str| {
+        let _ = writeln!(page, "  {key:<10}{value}");
+    };
+    match (text(&state["mode"]).as_str(), state["enforced"].as_bool()) {
+        ("enforce", Some(true)) => {}
+        ("enforce", _) => line("mode", "shadow for this id"),
+        (mode, _) => line("mode", mode),
+    }
+    match state["allows"].as_str() {
+        Some("unlimited") => line("allows", "everything, it is unlimited"),
+        Some("deny") => line("allows", "nothing, it is refused by `deny: true`"),
+        Some("nothing") => line("allows", "nothing in particular, the limit has no numbers for it"),
+        Some("windows") if state["windows"].as_array().is_some_and(Vec::is_empty) => {
+            line("covers", "all ids that begin so");
+        }
+        _ => {}
+    }
+    if let Some(place) = state["given_by"]["place"].as_str() {
+        let comment = state["given_by"]["comment"].as_str().map_or_else(String::new, |comment| format!(" ({comment})"));
+        line("given by", &format!("the override at {place}{comment}"));
+    }
+    if state["blocked"].is_object() {
+        let block = &state["blocked"];
+        let by =
+            if block["bucket"] == state["bucket"] { String::new() } else { format!(", as {}", text(&block["bucket"])) };
+        line("blocked", &format!("{}{by}", describe_block(block)));
+    }
+    let rows = state["windows"].as_array().into_iter().flatten().map(|window| {
+        let number = |key: &str| window[key].as_u64().unwrap_or(0).to_string();
+        [
+            format!("{}, {}", text(&window["algorithm"]), text(&window["allows"])),
+            number("remaining"),
+            number("used"),
+            when(&window["retry_after_ms"]),
+            when(&window["reset_after_ms"]),
+        ]
+    });
+    page + &table(&["allows", "remaining", "used", "fits", "full"], rows.collect())
+}
+
+fn describe_blocks(blocks: &[Value]) -> String {
+    if blocks.is_empty() {
+        return "nothing is blocked\n".to_owned();
+    }
+    let row = |block: &Value| [block["bucket"].as_str().unwrap_or_default().to_owned(), describe_block(block)];
+    let rows: Vec<_> = blocks.iter().map(row).collect();
+    let widest = rows.iter().map(|[bucket, _]| bucket.chars().count()).max().unwrap_or(0);
+    let mut page = String::new();
+    for [bucket, what] in &rows {
+        let _ = writeln!(page, "{bucket:<widest$}  {what}");
+    }
+    page
+}
+
+/// `until 2026-11-21T06:00:00Z, for 59m 3s yet, by alice: scraping`
+fn describe_block(block: &Value) -> String {
+    let text = |key: &str| block[key].as_str().unwrap_or_default();
+    let mut line = format!("until {}, for {} yet", text("until"), span(block["left_ms"].as_u64().unwrap_or(0)));
+    for (before, key) in [(", by ", "by"), (": ", "reason")] {
+        if !text(key).is_empty() {
+            line.push_str(before);
+            line.push_str(text(key));
+        }
+    }
+    line
+}
+
+fn when(milliseconds: &Value) -> String {
+    match milliseconds.as_u64() {
+        None => "never".to_owned(),
+        Some(0) => "now".to_owned(),
+        Some(milliseconds) => format!("in {}", span(milliseconds)),
+    }
+}
+
+/// A span in its two largest units, rounded up: `3h 20m`, `1.500s`.
+fn span(milliseconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    if milliseconds < 10_000 {
+        return format!("{}.{:03}s", milliseconds / 1_000, milliseconds % 1_000);
+    }
+    let seconds = milliseconds.div_ceil(1_000);
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS {
+        if rest >= unit && parts.len() < 2 {
+            parts.push(format!("{}{name}", rest / unit));
+        }
+        rest %= unit;
+    }
+    parts.join(" ")
+}
+
+/// Columns under their heads, the first to the left and the others to the right.
+fn table<const N: usize>(heads: &[&str; N], rows: Vec<[String; N]>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut lines = vec![heads.map(str::to_owned)];
+    lines.extend(rows);
+    let widths: Vec<usize> =
+        (0..N).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for line in &lines {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            let _ = if column == 0 { write!(text, "  {cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_described_for_people() {
+        let window = |limit: u64, remaining: u64, retry: Option<u64>, reset: u64| {
+            json!({"algorithm": "gcra", "allows": format!("burst {limit}, 20 per 1s"), "limit": limit, "remaining": remaining,
+                "used": limit - remaining, "retry_after_ms": retry, "reset_after_ms": reset})
+        };
+        let blocked = json!({"bucket": "L:a", "until": "2026-11-21T06:00:00Z", "left_ms": 3_540_500, "reason": "scraping", "by": "alice"});
+        let state = json!({
+            "bucket": "L:a:b", "mode": "enforce", "enforced": true, "allows": "windows",
+            "given_by": {"place": "limits.yaml:28", "comment": "a partner"},
+            "blocked": blocked,
+            "windows": [window(20, 0, Some(1_500), 20_000), window(1_000, 900, None, 0)],
+        });
+        let expected = "\
+L:a:b
+  given by  the override at limits.yaml:28 (a partner)
+  blocked   until 2026-11-21T06:00:00Z, for 59m 1s yet, by alice: scraping, as L:a
+  allows                       remaining  used       fits    full
+  gcra, burst 20, 20 per 1s            0    20  in 1.500s  in 20s
+  gcra, burst 1000, 20 per 1s        900   100      never     now
+";
+        assert_eq!(describe(&state), expected);
+        let shadow = json!({"bucket": "L", "mode": "enforce", "enforced": false, "allows": "unlimited", "windows": []});
+        assert_eq!(describe(&shadow), "L\n  mode      shadow for this id\n  allows    everything, it is unlimited\n");
+        let first = json!({"bucket": "L:a", "mode": "shadow", "enforced": false, "allows": "windows", "windows": []});
+        assert_eq!(describe(&first), "L:a\n  mode      shadow\n  covers    all ids that begin so\n");
+        assert_eq!(describe_blocks(&[]), "nothing is blocked\n");
+        assert_eq!(
+            describe_blocks(&[blocked]),
+            "L:a  until 2026-11-21T06:00:00Z, for 59m 1s yet, by alice: scraping\n"
+        );
+    }
+
+    #[test]
+    fn spans_have_two_units() {
+        for (milliseconds, expected) in [
+            (1, "0.001s"),
+            (9_999, "9.999s"),
+            (10_001, "11s"),
+            (3_600_000, "1h"),
+            (12_060_000, "3h 21m"),
+            (90_061_000, "1d 1h"),
+        ] {
+            assert_eq!(span(milliseconds), expected);
+        }
+    }
+}
