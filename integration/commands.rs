@@ -28,14 +28,14 @@ fn check(arguments: &[&str], code: i32) -> String {
 #[test]
 fn every_scenario_passes_in_memory() {
     let text = check(&["replay", "integration/cases/decisions.jsonl"], 0);
-    assert_eq!(text.lines().last(), Some("132 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("144 passed, 0 failed"));
 }
 
 #[test]
 fn every_scenario_passes_on_redis_and_leaves_nothing_there() {
     let redis = RedisServer::plain();
     let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", &redis.url()], 0);
-    assert_eq!(text.lines().last(), Some("132 passed, 0 failed"));
+    assert_eq!(text.lines().last(), Some("144 passed, 0 failed"));
     assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
 }
 

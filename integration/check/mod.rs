@@ -1,6 +1,7 @@
 //! The check door: gateways and applications that ask over HTTP.
 
 mod applications;
+mod contracts;
 mod conventions;
 mod mistakes;
 
@@ -32,7 +33,10 @@ fn stopped(rules: &str) -> Setup {
 
 /// The same with its buckets in Redis.
 fn on_redis(rules: &str, server: &RedisServer) -> Weir {
-    let setup = stopped(rules);
+    on_redis_with(stopped(rules), server)
+}
+
+fn on_redis_with(setup: Setup, server: &RedisServer) -> Weir {
     // An answer that is late on a busy machine would be an allowance.
     let timeout = Duration::from_secs(5);
     let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
