@@ -165,9 +165,8 @@ impl Content {
     pub fn entries(&self) -> usize {
         match self {
             Self::Log(log) => log.len(),
-            Self::SlidingWindow(_) => 1,
+            Self::SlidingWindow(_) | Self::Elevated(_) => 1,
             Self::Slots(slots) => slots.len(),
-            Self::Elevated(_) => 1,
         }
     }
 
