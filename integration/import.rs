@@ -43,6 +43,7 @@ fn each_format_is_written_as_expected_and_passes_check() {
     for (format, files, expected, counts) in [
         ("limitd", &["limitd.yml"][..], "limitd.expected.yaml", "6 limits, 4 overrides, 8 comments"),
         ("limitd", &["limitd-redis.json"], "limitd-redis.expected.yaml", "3 limits, 5 overrides, 4 comments"),
+        ("limitd", &["limitd-elevated.json"], "limitd-elevated.expected.yaml", "1 limit, 1 override, 0 comments"),
         ("limitador", &["limitador.yaml"], "limitador.expected.yaml", "5 limits, 0 overrides, 7 comments"),
         (
             "envoy-ratelimit",
@@ -62,11 +63,6 @@ fn each_format_is_written_as_expected_and_passes_check() {
         let (out, err) = check(&["check", expected], 0);
         assert!(out.contains(": ok, ") && err.is_empty(), "{out}{err}");
     }
-}
-
-#[test]
-fn elevated_limits_are_written() {
-    written("limitd", &["limitd-elevated.json"], "limitd-elevated.expected.yaml", "1 limit, 1 override, 0 comments");
 }
 
 #[test]

@@ -21,7 +21,7 @@
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
 //! | [`doors`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`doors::http`] is what those that speak HTTP share |
-//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; and what operators do with buckets |
+//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; slots and leases of requests in flight, settlement by responses, blocks, and what operators do with buckets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the fields of a reply |
@@ -45,6 +45,9 @@
 //!   a time zone, and all gateways know the same ones.
 //! - A request in flight gives its slots back when it ends, however it ends; what a process leaves behind that dies ends
 //!   with its lease.
+//! - What a response tells of a cost is settled at most once, and a response that tells nothing leaves what was reserved.
+//! - Scripts of users run in the call that decides the request, last, and only if nothing else refuses it; what one of
+//!   them gets wrong is an error of the store, not a denial.
 //! - A message is read as the server behind the proxy reads it or refused: HTTP/1 is read by our own code, on doubt the
 //!   answer is 400 and the end of the connection, and an upstream's connection is used again only after a clean exchange.
 //! - Rules and routes see a normalised path, and the upstream sees what the client sent.

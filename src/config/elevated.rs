@@ -102,7 +102,7 @@ fn activations(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
 fn together(key: &Key, allowance: &Allowance, style: Option<&Style>, findings: &mut Findings) -> Result<(), Reported> {
     let (message, help) = match (style, allowance) {
         (None, _) => return Err(Reported),
-        (Some(Style::FixedWindow(_) | Style::SlidingLog), _) => {
+        (Some(style), _) if !matches!(style, Style::Gcra) => {
             ("`elevated` needs `algorithm: gcra`", "remove the other algorithm, or this")
         }
         (_, Allowance::Unlimited) => ("`unlimited: true` and `elevated` contradict each other", "keep one of them"),

@@ -5,9 +5,9 @@ use super::suggest::did_you_mean;
 use super::yaml::{Key, Node, Value};
 use crate::engine::numbers::EXACT;
 
-/// Fields of the file format that this version does not have. They are refused by name: to accept one and to enforce
+/// The field of the file format that this version does not have. It is refused by name: to accept it and to enforce
 /// something else would be worse than to fail.
-pub(super) const NOT_YET: [&str; 1] = ["when"];
+const NOT_YET: &str = "when";
 
 /// The fields of one map.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ impl<'n> Fields<'n> {
 
 fn unknown(key: &Key, what: &str, known: &[&str], findings: &mut Findings) {
     let shown = quoted(&key.text);
-    if NOT_YET.contains(&key.text.as_str()) {
+    if key.text == NOT_YET {
         let message = format!("{shown} is not supported by this version of Weir");
         findings.error(key.place, message, "remove it; nothing else would be enforced in its place");
     } else if findings.is_full() {

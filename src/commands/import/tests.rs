@@ -135,7 +135,18 @@ fn what_our_own_loader_refuses_is_a_comment_with_the_reason() {
         (
             "limitd",
             format!("{{ a: {{ size: 1, elevated_limits: {bucket} }} }}"),
-            &["left out: of its elevated numbers, burst x period / count is more than"],
+            &["left out: burst x period / count is more than"],
+        ),
+        (
+            "limitd",
+            "{ a: { size: 2, per_second: 1, fixed_window: true, elevated_limits: { size: 5 }, \
+             overrides: { b: { elevated_limits: { size: 6 } } } } }"
+                .to_owned(),
+            &[
+                "1: `elevated_limits` beside `fixed_window` have no equal: they are left out.",
+                "period: 1s\n\noverrides:\n",
+                "  a:b: { burst: 2, count: 1, period: 1s }\n",
+            ],
         ),
         (
             "envoy-ratelimit",

@@ -457,6 +457,9 @@ fn elevated_numbers_say_what_would_be_right() {
     let elevated = "elevated: { count: 20, period: 1m, for: 15m, activations_per_month: 5 }";
     for (fields, expected) in [
         ("algorithm: sliding_log, count: 10, period: 1m", "`elevated` needs `algorithm: gcra`"),
+        ("algorithm: sliding_window, count: 10, period: 1m", "`elevated` needs `algorithm: gcra`"),
+        ("algorithm: concurrency, capacity: 10", "`elevated` needs `algorithm: gcra`"),
+        ("algorithm: queue, capacity: 10, fields: { path: path }", "`elevated` needs `algorithm: gcra`"),
         ("rates: [{ count: 1, period: 1s }, { count: 10, period: 1m }]", "`elevated` and `rates` contradict"),
         ("unlimited: true", "`unlimited: true` and `elevated` contradict"),
         ("deny: true", "`deny: true` and `elevated` contradict"),

@@ -129,7 +129,7 @@ mod tests {
             (r"{}", "is missing"),
             (r#"{"cost": -1}"#, "this is -1"),
             (r#"{"cost": 1.5}"#, "this is 1.5"),
-            (r#"{"cost": "3"}"#, "this is `3`"),
+            (r#"{"cost": "3"}"#, "this is the text `3`"),
         ] {
             let found = told(number(&parse(text), "cost").map(|number| number.to_string()));
             assert!(found.contains(expected), "{text}: {found}");

@@ -465,7 +465,7 @@ mod tests {
             (r#"{"limit": "L", "cost": -1}"#, vec![("/cost", "from 0 to 9007199254740991, this is -1")]),
             (r#"{"limit": "L", "cost": 1.5}"#, vec![("/cost", "this is 1.5")]),
             (r#"{"limit": "L", "cost": 9007199254740992}"#, vec![("/cost", "whole number")]),
-            (r#"{"limit": "L", "cost": "1"}"#, vec![("/cost", "this is `1`")]),
+            (r#"{"limit": "L", "cost": "1"}"#, vec![("/cost", "this is the text `1`")]),
             (r#"{"limit": "L", "op": "drop"}"#, vec![("/op", "write one of `spend`, `check`")]),
             (r#"{"limit": "L", "burst": 1}"#, vec![("", "`count` and `period` together")]),
             (r#"{"limit": "L", "count": 1}"#, vec![("", "`count` and `period` together")]),

@@ -37,7 +37,7 @@ impl Json {
             Self::Null => "null".to_owned(),
             Self::Bool(truth) => truth.to_string(),
             Self::Number(number) => number.to_string(),
-            Self::Text(text) => quoted(text),
+            Self::Text(text) => format!("the text {}", quoted(text)),
             Self::List(_) => "a list".to_owned(),
             Self::Map(_) => "an object".to_owned(),
         }

@@ -79,15 +79,6 @@ impl Origin {
     }
 }
 
-/// What of a limit is shown: what the loader is asked about has its elevated numbers checked apart.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
-    /// All of it.
-    Whole,
-    /// All but its elevated numbers.
-    Checked,
-}
-
 impl Subject {
     /// How many overrides it makes.
     pub(super) fn len(&self) -> usize {
@@ -110,12 +101,10 @@ impl Override {
         }
     }
 
-    pub(super) fn text(&self, name: &str, in_list: bool, shown: Shown) -> String {
+    pub(super) fn text(&self, name: &str, in_list: bool) -> String {
         let dash = if in_list { "- " } else { "" };
         let mut fields = self.amount.fields();
-        if let Some(elevated) = self.elevated.as_ref().filter(|_| shown == Shown::Whole) {
-            fields.push(("elevated".to_owned(), elevated.value()));
-        }
+        fields.extend(self.elevated.iter().map(|elevated| ("elevated".to_owned(), elevated.value())));
         fields.extend(self.until.iter().map(|until| ("until".to_owned(), Value::Text(until.clone()))));
         let comment = |comment: &Option<String>| {
             comment.as_ref().map(|comment| ("comment".to_owned(), Value::Text(comment.clone())))
@@ -152,11 +141,11 @@ impl Override {
 }
 
 /// The text of a limit.
-pub(super) fn block(name: &str, limit: &Limit, shown: Shown) -> String {
-    let elevated = limit.elevated.as_ref().filter(|_| shown == Shown::Whole);
+pub(super) fn block(name: &str, limit: &Limit) -> String {
     let fields = limit.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     let fields = fields.chain(limit.amount.fields());
-    let fields: Vec<_> = fields.chain(elevated.map(|elevated| ("elevated".to_owned(), elevated.value()))).collect();
+    let fields: Vec<_> =
+        fields.chain(limit.elevated.iter().map(|elevated| ("elevated".to_owned(), elevated.value()))).collect();
     if fields.is_empty() {
         return format!("  {name}: {{}}\n");
     }

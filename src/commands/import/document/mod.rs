@@ -6,9 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 pub(super) use self::entry::{Limit, Origin, Override, Subject};
-use self::entry::{Shown, State, block, entry};
-use super::amount::Elevated;
-use super::text::{Value, comment, piece};
+use self::entry::{State, block, entry};
+use super::text::{comment, piece};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
 use crate::engine::fingerprint::Fingerprinter;
@@ -61,12 +60,11 @@ impl Document {
                 piece(&name)
             )));
         }
-        let text = format!("limits:\n{}", block(&name, &limit, Shown::Checked));
-        let (state, by) =
-            match checked(&text).and_then(|by| elevated_refusal(limit.elevated.as_ref()).map_or(Ok(by), Err)) {
-                Ok(by) => (State::Written, by),
-                Err(reason) => (State::LeftOut(reason), Vec::new()),
-            };
+        let text = format!("limits:\n{}", block(&name, &limit));
+        let (state, by) = match checked(&text) {
+            Ok(by) => (State::Written, by),
+            Err(reason) => (State::LeftOut(reason), Vec::new()),
+        };
         self.limits.push(WrittenLimit { limit, name, state, by, regexes: 0 });
         self.limits.len() - 1
     }
@@ -84,7 +82,6 @@ impl Document {
             }
             Subject::Ids(_) => None,
         };
-        let reason = reason.or_else(|| elevated_refusal(given.elevated.as_ref()));
         let mut state = reason.map_or(State::Written, State::LeftOut);
         if state == State::Written {
             state = match given.subject.clone() {
@@ -175,11 +172,12 @@ impl Document {
 
     /// The text of the file, or why our own loader would refuse it.
     pub(super) fn text(&self) -> Result<String, String> {
-        checked(&self.shown(Shown::Checked))?;
-        Ok(self.shown(Shown::Whole))
+        let text = self.rendered();
+        checked(&text)?;
+        Ok(text)
     }
 
-    fn shown(&self, shown: Shown) -> String {
+    fn rendered(&self) -> String {
         let mut out = String::new();
         for (place, text) in self.head.iter().enumerate() {
             if place > 0 {
@@ -194,7 +192,7 @@ impl Document {
             if place > 0 {
                 out.push('\n');
             }
-            entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit, shown), &mut out);
+            entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit), &mut out);
         }
         if self.overrides.is_empty() {
             return out;
@@ -207,7 +205,7 @@ impl Document {
         // A map is what people write, and has room for one entry without an id for each limit.
         let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
         for (given, state) in &self.overrides {
-            entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list, shown), &mut out);
+            entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
         }
         out
     }
@@ -231,15 +229,9 @@ impl Document {
 impl WrittenLimit {
     /// A file of the limit and one override.
     fn with(&self, given: &Override) -> String {
-        let limit = block(&self.name, &self.limit, Shown::Checked);
-        format!("limits:\n{limit}overrides:\n{}", given.text(&self.name, true, Shown::Checked))
+        let limit = block(&self.name, &self.limit);
+        format!("limits:\n{limit}overrides:\n{}", given.text(&self.name, true))
     }
-}
-
-/// Why the numbers that hold for a while cannot be counted with: they are numbers as those of a limit are.
-fn elevated_refusal(elevated: Option<&Elevated>) -> Option<String> {
-    let fields = Value::Map(elevated?.amount.fields()).flow();
-    checked(&format!("limits:\n  L: {fields}\n")).err().map(|reason| format!("of its elevated numbers, {reason}"))
 }
 
 /// What the ids of the first limit of a file are made of, or why our loader refuses the file.

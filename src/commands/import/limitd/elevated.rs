@@ -15,6 +15,7 @@ impl Reading<'_, '_> {
         &mut self,
         given: Entries<'_>,
         base: &Numbers,
+        is_windowed: bool,
         inherited: Option<&Elevated>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Elevated>, Reported> {
@@ -50,6 +51,13 @@ impl Reading<'_, '_> {
         };
         if quota == Some(0) || size == Some(0) || base.unlimited {
             notes.push(origin.note("these `elevated_limits` never come into force: they are left out."));
+            return Ok(None);
+        }
+        if is_windowed {
+            notes.push(origin.note(
+                "`elevated_limits` beside `fixed_window` have no equal: they are left out. Without `fixed_window` they \
+                 can be `elevated`.",
+            ));
             return Ok(None);
         }
         let amount = Amount::Rate { burst: size.filter(|size| *size != count), count, period: milliseconds(interval) };

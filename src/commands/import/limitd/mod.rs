@@ -154,7 +154,7 @@ impl Reading<'_, '_> {
             ));
         }
         self.common(bucket, &KNOWN, &mut notes)?;
-        let elevated = self.elevated(bucket, &numbers, None, &mut notes)?;
+        let elevated = self.elevated(bucket, &numbers, is_windowed, None, &mut notes)?;
         let descriptor = Value::map([("type", Value::Text(key.text.clone()))]);
         let mut fields = vec![
             ("match", Value::map([("domain", Value::word("limitd")), ("descriptor", descriptor)])),
@@ -203,7 +203,7 @@ impl Reading<'_, '_> {
             ));
         }
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
-        let elevated = self.elevated(given, &numbers, base.elevated.as_ref(), &mut notes)?;
+        let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
         let (subject, comment) = match find(given, "match") {
             // limitd-redis makes each expression with the flag `i`.
             Some((_, regex)) => {
