@@ -3,6 +3,7 @@
 mod company;
 mod connecting;
 mod deciding;
+mod floods;
 mod model;
 mod outages;
 

@@ -1,5 +1,5 @@
-//! Random limits of all algorithms that memory has too, random charges, random times: memory, the scripts and a naive
-//! reference agree on every decision.
+//! Random limits of all algorithms that memory has too, but without elevated numbers, random charges, random times:
+//! memory, the scripts and a naive reference agree on every decision.
 
 mod pictures;
 mod reference;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weir::engine::numbers::{Micros, Numbers};
+use weir::engine::charge::{Charge, Mode, Outcome};
+use weir::engine::numbers::{EXACT, Micros, Numbers};
 use weir::engine::refill::{Kind, Windows};
+use weir::engine::terms::Slot;
 
-use super::reference::{Picture, Question};
+use super::reference::{Again, Outlook, Picture, Question, What};
 
 /// GCRA and fixed windows, which go on with what the other has left.
 #[derive(Clone, Default, PartialEq)]
@@ -88,7 +90,7 @@ impl Level {
 }
 
 impl Picture for Level {
-    fn look(&mut self, &Question { numbers, effective_from, now }: &Question) {
+    fn look(&mut self, &Question { numbers, effective_from, now, .. }: &Question) {
         let capacity = u128::from(numbers.burst()) * parts(&numbers).0;
         let is_even = numbers.refill().windows().is_none();
         // What was used at `from`, and where a window began.
@@ -291,5 +293,84 @@ impl Picture for Sliding {
         }
         let taken = self.taken.entry(self.instant / self.period).or_default();
         *taken = taken.saturating_add(tokens).min(self.most);
+    }
+}
+
+/// Requests in flight.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Slots {
+    capacity: u64,
+    lease: u64,
+    instant: u64,
+    /// The one that is asked for.
+    slot: Option<Slot>,
+    /// Each with the end of its lease.
+    held: Vec<(Option<Slot>, u64)>,
+}
+
+impl Slots {
+    fn is_held(&self) -> bool {
+        self.slot.is_some() && self.held.iter().any(|(slot, _)| *slot == self.slot)
+    }
+}
+
+impl Picture for Slots {
+    fn look(&mut self, question: &Question) {
+        let Kind::Slots(lease) = question.numbers.refill().kind() else { panic!("no slots") };
+        (self.capacity, self.lease, self.slot) = (question.numbers.burst(), lease, question.slot);
+        // Time may step back: a lease has the end that it was given.
+        self.instant = question.now;
+        self.held.retain(|(_, end)| *end > question.now);
+    }
+
+    fn room(&self, _later: u64) -> u64 {
+        self.capacity.saturating_sub(self.held.len() as u64)
+    }
+
+    /// One slot, however many tokens.
+    fn take(&mut self, _tokens: u64) {
+        if self.is_held() {
+            self.held.retain(|(slot, _)| *slot != self.slot);
+        }
+        self.held.push((self.slot, (self.instant + self.lease).min(EXACT - 1)));
+    }
+
+    /// The slot that is asked for, or as many as can be if all are to be free.
+    fn give_back(&mut self, tokens: u64) {
+        let is_reset = tokens == u64::MAX;
+        self.held.retain(|(slot, _)| !is_reset && *slot != self.slot);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Nobody knows when the others come free.
+    fn is_reset(&self, _later: u64) -> bool {
+        self.held.is_empty()
+    }
+
+    fn foresee(&self, charge: &Charge) -> Outlook {
+        let nothing = |outcome, again| Outlook { outcome, what: What::Nothing, is_written: false, again };
+        let written = |what| Outlook { outcome: Outcome::Allowed, what, is_written: true, again: Again::AtOnce };
+        let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
+        let held = self.held.len() as u64;
+        let after = if self.is_held() { held } else { held + 1 };
+        match charge.mode {
+            Mode::Reset => written(What::Reset),
+            Mode::Refund if self.is_held() && charge.cost > 0 => written(What::GivenBack(1)),
+            Mode::Refund => nothing(Outcome::Unchanged, Again::AtOnce),
+            _ if charge.cost == 0 => nothing(Outcome::Allowed, Again::AtOnce),
+            mode => {
+                // Who takes what there is never has to come back, and otherwise whoever asks next may find none.
+                let again =
+                    if mode == Mode::SpendUpTo || after < self.capacity { Again::AtOnce } else { Again::Perhaps };
+                if after > self.capacity && !self.is_held() {
+                    return nothing(refused, again);
+                }
+                let is_written = mode != Mode::Check && self.slot.is_some();
+                Outlook { is_written, again, ..written(What::Taken(1)) }
+            }
+        }
     }
 }

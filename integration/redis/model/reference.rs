@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use weir::engine::charge::{Charge, Decision, Mode, Outcome};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::engine::refill::Kind;
+use weir::engine::terms::{Slot, Terms};
 
-use super::pictures::{Level, Log, Sliding};
+use super::pictures::{Level, Log, Sliding, Slots};
 
 /// Longer than any wait that comes to an end: the longest are below 2^53 microseconds.
 const NEVER: u64 = 1 << 55;
@@ -22,10 +23,11 @@ pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
 }
 
-/// When, and under which numbers since when.
+/// When, under which numbers since when, and for which slot if it is about one.
 #[derive(Clone, Copy)]
 pub(super) struct Question {
     pub(super) numbers: Numbers,
+    pub(super) slot: Option<Slot>,
     pub(super) effective_from: u64,
     pub(super) now: u64,
 }
@@ -37,7 +39,7 @@ struct Event {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     Nothing,
     Taken(u64),
     TakenUpTo(u64),
@@ -48,20 +50,22 @@ enum What {
 
 /// When the same charge would fit.
 #[derive(Clone, Copy)]
-enum Again {
+pub(super) enum Again {
     AtOnce,
     WhenFits(u64),
+    /// After a second, for want of anything better to say.
+    Perhaps,
     Never,
 }
 
 /// What becomes of a charge.
-struct Outlook {
-    outcome: Outcome,
+pub(super) struct Outlook {
+    pub(super) outcome: Outcome,
     /// What the answer takes into account.
-    what: What,
+    pub(super) what: What,
     /// Whether that is kept.
-    is_written: bool,
-    again: Again,
+    pub(super) is_written: bool,
+    pub(super) again: Again,
 }
 
 /// What an algorithm knows of a bucket: its history, told event by event.
@@ -86,6 +90,10 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     fn is_reset(&self, later: u64) -> bool;
     /// Counts what was refused, if its limit does.
     fn refuse(&mut self, _tokens: u64) {}
+    /// What becomes of a charge.
+    fn foresee(&self, charge: &Charge) -> Outlook {
+        foresee(self, charge)
+    }
 }
 
 impl Reference {
@@ -97,7 +105,10 @@ impl Reference {
         now: u64,
         claimed: &[Decision],
     ) -> Vec<Decision> {
-        let question = |charge: &Charge| Question { numbers: charge.numbers, effective_from, now };
+        let question = |charge: &Charge| {
+            let slot = if let Some(Terms::Slot(slot)) = charge.terms.as_deref() { Some(*slot) } else { None };
+            Question { numbers: charge.numbers, slot, effective_from, now }
+        };
         let mut outlooks: Vec<Outlook> =
             charges.iter().map(|charge| self.of_kind(charge, &question(charge), Task::Foresee).outlook()).collect();
         if outlooks.iter().any(|outlook| outlook.outcome == Outcome::Denied) {
@@ -133,6 +144,7 @@ impl Reference {
             Kind::Level => task.go::<Level>(history, charge, question),
             Kind::Log(_) => task.go::<Log>(history, charge, question),
             Kind::SlidingWindow(_) => task.go::<Sliding>(history, charge, question),
+            Kind::Slots(_) => task.go::<Slots>(history, charge, question),
             kind => panic!("the reference does not know {kind:?}"),
         }
     }
@@ -170,7 +182,7 @@ impl Task<'_> {
         }
         picture.look(question);
         match self {
-            Self::Foresee => Done::Outlook(foresee(&picture, charge)),
+            Self::Foresee => Done::Outlook(picture.foresee(charge)),
             Self::Answer(outlook, claimed) => {
                 apply(&mut picture, outlook.what);
                 Done::Answer(answer(&picture, charge, outlook, claimed), picture.is_clear())
@@ -232,6 +244,7 @@ fn answer(after: &impl Picture, charge: &Charge, outlook: &Outlook, claimed: &De
         retry_after: match outlook.again {
             Again::AtOnce => Some(Micros(0)),
             Again::Never => None,
+            Again::Perhaps => Some(Micros(1_000_000)),
             Again::WhenFits(cost) => least(claimed.retry_after, |later| after.room(later) >= cost),
         },
         reset_after: least(claimed.reset_after, |later| after.is_reset(later)),

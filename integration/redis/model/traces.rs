@@ -7,10 +7,14 @@ use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{Aligned, EXACT, Numbers};
 use weir::engine::refill::{Kind, Windows};
 use weir::engine::sliding;
+use weir::engine::terms::{Slot, Terms};
 
 /// Ids of a trace, and sets of numbers they are charged under.
 const IDS: u128 = 4;
 const NUMBERS: usize = 3;
+
+/// Names of slots, and none.
+const SLOTS: u128 = 4;
 
 /// The longest trace: as a bucket has hardly a past after fewer steps, and 10 000 of more take a minute.
 const MOST_STEPS: usize = 9;
@@ -40,6 +44,8 @@ struct Ask {
     numbers: usize,
     cost: Cost,
     mode: Mode,
+    /// The name of the slot, where it is about one.
+    slot: Option<Slot>,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +99,7 @@ impl Trace {
         // As good as random, which is what the store takes fingerprints for.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers, cost, mode } in &step.asks {
+        for Ask { id, numbers, cost, mode, slot } in &step.asks {
             let numbers = self.numbers[*numbers];
             let (mark, place) = state(&numbers);
             // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
@@ -106,7 +112,8 @@ impl Trace {
                 Cost::Above(more) => numbers.burst() + more,
             };
             if charges.iter().all(|charge| charge.bucket != bucket) {
-                charges.push(Charge::new(bucket, numbers, cost, *mode));
+                let terms = slot.filter(|_| numbers.is_slots()).map(|slot| Box::new(Terms::Slot(slot)));
+                charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
             }
         }
         charges
@@ -114,7 +121,7 @@ impl Trace {
 }
 
 /// The kinds of state that a bucket of an id may have beside each other.
-const STATES: u128 = 3;
+const STATES: u128 = 4;
 
 /// The mark of such a kind in the key, and its number.
 fn state(numbers: &Numbers) -> (&'static str, u128) {
@@ -123,7 +130,8 @@ fn state(numbers: &Numbers) -> (&'static str, u128) {
         Kind::Level => 0,
         Kind::Log(_) => 1,
         Kind::SlidingWindow(_) => 2,
-        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => panic!("no trace has {kind:?}"),
+        Kind::Slots(_) => 3,
+        Kind::Queue(_) | Kind::Script => panic!("no trace has {kind:?}"),
     };
     (kind.mark(), place)
 }
@@ -131,7 +139,7 @@ fn state(numbers: &Numbers) -> (&'static str, u128) {
 /// How long an empty bucket takes to be full, about.
 fn time_to_fill(numbers: &Numbers) -> u64 {
     match numbers.refill().kind() {
-        Kind::Log(period) => return period,
+        Kind::Log(period) | Kind::Slots(period) => return period,
         Kind::SlidingWindow(period) => return 2 * period,
         _ => {}
     }
@@ -164,7 +172,7 @@ fn any_length(bits: u32) -> impl Strategy<Value = u64> {
 
 /// The numbers of a limit of any algorithm.
 fn numbers() -> impl Strategy<Value = Numbers> {
-    prop_oneof![6 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows()]
+    prop_oneof![6 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows(), 4 => slots()]
 }
 
 fn everyday() -> impl Strategy<Value = (u64, u64, u64)> {
@@ -212,6 +220,13 @@ fn logs() -> impl Strategy<Value = Numbers> {
         .prop_filter_map("no time", |(count, micros)| Numbers::sliding_log(count, micros * 1_000).ok())
 }
 
+/// Few slots, so that a trace takes all of them, or any number, for a second to most of a day.
+fn slots() -> impl Strategy<Value = Numbers> {
+    let capacity = prop_oneof![4 => 1..5u64, 1 => any_length(13).prop_map(|more| 1 + more)];
+    (capacity, any_length(36))
+        .prop_map(|(capacity, more)| Numbers::slots(capacity, (1_000_000 + more) * 1_000).unwrap())
+}
+
 /// Windows with few tokens, or with so many that their share falls in ticks of more than a microsecond.
 fn sliding_windows() -> impl Strategy<Value = Numbers> {
     let everyday = everyday().prop_map(|(_, count, period)| (count, period));
@@ -241,7 +256,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Mode::Refund),
         1 => Just(Mode::Reset),
     ];
-    let ask = (0..IDS, 0..NUMBERS, cost, mode).prop_map(|(id, numbers, cost, mode)| Ask { id, numbers, cost, mode });
+    let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
+    let ask = (0..IDS, 0..NUMBERS, cost, mode, slot).prop_map(|(id, numbers, cost, mode, slot)| Ask {
+        id,
+        numbers,
+        cost,
+        mode,
+        slot,
+    });
     let clock = prop_oneof![
         3 => Just(Clocked::Still),
         6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),
