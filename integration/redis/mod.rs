@@ -3,6 +3,7 @@
 mod company;
 mod connecting;
 mod deciding;
+mod elevated;
 mod floods;
 mod model;
 mod outages;
