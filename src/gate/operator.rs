@@ -94,6 +94,8 @@ pub struct State {
 pub struct WindowState {
     /// The numbers that hold.
     pub numbers: Numbers,
+    /// The capacity that holds: of elevated numbers while those are on.
+    pub limit: u64,
     /// Whole tokens left.
     pub remaining: u64,
     /// Until a request fits; `None` if it never will.
@@ -338,6 +340,7 @@ fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowStat
     // Another window may be what refuses; then this one says where it stands, and that the request would fit.
     WindowState {
         numbers: charge.numbers,
+        limit: standing.limit,
         remaining: standing.remaining,
         retry_after: if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) },
         reset_after: standing.reset_after,

@@ -33,13 +33,12 @@ pub(super) fn state(state: &State) -> Value {
 fn window(state: &WindowState) -> Value {
     let mut allows = String::new();
     state.numbers.describe(&mut allows);
-    let limit = state.numbers.burst();
     json!({
         "algorithm": state.numbers.refill().algorithm(),
         "allows": allows,
-        "limit": limit,
+        "limit": state.limit,
         "remaining": state.remaining,
-        "used": limit.saturating_sub(state.remaining),
+        "used": state.limit.saturating_sub(state.remaining),
         "retry_after_ms": state.retry_after.map(milliseconds),
         "reset_after_ms": state.reset_after.map(milliseconds),
     })
