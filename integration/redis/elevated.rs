@@ -17,6 +17,7 @@ use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
 
+use super::model::traces::{Cost, any_length, even, fixed};
 use super::{connected, options};
 use crate::support::redis::RedisServer;
 
@@ -37,15 +38,6 @@ struct Ask {
 }
 
 #[derive(Clone, Debug)]
-enum Cost {
-    Exactly(u64),
-    /// This many 64ths of the burst.
-    Share(u64),
-    /// The burst, and this much on top.
-    Above(u64),
-}
-
-#[derive(Clone, Debug)]
 enum Clocked {
     /// This many 64ths of the time in which these numbers fill a bucket, and so many microseconds more or less.
     Share(usize, u64, i64),
@@ -61,26 +53,8 @@ struct Step {
     asks: Vec<Ask>,
 }
 
-/// Any integer of up to `bits` bits, each length as likely as another.
-fn any_length(bits: u32) -> impl Strategy<Value = u64> {
-    (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
-}
-
 fn numbers() -> impl Strategy<Value = Numbers> {
-    let everyday =
-        (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000));
-    // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
-    let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
-        let (count, period) = (count + 1, period + 1);
-        let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
-        (((EXACT - 1) / token / (part + 1)).max(1), count, period)
-    });
-    // A level a microsecond, so that no division hides a sum of levels that was rounded.
-    let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
-    let refilling = prop_oneof![everyday, extreme, plain]
-        .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok());
-    let fixed = any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok());
-    prop_oneof![6 => refilling, 1 => fixed]
+    prop_oneof![6 => even(), 1 => fixed()]
 }
 
 /// What a bucket is charged under.
@@ -113,16 +87,10 @@ fn time_to_fill(numbers: &Numbers) -> u64 {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let cost = prop_oneof![
-        3 => any_length(3).prop_map(Cost::Exactly),
-        3 => (0..=64u64).prop_map(Cost::Share),
-        1 => any_length(64).prop_map(Cost::Exactly),
-        1 => (0..2u64).prop_map(Cost::Above),
-    ];
     let mode = prop_oneof![
         6 => Just(Mode::Spend), 1 => Just(Mode::Check), 2 => Just(Mode::SpendOnly), 1 => Just(Mode::SpendUpTo), 2 => Just(Mode::Refund), 1 => Just(Mode::Reset),
     ];
-    let ask = (0..BUCKETS, 0..NUMBERS, cost, mode).prop_map(|(bucket, numbers, cost, mode)| Ask {
+    let ask = (0..BUCKETS, 0..NUMBERS, Cost::any(), mode).prop_map(|(bucket, numbers, cost, mode)| Ask {
         bucket,
         numbers,
         cost,
@@ -163,11 +131,7 @@ fn charges(step: &Step, allowed: &[Allowed], trace: u64) -> Vec<Charge> {
         let fingerprint = bucket * (u128::MAX / BUCKETS);
         let (numbers, elevated) = allowed[*place].clone();
         let burst = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
-        let cost = match *cost {
-            Cost::Exactly(cost) => cost,
-            Cost::Share(share) => (u128::from(burst) * u128::from(share) / 64).try_into().unwrap(),
-            Cost::Above(more) => burst + more,
-        };
+        let cost = cost.of(burst);
         if charges.iter().all(|charge| charge.bucket.fingerprint != fingerprint) {
             let bucket = Bucket { key: format!("{trace}:{bucket}"), fingerprint };
             let terms = elevated.map(|elevated| Box::new(Terms::Elevated(elevated)));

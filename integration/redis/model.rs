@@ -3,7 +3,7 @@
 
 mod pictures;
 mod reference;
-mod traces;
+pub(super) mod traces;
 
 use std::cell::Cell;
 use std::sync::Arc;

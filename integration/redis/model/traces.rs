@@ -48,8 +48,9 @@ struct Ask {
     slot: Option<Slot>,
 }
 
+/// What a charge costs, in terms of its burst.
 #[derive(Clone, Debug)]
-enum Cost {
+pub(crate) enum Cost {
     Exactly(u64),
     /// This many 64ths of the burst.
     Share(u64),
@@ -106,11 +107,7 @@ impl Trace {
             // a step back of the clock it would not have been.
             let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
             let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint: shard | u128::from(scattered) };
-            let cost = match *cost {
-                Cost::Exactly(cost) => cost,
-                Cost::Share(share) => (u128::from(numbers.burst()) * u128::from(share) / 64).try_into().unwrap(),
-                Cost::Above(more) => numbers.burst() + more,
-            };
+            let cost = cost.of(numbers.burst());
             if charges.iter().all(|charge| charge.bucket != bucket) {
                 let terms = slot.filter(|_| numbers.is_slots()).map(|slot| Box::new(Terms::Slot(slot)));
                 charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
@@ -165,8 +162,27 @@ impl Clocked {
     }
 }
 
+impl Cost {
+    pub(crate) fn any() -> impl Strategy<Value = Self> {
+        prop_oneof![
+            3 => any_length(3).prop_map(Self::Exactly),
+            3 => (0..=64u64).prop_map(Self::Share),
+            1 => any_length(64).prop_map(Self::Exactly),
+            1 => (0..2u64).prop_map(Self::Above),
+        ]
+    }
+
+    pub(crate) fn of(&self, burst: u64) -> u64 {
+        match *self {
+            Self::Exactly(cost) => cost,
+            Self::Share(share) => (u128::from(burst) * u128::from(share) / 64).try_into().unwrap(),
+            Self::Above(more) => burst + more,
+        }
+    }
+}
+
 /// Any integer of up to `bits` bits, each length as likely as another.
-fn any_length(bits: u32) -> impl Strategy<Value = u64> {
+pub(crate) fn any_length(bits: u32) -> impl Strategy<Value = u64> {
     (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
 }
 
@@ -179,7 +195,7 @@ fn everyday() -> impl Strategy<Value = (u64, u64, u64)> {
     (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000))
 }
 
-fn even() -> impl Strategy<Value = Numbers> {
+pub(crate) fn even() -> impl Strategy<Value = Numbers> {
     // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
     let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
         let (count, period) = (count + 1, period + 1);
@@ -194,7 +210,7 @@ fn even() -> impl Strategy<Value = Numbers> {
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
 }
 
-fn fixed() -> impl Strategy<Value = Numbers> {
+pub(crate) fn fixed() -> impl Strategy<Value = Numbers> {
     any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok())
 }
 
@@ -242,12 +258,6 @@ fn sliding_windows() -> impl Strategy<Value = Numbers> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let cost = prop_oneof![
-        3 => any_length(3).prop_map(Cost::Exactly),
-        3 => (0..=64u64).prop_map(Cost::Share),
-        1 => any_length(64).prop_map(Cost::Exactly),
-        1 => (0..2u64).prop_map(Cost::Above),
-    ];
     let mode = prop_oneof![
         6 => Just(Mode::Spend),
         1 => Just(Mode::Check),
@@ -257,7 +267,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Reset),
     ];
     let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
-    let ask = (0..IDS, 0..NUMBERS, cost, mode, slot).prop_map(|(id, numbers, cost, mode, slot)| Ask {
+    let ask = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot).prop_map(|(id, numbers, cost, mode, slot)| Ask {
         id,
         numbers,
         cost,
