@@ -128,11 +128,8 @@ end
 
 -- What the numbers of a bucket or of a charge say: the TOKEN and DRAIN of "<token> <drain>", or a TOKEN of 1, no DRAIN,
 -- COUNT and the window, or else the algorithm and its parameters, of "<count> <word>". Nothing if they say nothing.
-local function numbers_of(numbers)
-  local first, second = match(numbers, '^(%d+) (%S+)$')
-  if not first then
-    return nil
-  elseif not match(second, '%D') then
+local function numbers_of(first, second)
+  if not match(second, '%D') then
     return weights(first, second)
   end
   local count, name = tonumber(first), match(second, '^([%l_]+):')
@@ -158,19 +155,22 @@ end
 local function parsed(words)
   local charges, at = {}, 1
   repeat
-    local burst, numbers, cost, mode, rest = match(words, '^(%d+) (%d+ %S+) (%d+) (%S+) ?()', at)
-    local token, drain, count, window, other, parameters = numbers_of(numbers or '')
+    local burst, numbers, first, second, cost, mode, rest = match(words, '^(%d+) ((%d+) (%S+)) (%d+) (%S+) ?()', at)
+    if not burst then
+      return nil
+    end
+    local token, drain, count, window, other, parameters = numbers_of(first, second)
     if not token then
       return nil
     end
     burst, cost, at = tonumber(burst), tonumber(cost), rest
-    local charge = {
+    -- A table that is made with all of its fields never grows.
+    charges[#charges + 1] = count and {
+      burst = burst, numbers = numbers, token = token, capacity = burst, cost = cost, mode = mode,
+      count = count, window = window, algorithm = other, parameters = parameters,
+    } or {
       burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
     }
-    if count then
-      charge.count, charge.window, charge.algorithm, charge.parameters = count, window, other, parameters
-    end
-    charges[#charges + 1] = charge
   until at > #words
   return charges
 end
@@ -224,7 +224,7 @@ local function read(key, charge)
     since, level = tonumber(since), tonumber(level)
     local written = charge
     if numbers and numbers ~= charge.numbers then
-      local token, drain, count, window, other = numbers_of(numbers)
+      local token, drain, count, window, other = numbers_of(match(numbers, '^(%d+) (%S+)$'))
       written = token and not other and { numbers = numbers, token = token, drain = drain, count = count, window = window }
     end
     if numbers and written and since < EXACT and level < EXACT then

@@ -114,13 +114,8 @@ local function fixed_windows()
       end
     end
     used = max(used - (last - (from and number(window, anchor, from) or last)) * charge.count, 0)
-    local position = { at = now, number = last }
-    if used == 0 and window.kind == 'first' then
-      position.start = now
-    else
-      position.start = start(window, anchor, last)
-    end
-    return used, position
+    local begun = used == 0 and window.kind == 'first' and now or start(window, anchor, last)
+    return used, { at = now, number = last, start = begun }
   end
 
   -- What is used now of a bucket that was written under the numbers of the charge, or under none.

@@ -8,21 +8,24 @@
 -- NOW, COST, MODE and the reply are those of decide.lua, where the words of a charge are COUNT COUNT sliding_log:PERIOD
 -- COST MODE. PERIOD is in microseconds. `reset` is the time until the last entry counts no longer.
 --
--- A bucket is a sorted set with a member for each token, of the instant at which it was taken. An entry that is exactly
--- one period old counts no longer. Members are "<instant>-<number>", numbered among those of their instant, with zeros in
--- front: a sorted set orders members of one score as texts, and the youngest must be the last. The key expires with its
--- youngest entry. Memory is some 130 bytes a token, so COUNT should be at most 10 000.
+-- A bucket is a list of the instants at which its tokens were taken, the eldest first, one for each token: both ends of a
+-- list, its length and a new entry cost the same whatever is between, which a sorted set of so few entries looks through
+-- each time. An entry that is exactly one period old counts no longer. The key expires with its youngest entry. Memory is
+-- some 10 bytes a token, and COUNT should be at most 10 000: entries in the midst are looked for from an end.
+
+-- '%d' is cheaper, and exact wherever C's long has 64 bits.
+local INTEGER = string.format('%d', 9007199254740991) == '9007199254740991' and '%d' or '%.0f'
 
 -- Shared
 
 local function sliding_log(now, given)
-  local ceil, max, min = math.ceil, math.max, math.min
+  local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
   local format, match, tonumber = string.format, string.match, tonumber
-  local pcall = redis.pcall
+  local call, pcall = redis.call, redis.pcall
   local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
   -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time.
   local GIVEN_CLOCK_EXPIRY = 600000
-  -- The members that one command takes: a Lua function takes no more than some thousands of arguments.
+  -- The entries that one command takes: a Lua function takes no more than some thousands of arguments.
   local MOST_AT_ONCE = 1000
   local log = {}
 
@@ -32,27 +35,39 @@ local function sliding_log(now, given)
     return period and period > 0 and period < 9007199254740992 and period or nil
   end
 
+  -- How many of the `length` entries count no longer. Most often it is none or a few, as every write removes them, so the
+  -- steps from the eldest on begin small and double; once they have gone too far, what is between is halved.
+  local function ended_of(key, length, until_then)
+    local ended, over, step = 0, length, 1
+    while ended < over do
+      local place = over == length and min(ended + step, over) - 1 or floor((ended + over) / 2)
+      if tonumber(call('LINDEX', key, place)) <= until_then then
+        ended, step = place + 1, step * 2
+      else
+        over = place
+      end
+    end
+    return ended
+  end
+
   -- What there is of a bucket: how many entries count, how many before them do not, and the instant, which is now or, if
   -- the clock stepped back, that of the youngest entry. Or nil and an error.
   local function found(key, charge)
-    local youngest = pcall('ZRANGE', key, -1, -1, 'WITHSCORES')
-    if youngest.err then
-      return nil, youngest
-    elseif not youngest[2] then
-      return { used = 0, ended = 0, instant = now, key = key, period = charge.parameters }
+    local period, length = charge.parameters, pcall('LLEN', key)
+    if length == 0 then
+      return { used = 0, ended = 0, instant = now, key = key, period = period }
+    elseif type(length) == 'table' then
+      return nil, length
     end
-    local instant = max(now, tonumber(youngest[2]))
-    local ended = redis.call('ZCOUNT', key, '-inf', format('%.0f', instant - charge.parameters))
-    local used = redis.call('ZCARD', key) - ended
-    return { used = used, ended = ended, instant = instant, key = key, period = charge.parameters,
-      youngest = tonumber(youngest[2]) }
+    local instant = max(now, tonumber(call('LINDEX', key, -1)))
+    local ended = ended_of(key, length, instant - period)
+    return { used = length - ended, ended = ended, instant = instant, key = key, period = period }
   end
 
   -- Microseconds until the entry of this place counts no longer, counted from 0 among all that are kept.
   local function until_gone(log, place)
-    local entry = redis.call('ZRANGE', log.key, place, place, 'WITHSCORES')
     -- An instant and a period may be more than 2^53 together; the span between two instants is not.
-    return entry[2] and log.period - (log.instant - tonumber(entry[2])) or log.period
+    return log.period - (log.instant - tonumber(call('LINDEX', log.key, place)))
   end
 
   -- Microseconds until so many tokens have come back, should more have been taken now.
@@ -99,46 +114,43 @@ local function sliding_log(now, given)
   end
 
   local function add(log, tokens)
-    local at = format('%.0f', log.instant)
-    local before = redis.call('ZCOUNT', log.key, at, at)
-    local place = 0
-    while place < tokens do
-      local members = {}
-      for number = place, min(place + MOST_AT_ONCE, tokens) - 1 do
-        members[#members + 1] = at
-        members[#members + 1] = format('%s-%05d', at, before + number)
+    local at = format(INTEGER, log.instant)
+    while tokens > 0 do
+      local part, entries = min(tokens, MOST_AT_ONCE), { at }
+      for number = 2, part do
+        entries[number] = at
       end
-      local added = pcall('ZADD', log.key, unpack(members))
+      local added = pcall('RPUSH', log.key, unpack(entries))
       if type(added) == 'table' then
         return added
       end
-      place = place + MOST_AT_ONCE
+      tokens = tokens - part
     end
   end
 
   function log.commit(key, charge, change)
     local log = change.log
     if change.all then
-      redis.call('DEL', key)
+      call('DEL', key)
       return nil
     end
     -- What counts no longer goes first: it makes the room that a new entry takes, and a clock that steps back shall not
     -- find it the youngest.
-    if log.ended > 0 then
-      redis.call('ZREMRANGEBYRANK', key, 0, log.ended - 1)
+    if log.ended > 0 or change.back then
+      call('LTRIM', key, log.ended, -1 - (change.back or 0))
     end
-    if change.back then
-      redis.call('ZREMRANGEBYRANK', key, -change.back, -1)
-    else
+    local youngest = log.instant
+    if change.taken then
       local failure = add(log, change.taken)
       if failure then
         return failure
       end
+    else
+      youngest = tonumber(call('LINDEX', key, -1) or nil)
     end
-    local youngest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
-    if youngest[2] then
-      local left = ceil((log.period - (now - tonumber(youngest[2]))) / 1000)
-      redis.call('PEXPIRE', key, given and GIVEN_CLOCK_EXPIRY or format('%.0f', max(1, left)))
+    if youngest then
+      local left = ceil((log.period - (now - youngest)) / 1000)
+      call('PEXPIRE', key, given and GIVEN_CLOCK_EXPIRY or format(INTEGER, max(1, left)))
     end
   end
 

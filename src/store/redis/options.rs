@@ -25,7 +25,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where Redis is, as it was typed.
 ///
 /// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`, and `+select` for a database other than 0;
-/// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hgetall +hset +hdel +pexpire`.
+/// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel +pexpire`, for
+/// sliding logs `+llen +lindex +rpush +ltrim +pexpire`, for requests in flight `+zadd +zrem +zscore +zcount +zrange
+/// +zremrangebyscore +pexpire`, for queues `@list @stream +pexpire +persist`, and for scripts of users what they call.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path`.
