@@ -3,7 +3,6 @@
 mod company;
 mod connecting;
 mod deciding;
-mod elevated;
 mod floods;
 mod model;
 mod outages;

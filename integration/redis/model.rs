@@ -1,9 +1,10 @@
-//! Random limits of all algorithms that memory has too, but without elevated numbers, random charges, random times:
-//! memory, the scripts and a naive reference agree on every decision.
+//! Random limits of all algorithms that memory has too, random charges, random times: memory, the scripts and a naive
+//! reference agree on every decision.
 
+mod elevated;
 mod pictures;
 mod reference;
-pub(super) mod traces;
+mod traces;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::runtime::Runtime;
 use traces::{Request, Trace};
 use weir::engine::charge::{Decision, Decisions, Mode};
 use weir::engine::numbers::Micros;
+use weir::engine::terms::Detail;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
@@ -37,10 +39,11 @@ struct Stores {
     /// The time that Redis decides by.
     time: Arc<AtomicU64>,
     memory: MemoryStore,
-    /// Traces begun, their requests, and traces that ended early.
+    /// Traces begun, their requests, traces that ended early, and charges that switched elevated numbers on.
     traces: Cell<u64>,
     requests: Cell<u64>,
     ended: Cell<u64>,
+    raised: Cell<usize>,
 }
 
 impl Stores {
@@ -53,8 +56,8 @@ impl Stores {
         let redis = runtime.block_on(connected(&options));
         // So that the server knows the script before the requests of a trace are on their way.
         runtime.block_on(decide(&redis, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
-        let [traces, requests, ended] = [0; 3].map(Cell::new);
-        Self { runtime, redis, time, memory: MemoryStore::new(DEFAULT_MAX_KEYS), traces, requests, ended }
+        let ([traces, requests, ended], raised) = ([0; 3].map(Cell::new), Cell::new(0));
+        Self { runtime, redis, time, memory: MemoryStore::new(DEFAULT_MAX_KEYS), traces, requests, ended, raised }
     }
 
     /// Plays a trace on each, and compares.
@@ -73,7 +76,10 @@ impl Stores {
             let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
             let from_memory = self.memory.decide(&batch);
             let claimed: Vec<Decision> = from_memory.iter().flatten().copied().collect();
-            let expected: Decisions = reference.decide(charges, *effective_from, *now, &claimed).into_iter().collect();
+            let expected = reference.decide(charges, *effective_from, *now, &claimed);
+            let raised =
+                |(_, detail): &&(usize, Detail)| detail.elevation().is_some_and(|elevation| elevation.triggered);
+            self.raised.set(self.raised.get() + expected.details.iter().filter(raised).count());
             prop_assert_eq!(&from_memory, &Ok(expected), "memory and the reference, {:?}", request);
             prop_assert_eq!(&from_redis, &from_memory, "Redis and memory, {:?}", request);
         }
@@ -124,6 +130,7 @@ fn memory_and_redis_and_a_naive_reference_agree_on_every_decision() {
     TestRunner::new(config).run(&traces::traces(), |trace| stores.play(&trace)).unwrap();
     let (traces, requests, ended) = (stores.traces.get(), stores.requests.get(), stores.ended.get());
     assert!(ended * 5 < traces, "{ended} of {traces} traces ended early");
+    assert!(stores.raised.get() > 1_000, "elevated numbers were switched on {} times", stores.raised.get());
     assert_eq!((stores.redis.corrupt_values(), server.calls("eval")), (0, 1));
     let calls = server.calls("evalsha");
     assert!(calls * 10 < requests * 9, "requests shared calls: {calls} for {requests}");

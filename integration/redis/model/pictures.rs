@@ -63,6 +63,35 @@ impl Level {
         self.numbers.as_ref().expect("a picture is looked at first")
     }
 
+    /// Whether nothing has happened to it yet.
+    pub(super) const fn is_unknown(&self) -> bool {
+        self.numbers.is_none()
+    }
+
+    pub(super) const fn instant(&self) -> u64 {
+        self.instant
+    }
+
+    /// The tokens used after so long, where a part of one counts as one.
+    pub(super) fn tokens_used(&self, later: u64) -> u128 {
+        self.used(later).div_ceil(parts(self.numbers()).0)
+    }
+
+    /// Other numbers from now on; what is used stays used.
+    pub(super) fn exchange(&mut self, numbers: &Numbers) {
+        let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
+        self.used = (self.used * token).div_ceil(old).min(u128::from(numbers.burst()) * token);
+        self.numbers = Some(*numbers);
+    }
+
+    /// Other numbers from now on; what is left stays, as far as they have room for it.
+    pub(super) fn cut(&mut self, numbers: &Numbers) {
+        let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
+        let left = (u128::from(self.numbers().burst()) * old - self.used) * token / old;
+        self.used = (u128::from(numbers.burst()) * token).saturating_sub(left);
+        self.numbers = Some(*numbers);
+    }
+
     /// What is used after so long.
     fn used(&self, later: u64) -> u128 {
         let numbers = self.numbers();

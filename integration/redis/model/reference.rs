@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 
-use weir::engine::charge::{Charge, Decision, Mode, Outcome};
+use weir::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
 use weir::engine::numbers::{Micros, Numbers};
 use weir::engine::refill::Kind;
-use weir::engine::terms::{Slot, Terms};
+use weir::engine::terms::{Detail, Elevated, Elevation, Slot, Terms};
 
-use super::pictures::{Level, Log, Sliding, Slots};
+use super::elevated::Raised;
+use super::pictures::{Log, Sliding, Slots};
 
 /// Longer than any wait that comes to an end: the longest are below 2^53 microseconds.
 const NEVER: u64 = 1 << 55;
@@ -23,10 +24,11 @@ pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
 }
 
-/// When, under which numbers since when, and for which slot if it is about one.
+/// When, under which numbers since when, with which elevated ones beside them, and for which slot if it is about one.
 #[derive(Clone, Copy)]
 pub(super) struct Question {
     pub(super) numbers: Numbers,
+    pub(super) elevated: Option<Elevated>,
     pub(super) slot: Option<Slot>,
     pub(super) effective_from: u64,
     pub(super) now: u64,
@@ -42,6 +44,8 @@ struct Event {
 pub(super) enum What {
     Nothing,
     Taken(u64),
+    /// After the elevated numbers were switched on.
+    Raised(u64),
     TakenUpTo(u64),
     GivenBack(u64),
     Refused(u64),
@@ -75,6 +79,14 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     /// The whole tokens that fit in so many microseconds from then on. It never falls as time goes by.
     fn room(&self, later: u64) -> u64;
     fn take(&mut self, tokens: u64);
+    /// Whether as many can be taken in so many microseconds from then on. Once they can, they always can.
+    fn fits(&self, tokens: u64, later: u64) -> bool {
+        self.room(later) >= tokens
+    }
+    /// Switches the elevated numbers on, and takes as many.
+    fn raise(&mut self, _tokens: u64) {
+        panic!("there are none");
+    }
     /// Takes as many, or all that is left.
     fn take_up_to(&mut self, tokens: u64) {
         let taken = tokens.min(self.room(0));
@@ -90,6 +102,14 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     fn is_reset(&self, later: u64) -> bool;
     /// Counts what was refused, if its limit does.
     fn refuse(&mut self, _tokens: u64) {}
+    /// The burst of the numbers that hold.
+    fn limit(&self, charge: &Charge) -> u64 {
+        charge.numbers.burst()
+    }
+    /// How it stands with the elevated numbers, if the limit has some.
+    fn elevation(&self, _outlook: &Outlook) -> Option<Elevation> {
+        None
+    }
     /// What becomes of a charge.
     fn foresee(&self, charge: &Charge) -> Outlook {
         foresee(self, charge)
@@ -104,10 +124,10 @@ impl Reference {
         effective_from: u64,
         now: u64,
         claimed: &[Decision],
-    ) -> Vec<Decision> {
+    ) -> Decisions {
         let question = |charge: &Charge| {
             let slot = if let Some(Terms::Slot(slot)) = charge.terms.as_deref() { Some(*slot) } else { None };
-            Question { numbers: charge.numbers, slot, effective_from, now }
+            Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, effective_from, now }
         };
         let mut outlooks: Vec<Outlook> =
             charges.iter().map(|charge| self.of_kind(charge, &question(charge), Task::Foresee).outlook()).collect();
@@ -121,10 +141,11 @@ impl Reference {
                 }
             }
         }
-        let mut decisions = Vec::with_capacity(charges.len());
-        for ((charge, outlook), claimed) in charges.iter().zip(&outlooks).zip(claimed) {
+        let mut decisions = Decisions::with_capacity(charges.len());
+        for (place, ((charge, outlook), claimed)) in charges.iter().zip(&outlooks).zip(claimed).enumerate() {
             let question = question(charge);
-            let (decision, is_clear) = self.of_kind(charge, &question, Task::Answer(outlook, claimed)).answer();
+            let (decision, elevation, is_clear) =
+                self.of_kind(charge, &question, Task::Answer(outlook, claimed)).answer();
             if outlook.is_written {
                 let history = self.histories.entry(charge.bucket.key.clone()).or_default();
                 history.push(Event { question, what: outlook.what });
@@ -133,6 +154,7 @@ impl Reference {
                 }
             }
             decisions.push(decision);
+            decisions.details.extend(elevation.map(|elevation| (place, Detail::Elevated(elevation))));
         }
         decisions
     }
@@ -141,7 +163,7 @@ impl Reference {
     fn of_kind(&self, charge: &Charge, question: &Question, task: Task<'_>) -> Done {
         let history = self.histories.get(&charge.bucket.key).map_or(&[][..], Vec::as_slice);
         match charge.numbers.refill().kind() {
-            Kind::Level => task.go::<Level>(history, charge, question),
+            Kind::Level => task.go::<Raised>(history, charge, question),
             Kind::Log(_) => task.go::<Log>(history, charge, question),
             Kind::SlidingWindow(_) => task.go::<Sliding>(history, charge, question),
             Kind::Slots(_) => task.go::<Slots>(history, charge, question),
@@ -160,7 +182,7 @@ enum Task<'a> {
 
 enum Done {
     Outlook(Outlook),
-    Answer(Decision, bool),
+    Answer(Decision, Option<Elevation>, bool),
 }
 
 impl Done {
@@ -168,8 +190,9 @@ impl Done {
         if let Self::Outlook(outlook) = self { outlook } else { panic!("no outlook") }
     }
 
-    fn answer(self) -> (Decision, bool) {
-        if let Self::Answer(decision, is_clear) = self { (decision, is_clear) } else { panic!("no answer") }
+    fn answer(self) -> (Decision, Option<Elevation>, bool) {
+        let Self::Answer(decision, elevation, is_clear) = self else { panic!("no answer") };
+        (decision, elevation, is_clear)
     }
 }
 
@@ -185,7 +208,8 @@ impl Task<'_> {
             Self::Foresee => Done::Outlook(picture.foresee(charge)),
             Self::Answer(outlook, claimed) => {
                 apply(&mut picture, outlook.what);
-                Done::Answer(answer(&picture, charge, outlook, claimed), picture.is_clear())
+                let elevation = picture.elevation(outlook);
+                Done::Answer(answer(&picture, charge, outlook, claimed), elevation, picture.is_clear())
             }
         }
     }
@@ -199,6 +223,7 @@ fn apply(picture: &mut impl Picture, what: What) {
     match what {
         What::Nothing => {}
         What::Taken(tokens) => picture.take(tokens),
+        What::Raised(tokens) => picture.raise(tokens),
         What::TakenUpTo(tokens) => picture.take_up_to(tokens),
         What::GivenBack(tokens) => picture.give_back(tokens),
         What::Refused(tokens) => picture.refuse(tokens),
@@ -206,7 +231,7 @@ fn apply(picture: &mut impl Picture, what: What) {
     }
 }
 
-fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
+pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
     let (cost, room) = (charge.cost, picture.room(0));
     let unchanged = |outcome| Outlook { outcome, what: What::Nothing, is_written: false, again: Again::AtOnce };
     let written = |what, again| Outlook { outcome: Outcome::Allowed, what, is_written: true, again };
@@ -239,13 +264,13 @@ fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
 fn answer(after: &impl Picture, charge: &Charge, outlook: &Outlook, claimed: &Decision) -> Decision {
     Decision {
         outcome: outlook.outcome,
-        limit: charge.numbers.burst(),
+        limit: after.limit(charge),
         remaining: after.room(0),
         retry_after: match outlook.again {
             Again::AtOnce => Some(Micros(0)),
             Again::Never => None,
             Again::Perhaps => Some(Micros(1_000_000)),
-            Again::WhenFits(cost) => least(claimed.retry_after, |later| after.room(later) >= cost),
+            Again::WhenFits(cost) => least(claimed.retry_after, |later| after.fits(cost, later)),
         },
         reset_after: least(claimed.reset_after, |later| after.is_reset(later)),
     }

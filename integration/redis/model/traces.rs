@@ -1,5 +1,7 @@
 //! Random traces: limits, charges and times.
 
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::engine::calendar::{Calendar, Unit};
@@ -7,7 +9,7 @@ use weir::engine::charge::{Bucket, Charge, Mode};
 use weir::engine::numbers::{Aligned, EXACT, Numbers};
 use weir::engine::refill::{Kind, Windows};
 use weir::engine::sliding;
-use weir::engine::terms::{Slot, Terms};
+use weir::engine::terms::{Elevated, Slot, Terms};
 
 /// Ids of a trace, and sets of numbers they are charged under.
 const IDS: u128 = 4;
@@ -25,9 +27,12 @@ const START: u64 = 1_760_000_000_000_000;
 /// Limits, and what is asked of them.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
-    numbers: Vec<Numbers>,
+    allowed: Vec<Allowed>,
     steps: Vec<Step>,
 }
+
+/// What a bucket is charged under: numbers, and others that switch on by themselves.
+type Allowed = (Numbers, Option<Arc<Elevated>>);
 
 /// One request as the stores get it.
 #[derive(Clone, Debug)]
@@ -50,7 +55,7 @@ struct Ask {
 
 /// What a charge costs, in terms of its burst.
 #[derive(Clone, Debug)]
-pub(crate) enum Cost {
+enum Cost {
     Exactly(u64),
     /// This many 64ths of the burst.
     Share(u64),
@@ -78,7 +83,7 @@ struct Step {
 
 /// Any trace.
 pub(super) fn traces() -> impl Strategy<Value = Trace> {
-    (vec(numbers(), NUMBERS), vec(step(), 1..=MOST_STEPS)).prop_map(|(numbers, steps)| Trace { numbers, steps })
+    (vec(allowed(), NUMBERS), vec(step(), 1..=MOST_STEPS)).prop_map(|(allowed, steps)| Trace { allowed, steps })
 }
 
 impl Trace {
@@ -88,7 +93,7 @@ impl Trace {
         let mut requests = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             if !matches!(step.clock, Clocked::Still) {
-                now = step.clock.advance(now, &self.numbers);
+                now = step.clock.advance(now, &self.allowed);
                 effective_from = step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago));
             }
             requests.push(Request { charges: self.charges(step, number), effective_from, now });
@@ -101,15 +106,17 @@ impl Trace {
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
         for Ask { id, numbers, cost, mode, slot } in &step.asks {
-            let numbers = self.numbers[*numbers];
+            let (numbers, elevated) = self.allowed[*numbers].clone();
             let (mark, place) = state(&numbers);
             // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
             // a step back of the clock it would not have been.
             let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
             let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint: shard | u128::from(scattered) };
-            let cost = cost.of(numbers.burst());
+            let most = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
+            let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {
-                let terms = slot.filter(|_| numbers.is_slots()).map(|slot| Box::new(Terms::Slot(slot)));
+                let slot = slot.filter(|_| numbers.is_slots()).map(Terms::Slot);
+                let terms = slot.or(elevated.map(Terms::Elevated)).map(Box::new);
                 charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
             }
         }
@@ -149,21 +156,22 @@ fn time_to_fill(numbers: &Numbers) -> u64 {
 }
 
 impl Clocked {
-    fn advance(&self, now: u64, numbers: &[Numbers]) -> u64 {
+    fn advance(&self, now: u64, allowed: &[Allowed]) -> u64 {
         let next = match *self {
             Self::Still => now,
             Self::Share(place, share, more) => {
-                (now + time_to_fill(&numbers[place]) / 64 * share).saturating_add_signed(more)
+                (now + time_to_fill(&allowed[place].0) / 64 * share).saturating_add_signed(more)
             }
             Self::Back(span) => now.saturating_sub(span),
             Self::To(instant) => instant,
         };
-        next.min(EXACT - 1)
+        // Elevated numbers that switch on in the last microsecond of the clock would end with it, and be forgotten.
+        next.min(EXACT - 2)
     }
 }
 
 impl Cost {
-    pub(crate) fn any() -> impl Strategy<Value = Self> {
+    fn any() -> impl Strategy<Value = Self> {
         prop_oneof![
             3 => any_length(3).prop_map(Self::Exactly),
             3 => (0..=64u64).prop_map(Self::Share),
@@ -172,7 +180,7 @@ impl Cost {
         ]
     }
 
-    pub(crate) fn of(&self, burst: u64) -> u64 {
+    fn of(&self, burst: u64) -> u64 {
         match *self {
             Self::Exactly(cost) => cost,
             Self::Share(share) => (u128::from(burst) * u128::from(share) / 64).try_into().unwrap(),
@@ -182,20 +190,41 @@ impl Cost {
 }
 
 /// Any integer of up to `bits` bits, each length as likely as another.
-pub(crate) fn any_length(bits: u32) -> impl Strategy<Value = u64> {
+fn any_length(bits: u32) -> impl Strategy<Value = u64> {
     (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
 }
 
 /// The numbers of a limit of any algorithm.
 fn numbers() -> impl Strategy<Value = Numbers> {
-    prop_oneof![6 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows(), 4 => slots()]
+    prop_oneof![9 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows(), 4 => slots()]
+}
+
+/// Some of those that refill evenly have others beside them: with a higher burst, or with one that is not, as that of a
+/// bucket may become when the rules change. They are on for a part of the time that fills a bucket, so that the clock meets
+/// their end, or for any.
+fn allowed() -> impl Strategy<Value = Allowed> {
+    let more = prop_oneof![8 => any_length(6), 1 => any_length(50)];
+    let span = prop_oneof![3 => (1..300u64).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
+    let activations = prop_oneof![4 => 1..4u64, 1 => any_length(52)];
+    let elevated = (prop_oneof![6 => even(), 1 => fixed()], more, any::<bool>(), span, activations);
+    (numbers(), proptest::option::weighted(0.6, elevated)).prop_map(|(base, elevated)| {
+        let is_even = base.refill().kind() == Kind::Level && base.refill().windows().is_none();
+        let elevated = elevated.filter(|_| is_even).map(|(other, more, is_related, span, activations)| {
+            let burst = base.burst().saturating_add(more);
+            let related = Numbers::new(burst, other.count().max(1), other.period().max(1)).ok().filter(|_| is_related);
+            let span = span.map_or_else(|any| any, |share| time_to_fill(&base) / 64 * share).clamp(1, EXACT - 1);
+            let activations_per_month = activations.max(1);
+            Arc::new(Elevated { numbers: related.unwrap_or(other), span, activations_per_month })
+        });
+        (base, elevated)
+    })
 }
 
 fn everyday() -> impl Strategy<Value = (u64, u64, u64)> {
     (1..100u64, 1..100u64, 1..100u64).prop_map(|(burst, count, seconds)| (burst, count, seconds * 1_000_000_000))
 }
 
-pub(crate) fn even() -> impl Strategy<Value = Numbers> {
+fn even() -> impl Strategy<Value = Numbers> {
     // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
     let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
         let (count, period) = (count + 1, period + 1);
@@ -210,7 +239,7 @@ pub(crate) fn even() -> impl Strategy<Value = Numbers> {
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
 }
 
-pub(crate) fn fixed() -> impl Strategy<Value = Numbers> {
+fn fixed() -> impl Strategy<Value = Numbers> {
     any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok())
 }
 

@@ -1,0 +1,145 @@
+//! GCRA and fixed windows as a limit has them that may have elevated numbers.
+
+use weir::engine::charge::{Charge, Mode, Outcome};
+use weir::engine::numbers::EXACT;
+use weir::engine::terms::{Elevated, Elevation};
+
+use super::pictures::Level;
+use super::reference::{Again, Outlook, Picture, Question, What, foresee};
+
+/// When the next month of UTC begins, by a calendar that is not the engine's.
+fn next_month(at: u64) -> u64 {
+    const DAY: i64 = 86_400_000_000;
+    let timestamp = jiff::Timestamp::from_microsecond(i64::try_from(at).unwrap() / DAY * DAY).unwrap();
+    let today = timestamp.to_zoned(jiff::tz::TimeZone::UTC).date();
+    let next = today.first_of_month().checked_add(jiff::Span::new().months(1)).unwrap();
+    let next = next.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp().as_microsecond();
+    u64::try_from(next).unwrap().min(EXACT - 1)
+}
+
+/// A bucket by the numbers that hold, and what is known of the elevated ones.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Raised {
+    level: Level,
+    /// What the limit has, if it has any.
+    elevated: Option<Elevated>,
+    /// Until when they hold, if they have been switched on since the limit's own were looked at.
+    until: Option<u64>,
+    /// How often in the month that ends then.
+    activations: u64,
+    month_end: u64,
+}
+
+impl Raised {
+    /// How often they may still be switched on, if they may after so long.
+    fn activations_left(&self, elevated: &Elevated, later: u64) -> u64 {
+        let is_renewed = self.level.instant() + later >= self.month_end;
+        elevated.activations_per_month.saturating_sub(if is_renewed { 0 } else { self.activations })
+    }
+
+    /// Whether they can be switched on for a charge after so long: what is used then leaves room for it.
+    fn can_rise(&self, cost: u64, later: u64) -> bool {
+        self.until.is_none()
+            && self.elevated.is_some_and(|elevated| {
+                let used = self.level.tokens_used(later);
+                self.activations_left(&elevated, later) > 0
+                    && used.checked_add(u128::from(cost)).is_some_and(|all| all <= u128::from(elevated.numbers.burst()))
+            })
+    }
+
+    fn rise(&mut self) {
+        let elevated = self.elevated.expect("only what can rise does");
+        let instant = self.level.instant();
+        self.level.exchange(&elevated.numbers);
+        if self.month_end <= instant {
+            (self.activations, self.month_end) = (0, next_month(instant));
+        }
+        self.activations += 1;
+        self.until = Some((instant + elevated.span).min(EXACT - 1));
+    }
+}
+
+impl Picture for Raised {
+    fn look(&mut self, question: &Question) {
+        self.elevated = question.elevated;
+        // A limit without such numbers forgets what it does not know.
+        let (Some(elevated), false) = (question.elevated, self.level.is_unknown()) else {
+            *self = Self { level: std::mem::take(&mut self.level), elevated: question.elevated, ..Self::default() };
+            return self.level.look(question);
+        };
+        let instant = question.now.max(self.level.instant());
+        if instant >= self.month_end {
+            (self.activations, self.month_end) = (0, 0);
+        }
+        match self.until {
+            Some(until) if instant < until => self.level.look(&Question { numbers: elevated.numbers, ..*question }),
+            Some(until) => {
+                self.until = None;
+                self.level.look(&Question { numbers: elevated.numbers, now: until, ..*question });
+                self.level.cut(&question.numbers);
+                self.level.look(question);
+            }
+            None => self.level.look(question),
+        }
+    }
+
+    fn room(&self, later: u64) -> u64 {
+        self.level.room(later)
+    }
+
+    fn fits(&self, tokens: u64, later: u64) -> bool {
+        self.room(later) >= tokens || self.can_rise(tokens, later)
+    }
+
+    fn take(&mut self, tokens: u64) {
+        self.level.take(tokens);
+    }
+
+    fn take_up_to(&mut self, tokens: u64) {
+        self.level.take_up_to(tokens);
+    }
+
+    fn give_back(&mut self, tokens: u64) {
+        self.level.give_back(tokens);
+    }
+
+    fn raise(&mut self, tokens: u64) {
+        self.rise();
+        self.take(tokens);
+    }
+
+    fn is_clear(&self) -> bool {
+        self.level.is_clear() && self.until.is_none() && self.activations == 0
+    }
+
+    fn is_reset(&self, later: u64) -> bool {
+        self.level.is_reset(later)
+    }
+
+    fn limit(&self, charge: &Charge) -> u64 {
+        match (self.until, &self.elevated) {
+            (Some(_), Some(elevated)) => elevated.numbers.burst(),
+            _ => charge.numbers.burst(),
+        }
+    }
+
+    fn foresee(&self, charge: &Charge) -> Outlook {
+        let plain = foresee(self, charge);
+        if plain.outcome == Outcome::Allowed || !matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly) {
+            return plain;
+        }
+        if self.can_rise(charge.cost, 0) {
+            let (what, is_written) = (What::Raised(charge.cost), charge.mode != Mode::Check);
+            return Outlook { outcome: Outcome::Allowed, what, is_written, again: Again::WhenFits(charge.cost) };
+        }
+        // A cost above the burst may be below the elevated one.
+        Outlook { again: Again::WhenFits(charge.cost), ..plain }
+    }
+
+    fn elevation(&self, outlook: &Outlook) -> Option<Elevation> {
+        let elevated = self.elevated?;
+        let triggered = matches!(outlook.what, What::Raised(_));
+        let activations_left = triggered.then(|| self.activations_left(&elevated, 0));
+        Some(Elevation { triggered, active: self.until.is_some(), activations_left })
+    }
+}
