@@ -1,10 +1,10 @@
 //! Buckets in this process' memory: a sharded table of fingerprints, bounded.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use contents::Contents;
 use parking_lot::{Mutex, MutexGuard};
+use shared::Shared;
 use smallvec::{SmallVec, smallvec};
 use table::Table;
 
@@ -16,6 +16,7 @@ use crate::engine::numbers::Micros;
 use crate::engine::settle::{FEW, Settled, Tried, has_duplicate, settle};
 
 mod contents;
+mod shared;
 mod table;
 
 /// The default bound on the buckets that are held.
@@ -37,32 +38,8 @@ const FULL_SWEEP: usize = 1_024;
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     keys_per_shard: usize,
-    /// The buckets that new ids share when their shard is at its bound, by `<short>#<window>`: one a window of a limit.
-    /// Locked after any shard.
+    /// The buckets that new ids share when their shard is at its bound. Locked after any shard.
     shared: Mutex<Shared>,
-}
-
-/// The buckets of those who find no room for one of their own.
-#[derive(Default)]
-struct Shared {
-    meters: HashMap<String, Meter>,
-    contents: HashMap<String, Content>,
-}
-
-impl Shared {
-    /// The meter of a limit that may have had elevated numbers before a reload.
-    fn meter(&self, charge: &Charge) -> Option<Meter> {
-        let key = shared_key(charge);
-        self.meters.get(&key).or_else(|| self.contents.get(&key)?.meter()).copied()
-    }
-
-    /// What is kept for a limit that may have had no elevated numbers before a reload.
-    fn content(&self, charge: &Charge) -> Option<Cow<'_, Content>> {
-        let key = shared_key(charge);
-        let meter = || self.meters.get(&key).filter(|_| charge.elevated().is_some());
-        let content = self.contents.get(&key).map(Cow::Borrowed);
-        content.or_else(|| Some(Cow::Owned(Content::of_meter(*meter()?))))
-    }
 }
 
 struct Shard {
@@ -247,7 +224,7 @@ impl MemoryStore {
     /// What the table holds; locks one shard after the other.
     pub fn usage(&self) -> Usage {
         let shared = self.shared.lock();
-        let mut usage = Usage { keys: (shared.meters.len() + shared.contents.len()) as u64, ..Usage::default() };
+        let mut usage = Usage { keys: shared.len() as u64, ..Usage::default() };
         drop(shared);
         for shard in &self.shards {
             let shard = shard.lock();
@@ -376,16 +353,7 @@ fn apply(shard: &mut Shard, shared: Option<&mut Shared>, place: Place, charge: &
                 shard.table.insert(fingerprint, meter);
             }
         }
-        (Place::Shared, Change::Write(meter), Some(shared)) => {
-            // Limits that a reload removed leave their bucket here until it is full.
-            shared.meters.retain(|_, other| !other.is_full(meter.since));
-            shared.contents.remove(&shared_key(charge));
-            shared.meters.insert(shared_key(charge), meter);
-        }
-        (Place::Shared, Change::Clear, Some(shared)) => {
-            shared.contents.remove(&shared_key(charge));
-            shared.meters.remove(&shared_key(charge));
-        }
+        (Place::Shared, change, Some(shared)) => shared.apply(charge, change),
     }
 }
 
@@ -399,16 +367,7 @@ fn edit_content(
 ) {
     match (place, shared) {
         (Place::Shared, None) => {}
-        (Place::Shared, Some(shared)) => {
-            shared.contents.retain(|_, other| !other.has_ended(now));
-            let key = shared_key(charge);
-            if charge.elevated().is_some() {
-                shared.meters.remove(&key);
-            }
-            if let Some(content) = Content::apply(shared.contents.remove(&key), edit) {
-                shared.contents.insert(key, content);
-            }
-        }
+        (Place::Shared, Some(shared)) => shared.edit(charge, edit, now),
         (Place::Held(..) | Place::New | Place::Content | Place::Elevated(_), _) => {
             if let Place::Held(..) = place {
                 shard.table.remove(filed(charge));
@@ -418,14 +377,6 @@ fn edit_content(
             }
         }
     }
-}
-
-/// The bucket that new ids share: the key without its id.
-fn shared_key(charge: &Charge) -> String {
-    let key = &charge.bucket.key;
-    let short = key.split([':', '#']).next().unwrap_or(key);
-    let window = key.rsplit_once('#').map_or("0", |(_, window)| window);
-    format!("{short}#{window}")
 }
 
 #[cfg(test)]
