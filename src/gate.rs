@@ -238,18 +238,18 @@ impl Gate {
         deadline: Option<Instant>,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
+        let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline, sees_end: false };
-        Ok(self.decide(snapshot, plan, &terms).await)
+        Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
     /// As [`Self::judge`], for a caller that sees the request to its end: it keeps [`Judged::in_flight`] until then. For
     /// others a limit of requests in flight only says whether there is room.
     pub async fn judge_in_flight(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
         let snapshot = self.view();
-        let plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
+        let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline: None, sees_end: true };
-        Ok(self.decide(snapshot, plan, &terms).await)
+        Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
     /// Gives back all slots of requests in flight. To be called at the end, when what still runs is about to be dropped.
@@ -274,7 +274,9 @@ impl Gate {
         }
         snapshot.rules().check_plan(&plan, mode, cost)?;
         plan.adjust(mode, cost);
-        Ok(self.decide(snapshot, plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false }).await)
+        Ok(self
+            .decide(snapshot, &mut plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false })
+            .await)
     }
 
     /// Decides charges that name their limits, as [`Self::judge`] does those of a request. The error is the caller's.
@@ -286,11 +288,11 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
-        let plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
-        Ok(self.decide(snapshot, plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
+        let mut plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
+        Ok(self.decide(snapshot, &mut plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
     }
 
-    async fn decide(&self, snapshot: Rc<View>, mut plan: Plan, terms: &Terms) -> Judged {
+    async fn decide(&self, snapshot: Rc<View>, plan: &mut Plan, terms: &Terms) -> Judged {
         // What asks or gives back is no decision about a request, and is not counted as one.
         let is_counted = matches!(terms.mode, Mode::Spend | Mode::SpendOnly);
         for limit in plan.unlimited.iter().filter(|_| is_counted) {
@@ -299,7 +301,7 @@ impl Gate {
         let mut in_flight = None;
         let mut is_local = false;
         let verdict = if plan.is_refused() || plan.charges.is_empty() {
-            Verdict::refused(&plan)
+            Verdict::refused(plan)
         } else {
             let effective_from = snapshot.rules().effective_from();
             if terms.sees_end {
@@ -313,11 +315,11 @@ impl Gate {
                 Ok(mut decisions) => {
                     in_flight = in_flight.and_then(|slots| slots.decided(&plan.charges, &decisions));
                     plan.correct(&mut decisions);
-                    Verdict::decided(&plan, &decisions)
+                    Verdict::decided(plan, &decisions)
                 }
                 Err(error) => {
                     is_local = true;
-                    self.without_store(&snapshot, &mut plan, terms.now, &error, in_flight.as_deref_mut())
+                    self.without_store(&snapshot, plan, terms.now, &error, in_flight.as_deref_mut())
                 }
             }
         };

@@ -3,6 +3,14 @@
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+// A request takes memory some five times if it is refused and ten if it passes. With glibc's allocator that is 7 and 9 %
+// of all its instructions, here half of that and a third, for 1 MiB of the process' memory; and what a peak took is given
+// back.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     // rustls panics at the first handshake when two providers are compiled in and none was chosen.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

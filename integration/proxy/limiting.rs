@@ -70,6 +70,33 @@ fn the_client_is_told_where_it_stands() {
 }
 
 #[test]
+fn a_refusal_reads_alike_whoever_was_refused_before() {
+    let upstream = Upstream::saying("hello");
+    let weir = weir("limits: { None: { deny: true } }", &upstream);
+    let first = weir.connect().get("/");
+    let length = first.field("content-length").map(ToOwned::to_owned);
+    assert_eq!((first.status(), length), (429, Some(first.body.len().to_string())));
+    let mut client = weir.connect();
+    for (method, version, connection) in
+        [("HEAD", "1.1", None), ("GET", "1.0", Some("keep-alive")), ("HEAD", "1.1", None), ("GET", "1.1", None)]
+    {
+        client.send(format!("{method} / HTTP/{version}\r\nhost: a\r\nconnection: keep-alive\r\n\r\n"));
+        let mut given = client.head().unwrap();
+        if method == "GET" {
+            client.body(&mut given, false);
+            assert_eq!(given.text(), first.text(), "{method} by {version}");
+        }
+        assert_eq!((&given.start, given.field("connection")), (&first.start, connection), "{method} by {version}");
+        assert!(given.field("date").is_some());
+        let others = |message: &Message| {
+            let others = message.fields.iter().filter(|(name, _)| name != "date" && name != "connection");
+            others.cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(others(&given), others(&first), "{method} by {version}");
+    }
+}
+
+#[test]
 fn a_grpc_request_is_refused_in_its_own_words() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);

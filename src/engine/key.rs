@@ -29,19 +29,22 @@ pub(super) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
 pub(super) struct Key {
     text: String,
     hash: Running,
+    /// How much of the text is in the fingerprint. A key has many small parts, and to add each would take longer than to
+    /// add them together.
+    hashed: usize,
 }
 
 impl Key {
     pub(super) fn new(short: &str, fingerprinter: &Fingerprinter) -> Self {
-        let mut hash = fingerprinter.start();
-        hash.write(short.as_bytes());
         let mut text = String::with_capacity(short.len() + 32);
         text.push_str(short);
-        Self { text, hash }
+        Self { text, hash: fingerprinter.start(), hashed: 0 }
     }
 
     /// The fingerprint of what it says so far.
-    pub(super) fn fingerprint(&self) -> u128 {
+    pub(super) fn fingerprint(&mut self) -> u128 {
+        self.hash.write(&self.text.as_bytes()[self.hashed..]);
+        self.hashed = self.text.len();
         self.hash.finish()
     }
 
@@ -72,17 +75,13 @@ impl Key {
 
     /// Adds an IPv4 address.
     pub(super) fn push_ipv4(&mut self, address: Ipv4Addr) {
-        let start = self.text.len();
         self.text.push(':');
         address::push_ipv4(address, &mut self.text);
-        self.hash.write(&self.text.as_bytes()[start..]);
     }
 
     pub(super) fn push_encoded(&mut self, encoded: &str) {
-        let start = self.text.len();
         self.text.push(':');
         self.text.push_str(encoded);
-        self.hash.write(&self.text.as_bytes()[start..]);
     }
 }
 

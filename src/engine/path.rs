@@ -22,7 +22,12 @@ pub enum EscapedSlashes {
 /// Whether a path is one that all servers read alike, or why it is not. What differs between them is a way around rules:
 /// a backslash is a slash to some, an escape that is none is text or an error, and a NUL ends the path.
 pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
-    if path.bytes().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'#')) {
+    let is_allowed = |byte: u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'\\' | b'#');
+    // Nearly every path has no escape either, which is seen with the same look.
+    if path.bytes().all(|byte| is_allowed(byte) && byte != b'%') {
+        return Ok(());
+    }
+    if !path.bytes().all(is_allowed) {
         return Err("a path has printable ASCII, without a backslash and a fragment");
     }
     let mut rest = path;

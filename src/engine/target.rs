@@ -27,7 +27,11 @@ pub fn check(method: &str, target: &str, slashes: EscapedSlashes) -> Result<(), 
 
 /// The path and the query of a target.
 pub fn split(target: &str) -> (&str, Option<&str>) {
-    target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)))
+    // To look for a character, as `split_once` does, takes longer than to look at all bytes of most paths.
+    match target.bytes().position(|byte| byte == b'?') {
+        Some(place) => (&target[..place], Some(&target[place + 1..])),
+        None => (target, None),
+    }
 }
 
 #[cfg(test)]

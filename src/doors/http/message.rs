@@ -48,6 +48,8 @@ pub(in crate::doors) enum ResponseFields {
 #[derive(Clone, Debug)]
 pub(in crate::doors) struct KeptFields {
     fields: Fields,
+    /// As HTTP/1.1 sends them, with the status before them and the body's length behind them.
+    pub(in crate::doors) http1: OnceCell<Vec<u8>>,
     /// As HTTP/2 sends them, with what it adds to them.
     pub(in crate::doors) http2: OnceCell<HeaderMap>,
 }
@@ -267,7 +269,7 @@ impl From<Fields> for ResponseFields {
 
 impl From<Fields> for KeptFields {
     fn from(fields: Fields) -> Self {
-        Self { fields, http2: OnceCell::new() }
+        Self { fields, http1: OnceCell::new(), http2: OnceCell::new() }
     }
 }
 
@@ -288,7 +290,7 @@ impl DerefMut for ResponseFields {
             Self::Own(fields) => fields,
             Self::Kept(kept) => {
                 let kept = Rc::make_mut(kept);
-                kept.http2.take();
+                (kept.http1.take(), kept.http2.take());
                 &mut kept.fields
             }
         }

@@ -83,9 +83,9 @@ impl Proxy {
         request: &mut Request,
         passage: &mut Passage,
     ) -> Result<Ruled<'_>, Failure> {
-        target::check(request, self.front.limits.escaped_slashes)?;
+        target::check(request, &context.peer, self.front.limits.escaped_slashes)?;
         forwarding::strip_named(&mut request.fields);
-        let host = target::host(request)?;
+        let host = target::host(request, &context.peer)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
         }

@@ -1,11 +1,11 @@
 //! Whether a request is one that can be forwarded, and whom it is for (RFC 9112 section 3.2, RFC 9110 section 7.2).
 
-use std::borrow::Cow;
+use std::rc::Rc;
 
 use http::{Method, Version};
 
 use crate::doors::http::failure::Failure;
-use crate::doors::http::forwarding;
+use crate::doors::http::forwarding::{self, Peer};
 use crate::doors::http::message::Request;
 use crate::engine::path::EscapedSlashes;
 use crate::engine::request::host_of;
@@ -16,7 +16,7 @@ const MOST_HOPS: usize = 5;
 
 /// Checks a request, and makes its target the origin form and its `Host` the target's. Whether that is a host is for
 /// [`host`] to say.
-pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<(), Failure> {
+pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes) -> Result<(), Failure> {
     match request.method {
         Method::CONNECT => return Err(Failure::Method("this proxy opens no tunnels")),
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
@@ -33,28 +33,25 @@ pub(super) fn check(request: &mut Request, slashes: EscapedSlashes) -> Result<()
         return Err(Failure::Malformed("a request has one `Host` field"));
     }
     if !request.target.starts_with('/') && request.target != "*" {
-        absolute(request)?;
+        absolute(request, peer)?;
     }
     target::check(request.method.as_str(), &request.target, slashes).map_err(Failure::Malformed)
 }
 
 /// The host of a request that was checked, without its port and in lower case; empty if an HTTP/1.0 request names none.
-pub(super) fn host(request: &Request) -> Result<Cow<'_, str>, Failure> {
+pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
     match request.fields.get("host") {
-        Some(host) => {
-            let host = std::str::from_utf8(host).ok().and_then(host_of);
-            host.ok_or(Failure::Malformed("the `Host` field is no host"))
-        }
-        None if request.version < Version::HTTP_11 => Ok(Cow::Borrowed("")),
+        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` field is no host")),
+        None if request.version < Version::HTTP_11 => Ok("".into()),
         None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
     }
 }
 
 /// A target in absolute form: its authority counts and `Host` is ignored and replaced.
-fn absolute(request: &mut Request) -> Result<(), Failure> {
+fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
     const FORM: Failure = Failure::Malformed("a target is a path, or an `http://` or `https://` URL");
     // `Host` has to be one all the same.
-    host(request)?;
+    host(request, peer)?;
     let (scheme, rest) = request.target.split_once("://").ok_or(FORM)?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(FORM);
@@ -103,8 +100,9 @@ mod tests {
     #[track_caller]
     fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
         let mut request = request(method, target, version, lines);
-        check(&mut request, EscapedSlashes::Keep)?;
-        let host = host(&request)?;
+        let peer = Peer::new([192, 0, 2, 7].into(), false, None);
+        check(&mut request, &peer, EscapedSlashes::Keep)?;
+        let host = host(&request, &peer)?;
         Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))
     }
 

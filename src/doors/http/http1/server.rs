@@ -18,7 +18,7 @@ use super::super::alarm::Alarm;
 use super::super::context::{self, Interim};
 use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
-use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody};
+use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseFields};
 use super::super::transport::Stream;
 use super::super::{Front, MAX_DISCARDED, Passage, Service};
 use super::client_io::{ClientIo, ClientStream, Upload};
@@ -232,17 +232,24 @@ impl<S: Service> Connection<'_, S> {
         {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = outbox.text();
-            encode::response_start(text, response.status, &response.fields);
+            // What a HEAD is answered with says how long the body would have been, if that is known.
+            let framing = match body.length() {
+                Some(length) if asked.is_head && length > 0 => Some(Encoder::Length(length)),
+                _ if bodiless => None,
+                _ => Some(encoder),
+            };
+            match &response.fields {
+                ResponseFields::Kept(kept) if !bodiless => {
+                    text.extend_from_slice(kept.http1.get_or_init(|| {
+                        let mut start = Vec::new();
+                        write_start(&mut start, &response, framing);
+                        start
+                    }));
+                }
+                _ => write_start(text, &response, framing),
+            }
             if !response.fields.contains("date") {
                 self.front.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
-            }
-            if !response.fields.contains("content-length") {
-                // What a HEAD is answered with says how long the body would have been, if that is known.
-                match body.length() {
-                    Some(length) if asked.is_head && length > 0 => encode::framing(text, Encoder::Length(length)),
-                    _ if bodiless => {}
-                    _ => encode::framing(text, encoder),
-                }
             }
             if !stays {
                 encode::line(text, b"connection", b"close");
@@ -345,5 +352,15 @@ impl<S: Service> Connection<'_, S> {
         let mut scratch = vec![0; 8 * 1024];
         let reading = async { while matches!(stream.read(&mut scratch).await, Ok(count) if count > 0) {} };
         let _ = timeout(LINGER, reading).await;
+    }
+}
+
+/// Writes the status line, the fields, and the one that says how the body ends.
+fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Encoder>) {
+    encode::response_start(text, response.status, &response.fields);
+    if let Some(encoder) = framing
+        && !response.fields.contains("content-length")
+    {
+        encode::framing(text, encoder);
     }
 }
