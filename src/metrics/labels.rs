@@ -20,7 +20,8 @@ pub enum DecisionResult {
 }
 
 impl DecisionResult {
-    pub(super) const ALL: [Self; 7] = [
+    /// Every result.
+    pub const ALL: [Self; 7] = [
         Self::Allowed,
         Self::Denied,
         Self::ShadowDenied,

@@ -61,7 +61,7 @@ fn as_gauge(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a float holds 285 years of CPU time to the nanosecond's thousandfold")]
+#[expect(clippy::cast_precision_loss, reason = "a float tells 285 years to the microsecond")]
 fn cpu_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
