@@ -26,6 +26,16 @@ pub(super) fn queries() -> Vec<Query> {
     panels.iter().flat_map(of_panel).collect()
 }
 
+/// What else names metrics: the variables, and the marks on the time axis, which a quiet process has no data for.
+pub(super) fn mentions() -> Vec<String> {
+    let dashboard = dashboard();
+    let of = |list: &Value, field: &str| -> Vec<String> {
+        let texts = list["list"].as_array().unwrap().iter().filter_map(|item| item[field].as_str().map(str::to_owned));
+        texts.collect()
+    };
+    [of(&dashboard["templating"], "definition"), of(&dashboard["annotations"], "expr")].concat()
+}
+
 fn dashboard() -> Value {
     serde_json::from_str(&read("dashboards/weir.json")).unwrap()
 }

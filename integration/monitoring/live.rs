@@ -46,6 +46,9 @@ fn every_panel_has_data_of_processes_under_load() {
         [("weir-redis", redis_backed.weir.admin), ("weir-memory", in_memory.weir.admin), ("weir-tls", with_tls.admin)];
     let prometheus = Prometheus::start(&jobs, &alerts::impatient());
     let pages = redis_backed.page() + &in_memory.page() + with_tls.admin("/metrics").text();
+    for mention in dashboard::mentions() {
+        names::check(&mention, &pages);
+    }
     for query in dashboard::queries() {
         names::check(&query.expression, &pages);
         let what = format!("{} # {}", query.expression, query.panel);
@@ -126,6 +129,7 @@ fn alerts_fire_on_real_faults() {
     for alert in ["WeirStoreUnavailable", "WeirFailsOpen", "WeirFailsClosed"] {
         watch.fires(alert, "weir-limited", || limited.round());
     }
+    assert_eq!(limited.weir.metric("weir_keys"), 1, "the bucket that is kept here while Redis is away");
     redis.restart();
     watch.ends("WeirStoreUnavailable");
 
@@ -162,12 +166,13 @@ fn alerts_fire_on_real_faults() {
     assert!(of_the_healthy.is_empty(), "{of_the_healthy:?}");
     let pages: String =
         [&limited.weir, &well, &small, &cut_off].map(|weir| weir.admin("/metrics").text().to_owned()).concat();
+    let comparison = Regex::new(" ([<>]=?|==) ").unwrap();
     for rule in watch.prometheus.rules() {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
         names::check(query, &pages);
         if ONLY_COMPARED.contains(&name) {
             // With `bool` a comparison gives 0 or 1 and drops nothing.
-            let compared = Regex::new(" ([<>]=?|==) ").unwrap().replace(query, " $1 bool ").into_owned();
+            let compared = comparison.replace(query, " $1 bool ").into_owned();
             assert_ne!(compared, query);
             watch.prometheus.has_data(&compared, || limited.round());
             watch.fired.insert(name.to_owned());

@@ -21,6 +21,7 @@ limits:
   Everyone: { by: { header: x-id }, burst: 1000000 }
   Tight: { match: { path: /tight }, by: global, burst: 1 }
   Closed: { match: { path: /closed }, by: global, burst: 1000000, on_store_error: deny }
+  Local: { match: { path: /local }, by: { header: x-id }, burst: 1000000, on_store_error: local }
   Trial: { match: { path: /trial }, by: global, burst: 1, mode: shadow }
   Tenants: { match: { domain: api }, by: { descriptor: tenant }, burst: 1000000 }
 ";
@@ -48,7 +49,7 @@ impl Loaded {
 
     /// A request of every kind at every door.
     pub(super) fn round(&mut self) {
-        for path in ["/", "/tight", "/closed", "/trial"] {
+        for path in ["/", "/tight", "/closed", "/local", "/trial"] {
             self.weir.get(path, &[("x-id", "client")]);
         }
         self.check();

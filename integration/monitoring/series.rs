@@ -1,4 +1,4 @@
-//! How many series a process shows is decided by its rules and not by its clients.
+//! What a process shows of itself: as many series as its rules decide and not its clients, and the bounds that it has.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -41,4 +41,32 @@ fn overrides_and_ids_make_no_series() {
     assert_eq!(after.difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
     assert!(weir.metric("weir_decisions_total{limit=\"Ids\",result=\"denied\"}") > 0);
     assert!(weir.metric("weir_keys_overflowed_total") > 0, "more ids than the table holds came");
+}
+
+#[test]
+fn what_may_grow_is_shown_beside_what_it_may_grow_to() {
+    let flags = ["--workers", "2", "--max-keys", "1000", "--max-connections", "77"];
+    let weir = Weir::serve("limits: { Ids: { by: { header: x-id }, burst: 5 } }", &flags);
+    weir.get("/", &[("x-id", "a")]);
+    for (metric, expected) in [
+        ("weir_workers", 2),
+        ("weir_keys", 1),
+        ("weir_keys_max", 1_000),
+        ("weir_http_connections_max", 77),
+        ("weir_store_connections", 2),
+    ] {
+        assert_eq!(weir.metric(&format!("{metric} ")), expected, "{metric}");
+    }
+    let resident = weir.metric("process_resident_memory_bytes");
+    assert!(resident.abs_diff(weir.resident() * 1024) < 64 << 20, "{resident}");
+    assert!(weir.metric("weir_memory_limit_bytes") > resident);
+    let (open, most) = (weir.metric("process_open_fds"), weir.metric("process_max_fds"));
+    let seen = std::fs::read_dir(format!("/proc/{}/fd", weir.id())).unwrap().count() as u64;
+    assert!(open.abs_diff(seen) < 8 && most > open, "{open} of {most}, and {seen} are seen");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(now - weir.metric("process_start_time_seconds") < 3_600);
+    // Less than a second, and yet not nothing.
+    let page = weir.admin("/metrics");
+    let cpu = page.text().lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
+    assert!(cpu.unwrap().parse::<f64>().unwrap() > 0.0, "{cpu:?}");
 }
