@@ -10,6 +10,7 @@ mod gateways;
 mod handover;
 mod import;
 mod layers;
+mod monitoring;
 mod operating;
 mod proxy;
 mod redis;

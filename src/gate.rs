@@ -22,8 +22,8 @@ use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
-use crate::metrics::{DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
-use crate::store::memory::MemoryStore;
+use crate::metrics::{DecidingDoor, DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
+use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Batch, Store, StoreError};
 
 mod descriptors;
@@ -111,6 +111,11 @@ impl Shared {
         self.blocks.store(Arc::new(blocks));
     }
 
+    /// What the memory holds that stands in for a store that is away.
+    pub fn local_usage(&self) -> Usage {
+        self.local.usage()
+    }
+
     /// The metrics.
     pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
@@ -135,7 +140,8 @@ pub struct Gate {
     /// Renews slots; it is there from the first request on that could have one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
-    seconds: LocalHistogram,
+    /// In the order of [`DecidingDoor::ALL`].
+    seconds: [LocalHistogram; DecidingDoor::ALL.len()],
     /// What is logged of the store's errors.
     complaints: Throttle,
 }
@@ -162,6 +168,8 @@ pub struct Judged {
 struct Terms {
     /// What its charges do.
     mode: Mode,
+    /// Who asks.
+    door: DecidingDoor,
     /// The wall clock.
     now: Micros,
     /// When the request had come.
@@ -175,7 +183,7 @@ struct Terms {
 impl Gate {
     /// A gate to a store.
     pub fn new(shared: Arc<Shared>, store: Store) -> Self {
-        let seconds = shared.metrics.decision_seconds.local();
+        let seconds = DecidingDoor::ALL.map(|door| shared.metrics.decision_seconds(door).local());
         let mut snapshot = Cache::new(shared.snapshot.clone());
         let view = View::new(snapshot.load(), &shared.metrics);
         let slots = Slots::new(shared.clone(), store.clone());
@@ -189,7 +197,7 @@ impl Gate {
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
     /// compiled. To be called about once a second.
     pub fn flush(&self) {
-        self.seconds.flush();
+        self.seconds.iter().for_each(LocalHistogram::flush);
         self.view().snapshot.check_scripts(&self.store);
     }
 
@@ -225,8 +233,8 @@ impl Gate {
     /// hand what its limits' `on_store_error` says. The error is the client's: it names its own cost and it is none.
     ///
     /// The time that it takes is counted from `start`, when the request had come.
-    pub async fn judge(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
-        self.judge_until(request, start, None).await
+    pub async fn judge(&self, request: &Request<'_>, door: DecidingDoor, start: Instant) -> Result<Judged, BadCost> {
+        self.judge_until(request, door, start, None).await
     }
 
     /// As [`Self::judge`], for a caller who does not wait beyond `deadline`: then the store is given up, whatever its own
@@ -234,21 +242,27 @@ impl Gate {
     pub async fn judge_until(
         &self,
         request: &Request<'_>,
+        door: DecidingDoor,
         start: Instant,
         deadline: Option<Instant>,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
-        let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline, sees_end: false };
+        let terms = Terms { mode: Mode::Spend, door, now: request.now, start, deadline, sees_end: false };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
     /// As [`Self::judge`], for a caller that sees the request to its end: it keeps [`Judged::in_flight`] until then. For
     /// others a limit of requests in flight only says whether there is room.
-    pub async fn judge_in_flight(&self, request: &Request<'_>, start: Instant) -> Result<Judged, BadCost> {
+    pub async fn judge_in_flight(
+        &self,
+        request: &Request<'_>,
+        door: DecidingDoor,
+        start: Instant,
+    ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
-        let terms = Terms { mode: Mode::Spend, now: request.now, start, deadline: None, sees_end: true };
+        let terms = Terms { mode: Mode::Spend, door, now: request.now, start, deadline: None, sees_end: true };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
@@ -263,6 +277,7 @@ impl Gate {
         &self,
         request: &Request<'_>,
         Purpose { mode, cost, can_accept }: Purpose,
+        door: DecidingDoor,
         start: Instant,
     ) -> Result<Judged, Objection> {
         let snapshot = self.view();
@@ -274,9 +289,8 @@ impl Gate {
         }
         snapshot.rules().check_plan(&plan, mode, cost)?;
         plan.adjust(mode, cost);
-        Ok(self
-            .decide(snapshot, &mut plan, &Terms { mode, now: request.now, start, deadline: None, sees_end: false })
-            .await)
+        let terms = Terms { mode, door, now: request.now, start, deadline: None, sees_end: false };
+        Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
     /// Decides charges that name their limits, as [`Self::judge`] does those of a request. The error is the caller's.
@@ -284,12 +298,13 @@ impl Gate {
         &self,
         charges: &[NamedCharge],
         mode: Mode,
+        door: DecidingDoor,
         now: Micros,
         start: Instant,
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
-        Ok(self.decide(snapshot, &mut plan, &Terms { mode, now, start, deadline: None, sees_end: false }).await)
+        Ok(self.decide(snapshot, &mut plan, &Terms { mode, door, now, start, deadline: None, sees_end: false }).await)
     }
 
     async fn decide(&self, snapshot: Rc<View>, plan: &mut Plan, terms: &Terms) -> Judged {
@@ -330,9 +345,14 @@ impl Gate {
         let settles = !plan.later.is_empty() && verdict.is_allowed();
         let owed = settles.then(|| plan.owed(snapshot.rules(), &verdict)).filter(|owed| !owed.is_empty());
         let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
-        self.seconds.observe(terms.start.elapsed().as_secs_f64());
+        self.took(terms.door, terms.start);
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
         Judged { snapshot, verdict, in_flight, unsettled }
+    }
+
+    /// Times a verdict.
+    fn took(&self, door: DecidingDoor, start: Instant) {
+        self.seconds[door as usize].observe(start.elapsed().as_secs_f64());
     }
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
@@ -464,7 +484,7 @@ mod tests {
     }
 
     async fn ask(gate: &Gate, method: &str) -> Verdict {
-        gate.judge(&request(method, &Fields::new()), Instant::now()).await.unwrap().verdict
+        gate.judge(&request(method, &Fields::new()), DecidingDoor::Proxy, Instant::now()).await.unwrap().verdict
     }
 
     /// Asks `times` times and counts: allowed, denied, unavailable.

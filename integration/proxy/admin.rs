@@ -18,7 +18,7 @@ fn the_pages_are_there_and_nothing_else() {
         "weir_decisions_total{limit=\"Wide\",result=\"allowed\"} 1",
         "weir_keys 1",
         "weir_store_connections 1",
-        "weir_http_requests_total{code=\"2xx\"} 1",
+        "weir_http_requests_total{code=\"2xx\",door=\"proxy\"} 1",
         "weir_build_info{",
     ] {
         assert!(metrics.text().contains(series), "{series} is not in {}", metrics.text());

@@ -75,6 +75,7 @@ impl ProcessArgs {
         } else if total < MAX_CONNECTIONS && self.max_connections.is_none() {
             tracing::warn!("no more than {total} connections are taken: the system allows {limit} file descriptors");
         }
+        metrics.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
         let per_address = NonZeroU32::new(self.max_connections_per_address);
         Admission::new(ConnectionLimits { total, per_address, exempt: trusted.clone() }, metrics)
     }

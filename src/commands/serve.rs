@@ -105,8 +105,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         Ok(metrics) => Arc::new(metrics),
         Err(error) => return could_not_start(err, &error),
     };
-    metrics.reload_successful.set(1);
-    metrics.reload_timestamp.set(seconds(&clock));
+    metrics.started(seconds(&clock));
+    metrics.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
     let (accept, mut tls_reloader) = match args.tls.accept(&metrics) {
         Ok(accept) => accept,
         Err(error) => {

@@ -25,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 use self::tokens::Tokens;
 use super::http::log::Throttle;
 use crate::engine::reply::{self, Reply};
+use crate::gate::Shared;
 use crate::gate::operator::Operator;
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::store::memory::Usage;
 use crate::store::redis::Breaker;
 
 mod body;
@@ -96,8 +98,8 @@ impl Readiness {
 pub struct AdminOptions {
     /// Whether requests are taken.
     pub readiness: Arc<Readiness>,
-    /// All metrics.
-    pub metrics: Arc<Metrics>,
+    /// What the workers share: the metrics, and what is kept here while the store is away.
+    pub shared: Arc<Shared>,
     /// The stores of all workers.
     pub stores: Arc<[Store]>,
     /// Who may change buckets.
@@ -107,6 +109,7 @@ pub struct AdminOptions {
 /// The admin door.
 pub struct Admin {
     readiness: Arc<Readiness>,
+    shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     stores: Arc<[Store]>,
     tokens: Tokens,
@@ -118,8 +121,9 @@ pub struct Admin {
 impl Admin {
     /// An admin door, and what does what it is asked to do with buckets.
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        let AdminOptions { readiness, metrics, stores, tokens } = options;
-        Rc::new(Self { readiness, metrics, stores, tokens, operator, complaints: Throttle::default() })
+        let AdminOptions { readiness, shared, stores, tokens } = options;
+        let metrics = shared.metrics().clone();
+        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, complaints: Throttle::default() })
     }
 
     /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
@@ -215,7 +219,13 @@ impl Admin {
     }
 
     fn metrics_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
-        Standing::of(&self.stores).publish(&self.metrics);
+        let standing = Standing::of(&self.stores);
+        let in_memory = self.stores.iter().find_map(|store| match store {
+            // The workers share one table.
+            Store::Memory(store) => Some(store.usage()),
+            Store::Redis(_) => None,
+        });
+        standing.publish(&self.metrics, &in_memory.unwrap_or_else(|| self.shared.local_usage()));
         match self.metrics.render() {
             Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
             Err(error) => {
@@ -248,9 +258,6 @@ struct Standing {
     connected: usize,
     breakers_open: usize,
     corrupt_values: u64,
-    keys: u64,
-    evicted: u64,
-    overflowed: u64,
     /// Why one of those that are not connected is not.
     error: Option<String>,
 }
@@ -260,13 +267,7 @@ impl Standing {
         let mut standing = Self::default();
         for store in stores {
             match store {
-                // The workers share one table, so the last one says it all.
-                Store::Memory(store) => {
-                    let usage = store.usage();
-                    standing.connected += 1;
-                    (standing.keys, standing.evicted, standing.overflowed) =
-                        (usage.keys, usage.evicted, usage.overflowed);
-                }
+                Store::Memory(_) => standing.connected += 1,
                 Store::Redis(store) => {
                     let status = store.status();
                     standing.connected += usize::from(status.connected);
@@ -279,11 +280,12 @@ impl Standing {
         standing
     }
 
-    fn publish(&self, metrics: &Metrics) {
+    /// `usage` is that of the buckets in memory.
+    fn publish(&self, metrics: &Metrics, usage: &Usage) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.store_connections.set(gauge(self.connected as u64));
         metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
-        metrics.keys.set(gauge(self.keys));
-        metrics.stores_counted(self.evicted, self.overflowed, self.corrupt_values);
+        metrics.keys.set(gauge(usage.keys));
+        metrics.stores_counted(usage.evicted, usage.overflowed, self.corrupt_values);
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::numbers::Micros;
 use crate::engine::rules::BadCost;
 use crate::engine::verdict::Unanswered;
-use crate::metrics::DecisionResult;
+use crate::metrics::{DecidingDoor, DecisionResult};
 use crate::store::{Batch, StoreError};
 
 /// What becomes of each descriptor, and the rules that it speaks of.
@@ -57,7 +57,7 @@ impl Gate {
         };
         let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
         snapshot.count_verdict(&verdicts.whole);
-        self.seconds.observe(start.elapsed().as_secs_f64());
+        self.took(DecidingDoor::RateLimit, start);
         let knows_domain = snapshot.rules().knows_domain(question.domain);
         Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain })
     }

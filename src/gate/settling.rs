@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use prometheus::IntCounter;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -15,7 +14,7 @@ use crate::engine::charge::Charge;
 use crate::engine::fields::{self, Fields};
 use crate::engine::numbers::Micros;
 use crate::engine::response_cost::{Heard, Owed, Settled};
-use crate::metrics::SettlementResult;
+use crate::metrics::{Count, SettlementResult};
 use crate::store::{Batch, Store};
 
 /// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so there are
@@ -70,7 +69,7 @@ struct Job {
     effective_from: Micros,
     now: Micros,
     /// What each of its limits counts if they are made, and if not.
-    counters: Vec<(IntCounter, IntCounter)>,
+    counters: Vec<(Count, Count)>,
 }
 
 impl Unsettled {

@@ -367,7 +367,7 @@ mod tests {
     use crate::engine::request::sample;
     use crate::engine::rules::Rules;
     use crate::gate::{Gate, Judged};
-    use crate::metrics::Metrics;
+    use crate::metrics::{DecidingDoor, Metrics};
     use crate::store::memory::MemoryStore;
 
     /// A gate that lets one request be in flight.
@@ -382,12 +382,12 @@ mod tests {
     }
 
     async fn ask(gate: &Gate) -> Judged {
-        gate.judge_in_flight(&sample(&Fields::new()), Instant::now()).await.unwrap()
+        gate.judge_in_flight(&sample(&Fields::new()), DecidingDoor::Proxy, Instant::now()).await.unwrap()
     }
 
     /// Whether there is room for one, by asking as a door does that does not see requests end.
     async fn is_free(gate: &Gate) -> bool {
-        gate.judge(&sample(&Fields::new()), Instant::now()).await.unwrap().verdict.is_allowed()
+        gate.judge(&sample(&Fields::new()), DecidingDoor::Check, Instant::now()).await.unwrap().verdict.is_allowed()
     }
 
     #[tokio::test]

@@ -20,7 +20,8 @@ pub enum DecisionResult {
 }
 
 impl DecisionResult {
-    pub(super) const ALL: [Self; 7] = [
+    /// Every result.
+    pub const ALL: [Self; 7] = [
         Self::Allowed,
         Self::Denied,
         Self::ShadowDenied,
@@ -39,6 +40,60 @@ impl DecisionResult {
             Self::Unlimited => "unlimited",
             Self::ErrorAllowed => "error_allowed",
             Self::ErrorDenied => "error_denied",
+        }
+    }
+}
+
+/// Who asked for a decision: the label `door` of `weir_decision_duration_seconds`. The two services of the gRPC door are
+/// two, because their callers wait differently long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecidingDoor {
+    /// The reverse proxy.
+    Proxy,
+    /// The check door, whoever asks there.
+    Check,
+    /// Envoy's external authorization, by gRPC.
+    ExtAuthz,
+    /// The rate limit service.
+    RateLimit,
+    /// `HAProxy`'s agent.
+    Spoe,
+}
+
+impl DecidingDoor {
+    /// Every door that asks for decisions.
+    pub const ALL: [Self; 5] = [Self::Proxy, Self::Check, Self::ExtAuthz, Self::RateLimit, Self::Spoe];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Check => "check",
+            Self::ExtAuthz => "ext_authz",
+            Self::RateLimit => "rate_limit",
+            Self::Spoe => "spoe",
+        }
+    }
+}
+
+/// A door that speaks HTTP: the label `door` of `weir_http_requests_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpDoor {
+    /// The reverse proxy.
+    Proxy,
+    /// The check door.
+    Check,
+    /// The gRPC door.
+    Grpc,
+}
+
+impl HttpDoor {
+    pub(super) const ALL: [Self; 3] = [Self::Proxy, Self::Check, Self::Grpc];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Check => "check",
+            Self::Grpc => "grpc",
         }
     }
 }
@@ -345,7 +400,7 @@ impl AdminWriteResult {
     }
 }
 
-/// The label `code` of `weir_requests_total`: classes of status codes, and our own refusals apart.
+/// The label `code` of `weir_http_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
 /// The methods of the gRPC door: the label `method` of `weir_grpc_calls_total`.

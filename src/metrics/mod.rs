@@ -1,82 +1,57 @@
 //! Every metric, label and bucket of the product.
 //!
 //! What is counted is decided when rules load: a limit's handles are made then, and a request only touches handles.
-//! Each metric has at most one free label, the limit's name, because prometheus 0.14 hashes label values without a
-//! separator, so that two free ones could run into each other.
+//!
+//! The one free label is the limit's name, and what has it is in [`limits`]. All other labels have closed sets of values;
+//! prometheus 0.14 knows a series by a hash of these without a separator, and a test shows that no two are taken for one.
 
-use std::cell::OnceCell;
 use std::time::Duration;
 
-use prometheus::core::Collector;
-use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 use self::labels::{STORE_ERRORS, TLS_HANDSHAKES};
-use self::register::{counter, counters, gauge, histogram, register};
+use self::limits::PerLimit;
+use self::process::Process;
+use self::register::{counter, counters, gauge, histogram, histograms, register};
 use self::tally::Tallies;
 
 mod labels;
+mod limits;
+mod process;
 mod register;
 mod tally;
 
 pub use labels::{
-    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionResult,
-    DoorLimit, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS,
-    SettlementResult, UPSTREAM_ERRORS,
+    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecidingDoor,
+    DecisionResult, DoorLimit, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HttpDoor, REQUEST_CODES, RateLimitAnswer,
+    SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
 };
+pub use limits::{Count, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use tally::Tally;
 
-/// 50 us to 1.6 s in powers of two: from a decision in memory to a store that is worse than none.
-const DECISION_BUCKETS: [f64; 16] = [
-    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.102_4,
-    0.204_8, 0.409_6, 0.819_2, 1.638_4,
-];
+/// 50 us to 1 s: from a decision in memory to a store that is worse than none. Two edges are where callers give up: Envoy
+/// waits 20 ms for its rate limit service and 200 ms for `ext_authz`, unless it is told otherwise.
+const DECISION_BUCKETS: [f64; 14] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
 /// 1 ms to 33 s in powers of two: an upstream's first byte.
 const UPSTREAM_BUCKETS: [f64; 16] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768];
-
-/// The handles of one limit.
-#[derive(Clone, Debug)]
-pub struct LimitMetrics {
-    decisions: [IntCounter; DecisionResult::ALL.len()],
-}
-
-/// What a worker counts of one limit. Most limits come to few results, and the others have no tally.
-#[derive(Debug, Default)]
-pub struct LimitTallies {
-    decisions: [OnceCell<Tally>; DecisionResult::ALL.len()],
-}
-
-impl LimitTallies {
-    /// Counts one decision of the limit, whose handles are `limit`.
-    pub fn count(&self, metrics: &Metrics, limit: &LimitMetrics, result: DecisionResult) {
-        let tally = || metrics.tallies.counter(limit.decisions[result as usize].clone());
-        self.decisions[result as usize].get_or_init(tally).inc();
-    }
-}
-
-/// The handles of a limit's settlements.
-#[derive(Clone, Debug)]
-pub struct SettlementMetrics {
-    results: [IntCounter; SettlementResult::ALL.len()],
-}
-
-impl SettlementMetrics {
-    /// What counts this result.
-    pub const fn of(&self, result: SettlementResult) -> &IntCounter {
-        &self.results[result as usize]
-    }
-}
 
 /// All metrics of a process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     tallies: Tallies,
-    decisions: IntCounterVec,
-    settlements: IntCounterVec,
-    /// How long a verdict took, the store's part included.
-    pub decision_seconds: Histogram,
+    process: Process,
+    /// Threads that serve.
+    pub workers: IntGauge,
+    decisions: PerLimit<{ DecisionResult::ALL.len() }>,
+    settlements: PerLimit<{ SettlementResult::ALL.len() }>,
+    /// How long a verdict took, the store's part included, by [`DecidingDoor`].
+    decision_seconds: HistogramVec,
     /// How long Redis took; a decision in memory is not timed by itself.
     pub store_seconds: Histogram,
     store_errors: IntCounterVec,
@@ -86,8 +61,10 @@ pub struct Metrics {
     pub store_breakers_open: IntGauge,
     /// Stored values that were no bucket and were taken for a full one.
     store_corrupt_values: IntCounter,
-    /// Buckets in memory.
+    /// Buckets in memory: the store's, or with Redis those of limits that are kept here while it is away.
     pub keys: IntGauge,
+    /// The bound on them.
+    pub keys_max: IntGauge,
     /// Buckets in memory that were dropped because they were full again.
     keys_evicted: IntCounter,
     /// Charges to a limit's shared bucket because the table was at its bound.
@@ -97,6 +74,8 @@ pub struct Metrics {
     pub reload_successful: IntGauge,
     /// When the rules in force were loaded, in seconds since the Unix epoch.
     pub reload_timestamp: IntGauge,
+    start_timestamp: IntGauge,
+    /// By [`HttpDoor`] and code.
     requests: IntCounterVec,
     grpc_calls: IntCounterVec,
     check_requests: IntCounterVec,
@@ -109,6 +88,8 @@ pub struct Metrics {
     door_limits: IntCounterVec,
     /// Connections of clients that are open.
     pub connections: IntGauge,
+    /// The bound on them.
+    pub connections_max: IntGauge,
     connections_refused: IntCounterVec,
     /// Times that the system gave no connection: for want of file descriptors, as a rule.
     pub accept_errors: IntCounter,
@@ -152,25 +133,26 @@ impl Metrics {
             &["answer"],
         )?;
         let metrics = Self {
+            process: Process::new(&registry)?,
+            workers: gauge(&registry, "weir_workers", "Threads that serve")?,
             rate_limit_answers: RateLimitAnswer::ALL
                 .map(|answer| rate_limit_answers.with_label_values(&[answer.label()])),
-            decisions: counters(
-                &registry,
+            decisions: PerLimit::new(
                 "weir_decisions_total",
                 "Decisions by limit and result",
-                &["limit", "result"],
-            )?,
-            settlements: counters(
-                &registry,
+                DecisionResult::ALL.map(DecisionResult::label),
+            ),
+            settlements: PerLimit::new(
                 "weir_settlements_total",
                 "Settlements by what responses tell, by limit and result",
-                &["limit", "result"],
-            )?,
-            decision_seconds: histogram(
+                SettlementResult::ALL.map(SettlementResult::label),
+            ),
+            decision_seconds: histograms(
                 &registry,
                 "weir_decision_duration_seconds",
-                "Time to a verdict",
+                "Time to a verdict by door",
                 &DECISION_BUCKETS,
+                &["door"],
             )?,
             store_seconds: histogram(
                 &registry,
@@ -187,6 +169,7 @@ impl Metrics {
                 "Stored values that were no bucket",
             )?,
             keys: gauge(&registry, "weir_keys", "Buckets held in memory")?,
+            keys_max: gauge(&registry, "weir_keys_max", "Buckets that memory may hold")?,
             keys_evicted: counter(&registry, "weir_keys_evicted_total", "Full buckets dropped from memory")?,
             keys_overflowed: counter(&registry, "weir_keys_overflowed_total", "Charges to a shared bucket")?,
             reloads: counters(&registry, "weir_config_reloads_total", "Reloads of the rules by result", &["result"])?,
@@ -200,7 +183,17 @@ impl Metrics {
                 "weir_config_last_reload_success_timestamp_seconds",
                 "When the rules in force were loaded",
             )?,
-            requests: counters(&registry, "weir_http_requests_total", "Requests by class of status", &["code"])?,
+            start_timestamp: gauge(
+                &registry,
+                "process_start_time_seconds",
+                "When the process began to count, in seconds since the Unix epoch",
+            )?,
+            requests: counters(
+                &registry,
+                "weir_http_requests_total",
+                "Requests by door and class of status",
+                &["door", "code"],
+            )?,
             grpc_calls: counters(
                 &registry,
                 "weir_grpc_calls_total",
@@ -223,6 +216,7 @@ impl Metrics {
                 &["limit"],
             )?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
+            connections_max: gauge(&registry, "weir_http_connections_max", "Connections of clients that may be open")?,
             connections_refused: counters(
                 &registry,
                 "weir_http_connections_refused_total",
@@ -317,7 +311,6 @@ impl Metrics {
     fn announce(&self) -> Result<(), prometheus::Error> {
         for (metric, values) in [
             (&self.store_errors, &STORE_ERRORS[..]),
-            (&self.requests, &REQUEST_CODES),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
             (&self.door_limits, &DoorLimit::ALL.map(DoorLimit::label)),
             (&self.connections_refused, &ConnectionRefusal::LABELS),
@@ -331,6 +324,16 @@ impl Metrics {
                 metric.with_label_values(&[value]);
             }
         }
+        for (door, code) in HttpDoor::ALL.into_iter().flat_map(|door| REQUEST_CODES.map(|code| (door, code))) {
+            self.requests.with_label_values(&[door.label(), code]);
+        }
+        for door in DecidingDoor::ALL {
+            self.decision_seconds(door);
+        }
+        for convention in Convention::ALL {
+            self.check_counters(convention);
+        }
+        self.grpc_counters();
         for op in AdminWrite::ALL {
             for result in AdminWriteResult::ALL {
                 self.admin_writes.with_label_values(&[op.label(), result.label()]);
@@ -343,24 +346,16 @@ impl Metrics {
         self.registry.register(Box::new(info))
     }
 
-    /// The handles of a limit.
-    pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics {
-            decisions: DecisionResult::ALL.map(|result| self.decisions.with_label_values(&[name, result.label()])),
-        }
+    /// How long verdicts took for this door.
+    pub fn decision_seconds(&self, door: DecidingDoor) -> Histogram {
+        self.decision_seconds.with_label_values(&[door.label()])
     }
 
-    /// The handles of the settlements of a limit.
-    pub fn settlements(&self, name: &str) -> SettlementMetrics {
-        let of = |result: SettlementResult| self.settlements.with_label_values(&[name, result.label()]);
-        SettlementMetrics { results: SettlementResult::ALL.map(of) }
-    }
-
-    /// Forgets limits that the rules no longer have.
-    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
-        for vector in [&self.decisions, &self.settlements] {
-            forget(vector, &is_kept);
-        }
+    /// The process has begun to count, and the first rules are in force, at this time in seconds since the Unix epoch.
+    pub fn started(&self, seconds: i64) {
+        self.start_timestamp.set(seconds);
+        self.reload_successful.set(1);
+        self.reload_timestamp.set(seconds);
     }
 
     /// Counts an answer of the rate limit service.
@@ -404,9 +399,9 @@ impl Metrics {
         self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
     }
 
-    /// A worker's share of `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
-    pub fn request_tallies(&self) -> [Tally; REQUEST_CODES.len()] {
-        REQUEST_CODES.map(|code| self.tallies.counter(self.requests.with_label_values(&[code])))
+    /// A worker's share of a door's `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
+    pub fn request_tallies(&self, door: HttpDoor) -> [Tally; REQUEST_CODES.len()] {
+        REQUEST_CODES.map(|code| self.tallies.counter(self.requests.with_label_values(&[door.label(), code])))
     }
 
     /// A worker's share of the requests that are being answered.
@@ -475,25 +470,12 @@ impl Metrics {
     /// The text exposition format, version 0.0.4.
     pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
         self.tallies.add_up();
+        self.process.look();
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        self.decisions.write(&mut text);
+        self.settlements.write(&mut text);
         Ok(text)
-    }
-}
-
-/// Forgets what a vector counts of limits that are not kept.
-fn forget(vector: &IntCounterVec, is_kept: impl Fn(&str) -> bool) {
-    for family in vector.collect() {
-        for metric in family.get_metric() {
-            let value = |name| {
-                metric.get_label().iter().find(|pair| pair.name() == name).map(prometheus::proto::LabelPair::value)
-            };
-            if let (Some(limit), Some(result)) = (value("limit"), value("result"))
-                && !is_kept(limit)
-            {
-                let _ = vector.remove_label_values(&[limit, result]);
-            }
-        }
     }
 }
 
@@ -506,20 +488,42 @@ pub fn observe(histogram: &Histogram, span: Duration) {
 mod tests {
     use super::*;
 
+    fn text() -> String {
+        String::from_utf8(Metrics::new().unwrap().render().unwrap()).unwrap()
+    }
+
     #[test]
     fn names_are_unique_and_labels_begin_at_zero() {
-        let metrics = Metrics::new().unwrap();
-        for (limit, result) in [("A", DecisionResult::Denied), ("B", DecisionResult::Allowed)] {
-            LimitTallies::default().count(&metrics, &metrics.limit(limit), result);
-            metrics.settlements(limit).of(SettlementResult::Charged).inc();
+        let text = text();
+        for line in ["weir_store_errors_total{kind=\"late\"} 0\n", "weir_keys_max 0\n", "process_open_fds "] {
+            assert!(text.contains(line), "{line} is not in {text}");
         }
-        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
-        assert!(text.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{text}");
-        assert!(text.contains("weir_store_errors_total{kind=\"late\"} 0"), "{text}");
-        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"charged\"} 1"), "{text}");
-        assert!(text.contains("weir_settlements_total{limit=\"A\",result=\"failed\"} 0"), "{text}");
-        metrics.forget_limits(|name| name == "B");
-        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
-        assert!(!text.contains("limit=\"A\"") && text.contains("limit=\"B\""), "{text}");
+    }
+
+    #[test]
+    fn no_two_label_values_are_taken_for_one_series() {
+        let text = text();
+        for (name, expected) in [
+            ("weir_http_requests_total", HttpDoor::ALL.len() * REQUEST_CODES.len()),
+            ("weir_grpc_calls_total", GRPC_METHODS.len() * GRPC_CODES.len()),
+            ("weir_check_requests_total", Convention::ALL.len() * CheckResult::ALL.len()),
+            ("weir_admin_writes_total", AdminWrite::ALL.len() * AdminWriteResult::ALL.len()),
+        ] {
+            let count =
+                text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'))).count();
+            assert_eq!(count, expected, "{name} in {text}");
+        }
+    }
+
+    /// What a caller's deadline is missed by can only be read off where a bucket ends.
+    #[test]
+    fn callers_deadlines_are_edges_of_buckets() {
+        let text = text();
+        for edge in ["0.02", "0.2"] {
+            for door in DecidingDoor::ALL.map(DecidingDoor::label) {
+                let line = format!("weir_decision_duration_seconds_bucket{{door=\"{door}\",le=\"{edge}\"}} 0\n");
+                assert!(text.contains(&line), "{line} is not in {text}");
+            }
+        }
     }
 }

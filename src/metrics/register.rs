@@ -1,7 +1,7 @@
 //! Making a metric and entering it in the registry, in one step.
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 pub(super) fn counters(
     registry: &Registry,
@@ -28,6 +28,17 @@ pub(super) fn histogram(
 ) -> Result<Histogram, prometheus::Error> {
     let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
     register(registry, Histogram::with_opts(options)?)
+}
+
+pub(super) fn histograms(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    buckets: &[f64],
+    labels: &[&str],
+) -> Result<HistogramVec, prometheus::Error> {
+    let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    register(registry, HistogramVec::new(options, labels)?)
 }
 
 pub(super) fn register<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> Result<C, prometheus::Error> {

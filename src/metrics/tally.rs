@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge};
 
+use super::limits::Count;
+
 /// One worker's share of a counter or gauge.
 #[derive(Debug)]
 pub struct Tally {
@@ -60,12 +62,17 @@ struct Open {
 #[derive(Debug)]
 enum Target {
     Counter(IntCounter),
+    Count(Count),
     Gauge(IntGauge),
 }
 
 impl Tallies {
     pub(super) fn counter(&self, counter: IntCounter) -> Tally {
         self.open(Target::Counter(counter))
+    }
+
+    pub(super) fn count(&self, count: Count) -> Tally {
+        self.open(Target::Count(count))
     }
 
     pub(super) fn gauge(&self, gauge: IntGauge) -> Tally {
@@ -87,6 +94,7 @@ impl Tallies {
             let change = count.wrapping_sub(std::mem::replace(&mut open.added, count));
             match &open.target {
                 Target::Counter(counter) => counter.inc_by(change),
+                Target::Count(count) => count.inc_by(change),
                 Target::Gauge(gauge) => gauge.add(change.cast_signed()),
             }
             is_in_use

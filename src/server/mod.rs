@@ -147,6 +147,7 @@ pub fn start(
     reload: Reload,
 ) -> Result<Running, ServerError> {
     let workers = options.workers.get();
+    shared.metrics().workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
     let mut doors = Vec::with_capacity(options.doors.len());
     let mut addresses = Vec::with_capacity(options.doors.len());
@@ -272,8 +273,8 @@ fn admin_door(
     readiness: &Arc<Readiness>,
     stores: Vec<Store>,
 ) -> AdminOptions {
-    let (readiness, metrics) = (readiness.clone(), shared.metrics().clone());
-    AdminOptions { readiness, metrics, stores: stores.into(), tokens: options.admin_tokens.clone() }
+    let (readiness, shared) = (readiness.clone(), shared.clone());
+    AdminOptions { readiness, shared, stores: stores.into(), tokens: options.admin_tokens.clone() }
 }
 
 /// The admin door's listener.

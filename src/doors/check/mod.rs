@@ -42,7 +42,7 @@ use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::{path, request, target};
 use crate::gate::{Gate, Judged, Objection, Purpose};
-use crate::metrics::{CheckResult, Convention};
+use crate::metrics::{CheckResult, Convention, DecidingDoor, HttpDoor};
 
 mod answer;
 mod body;
@@ -93,7 +93,7 @@ impl Check {
     /// A check door.
     pub fn new(gate: Rc<Gate>, options: &CheckOptions) -> Rc<Self> {
         let metrics = gate.shared().metrics();
-        let front = Front::new(&options.front, metrics);
+        let front = Front::new(&options.front, HttpDoor::Check, metrics);
         let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
         Rc::new(Self { front, gate, generations: options.generations, answers, complaints: Throttle::default() })
     }
@@ -187,7 +187,7 @@ impl Check {
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let judged = self.gate.judge_as(&view, purpose, context.activity.now()).await;
+        let judged = self.gate.judge_as(&view, purpose, DecidingDoor::Check, context.activity.now()).await;
         let judged = judged.map_err(|objection| match objection {
             Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
             Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
@@ -225,7 +225,7 @@ impl Check {
         match call.subject {
             Subject::Named { charges, in_list } => {
                 let (now, start) = (self.front.clock.now(), context.activity.now());
-                let judged = self.gate.judge_named(&charges, call.mode, now, start).await;
+                let judged = self.gate.judge_named(&charges, call.mode, DecidingDoor::Check, now, start).await;
                 let judged = judged.map_err(|error| vec![Mistake::of_charge(&error, in_list)])?;
                 if let Some(entry) = &mut passage.entry {
                     entry.judged(&judged);

@@ -26,6 +26,7 @@ use crate::engine::request::{self, Entry};
 use crate::engine::rules::Rules;
 use crate::engine::target;
 use crate::engine::verdict::{Standing, Verdict};
+use crate::metrics::DecidingDoor;
 
 /// Where the client's address is looked for before Envoy's own `source.address`, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ impl Envoy {
             descriptor: &asked.descriptor(),
             now: front.clock.now(),
         };
-        let judged = match self.gate.judge_until(&view, caller.start, caller.deadline).await {
+        let judged = match self.gate.judge_until(&view, DecidingDoor::ExtAuthz, caller.start, caller.deadline).await {
             Ok(judged) => judged,
             Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
         };

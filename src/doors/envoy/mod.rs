@@ -24,6 +24,7 @@ use crate::doors::http::{Front, FrontOptions, Passage, Service, Stream, serve};
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::gate::Gate;
+use crate::metrics::HttpDoor;
 
 mod age;
 mod authorization;
@@ -91,7 +92,7 @@ impl Envoy {
         // Connections end by their age, and a call is too small for a bound on how many a connection may have.
         front.limits.requests = u32::MAX;
         Rc::new(Self {
-            front: Front::new(&front, &metrics),
+            front: Front::new(&front, HttpDoor::Grpc, &metrics),
             gate,
             generations: options.generations,
             address_sources: options.address_sources,

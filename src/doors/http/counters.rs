@@ -1,4 +1,4 @@
-//! What a worker's proxy door counts.
+//! What a worker's door that speaks HTTP counts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use prometheus::local::LocalHistogram;
 
-use crate::metrics::{DoorLimit, ENDPOINT_STATES, Metrics, REQUEST_CODES, Tally};
+use crate::metrics::{DoorLimit, ENDPOINT_STATES, HttpDoor, Metrics, REQUEST_CODES, Tally};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub(in crate::doors) struct Counters {
 }
 
 impl Counters {
-    pub(in crate::doors) fn new(metrics: Arc<Metrics>) -> Rc<Self> {
-        let requests = metrics.request_tallies();
+    pub(in crate::doors) fn new(metrics: Arc<Metrics>, door: HttpDoor) -> Rc<Self> {
+        let requests = metrics.request_tallies(door);
         let (in_flight, tunnels) = (Rc::new(metrics.in_flight_tally()), Rc::new(metrics.tunnel_tally()));
         let upstream_seconds = metrics.upstream_seconds.local();
         Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds })

@@ -21,7 +21,7 @@ use self::message::{Request, RequestBody, Response};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::engine::client_address::TrustedProxies;
 use crate::gate::InFlight;
-use crate::metrics::Metrics;
+use crate::metrics::{HttpDoor, Metrics};
 use crate::store::Clock;
 
 mod access_log;
@@ -183,7 +183,7 @@ impl Passage {
 
 impl Front {
     /// A worker's side of a door.
-    pub(in crate::doors) fn new(options: &FrontOptions, metrics: &Arc<Metrics>) -> Self {
+    pub(in crate::doors) fn new(options: &FrontOptions, door: HttpDoor, metrics: &Arc<Metrics>) -> Self {
         Self {
             acceptor: Acceptor {
                 options: options.accept.clone(),
@@ -196,7 +196,7 @@ impl Front {
             timeouts: options.timeouts,
             limits: options.limits,
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
-            counters: Counters::new(metrics.clone()),
+            counters: Counters::new(metrics.clone(), door),
             date: RefCell::default(),
         }
     }

@@ -23,6 +23,7 @@ use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::target::split;
 use crate::engine::{path, request};
 use crate::gate::{Gate, Judged, Settling};
+use crate::metrics::{DecidingDoor, HttpDoor};
 
 mod echo;
 mod refusals;
@@ -56,7 +57,7 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
     pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Front::new(&options.front, gate.shared().metrics());
+        let front = Front::new(&options.front, HttpDoor::Proxy, gate.shared().metrics());
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
         let orphans = Orphans::new(options.front.timeouts.response);
@@ -107,7 +108,11 @@ impl Proxy {
             descriptor: &[],
             now: self.front.clock.at(context.activity.now()),
         };
-        let mut judged = self.gate.judge_in_flight(&view, context.activity.now()).await.map_err(Failure::BadCost)?;
+        let mut judged = self
+            .gate
+            .judge_in_flight(&view, DecidingDoor::Proxy, context.activity.now())
+            .await
+            .map_err(Failure::BadCost)?;
         passage.slots = judged.in_flight.take().into();
         if let Some(entry) = &mut passage.entry {
             entry.judged(&judged);

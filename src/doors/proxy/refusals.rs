@@ -89,7 +89,7 @@ mod tests {
     use crate::engine::request::sample;
     use crate::engine::rules::Rules;
     use crate::gate::{Gate, Shared};
-    use crate::metrics::Metrics;
+    use crate::metrics::{DecidingDoor, Metrics};
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
 
@@ -103,7 +103,7 @@ mod tests {
     /// A refusal by the rules in force that differs from others in the microseconds until the client may come back.
     async fn judged(gate: &Gate, retry_after: u64) -> Judged {
         let fields = Fields::new();
-        let mut judged = gate.judge(&sample(&fields), Instant::now()).await.unwrap();
+        let mut judged = gate.judge(&sample(&fields), DecidingDoor::Proxy, Instant::now()).await.unwrap();
         for answer in &mut judged.verdict.answers {
             let wait = Some(Micros(retry_after));
             let outcome = Outcome::Denied;

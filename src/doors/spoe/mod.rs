@@ -51,6 +51,7 @@ use crate::engine::fields::Fields;
 use crate::engine::path::EscapedSlashes;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::gate::Gate;
+use crate::metrics::DecidingDoor;
 use crate::store::Clock;
 
 mod check;
@@ -174,7 +175,7 @@ impl Spoe {
     async fn judge(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
         let entries = check.entries();
         let view = check.view(&entries, &self.trusted_proxies, self.clock.now());
-        let judged = match self.gate.judge(&view, received).await {
+        let judged = match self.gate.judge(&view, DecidingDoor::Spoe, received).await {
             Ok(judged) => judged,
             Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
         };

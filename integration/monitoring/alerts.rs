@@ -1,0 +1,56 @@
+//! The alerts as files: what Prometheus' own tool says of them, and what an operator needs beside them.
+
+use regex::Regex;
+
+use super::prometheus::promtool;
+use super::{chart, read};
+
+/// The rules, with a condition that need not last: what the tests of the rules show with a clock of their own, no test here
+/// has the time for.
+pub(super) fn impatient() -> String {
+    Regex::new(r"(?m)^( +for:).*$").unwrap().replace_all(&read("alerts/weir.yaml"), "$1 0s").into_owned()
+}
+
+/// The names of all alerts.
+fn names() -> Vec<String> {
+    let rules = read("alerts/weir.yaml");
+    Regex::new(r"(?m)^ +- alert: (\w+)$").unwrap().captures_iter(&rules).map(|found| found[1].to_owned()).collect()
+}
+
+#[test]
+fn the_rules_are_what_prometheus_takes() {
+    let said = promtool(&["check", "rules", "--lint-fatal", chart("alerts/weir.yaml").to_str().unwrap()]);
+    assert!(said.contains(&format!("{} rules found", names().len())), "{said}");
+}
+
+#[test]
+fn each_alert_fires_on_its_fault_and_is_quiet_without_it() {
+    let said = promtool(&["test", "rules", chart("alerts/weir_test.yaml").to_str().unwrap()]);
+    assert!(said.contains("SUCCESS"), "{said}");
+    // Each test is of one alert and ends with what is expected of it.
+    let tests = read("alerts/weir_test.yaml");
+    let of = |name: &str, expected: &str| {
+        let one = Regex::new(&format!(r"alertname: {name}\n +exp_alerts:{expected}\n")).unwrap();
+        one.is_match(&tests)
+    };
+    for name in names() {
+        assert!(of(&name, ""), "no test shows {name} fire");
+        assert!(of(&name, r" \[\]"), "no test shows {name} quiet");
+    }
+}
+
+#[test]
+fn each_alert_says_how_bad_it_is_and_where_to_read_what_to_do() {
+    let (rules, runbook) = (read("alerts/weir.yaml"), read("runbook.md"));
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    for (name, alert) in names().iter().zip(&alerts) {
+        for needed in ["severity: ", "summary: ", "description: "] {
+            assert!(alert.contains(needed), "{name} has no {needed}");
+        }
+        let page = format!("runbook: helm/weir/runbook.md#{}\n", name.to_lowercase());
+        assert!(alert.contains(&page), "{name} does not say {page}");
+        assert!(runbook.contains(&format!("\n## {name}\n")), "{name} is not in the runbook");
+    }
+    let sections: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## Weir")).collect();
+    assert_eq!(sections.len(), alerts.len(), "the runbook has sections for alerts that are none: {sections:?}");
+}

@@ -1,0 +1,190 @@
+//! The dashboard and the alerts on processes under load, some of them in trouble.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, KeyPair};
+use regex::Regex;
+
+use super::load::{Loaded, RULES};
+use super::prometheus::{Prometheus, patiently};
+use super::{alerts, dashboard, names};
+use crate::support::programs::installed;
+use crate::support::redis::{RedisServer, free_port};
+use crate::support::upstream::Upstream;
+use crate::support::weir::Weir;
+
+/// Longer than the 200 ms that a caller of `ext_authz` waits, and shorter than what costs Redis its connection.
+const SLOW_MILLIS: &str = "230";
+
+/// Certificate and key for a proxy, which end in some days.
+fn write_certificate(directory: &Path, days: u64) -> [String; 2] {
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + Duration::from_hours(24 * days);
+    let key = KeyPair::generate().unwrap();
+    let (certificate, key) = (params.self_signed(&key).unwrap().pem(), key.serialize_pem());
+    [("certificate.pem", certificate), ("key.pem", key)].map(|(name, text)| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
+}
+
+#[test]
+fn every_panel_has_data_of_processes_under_load() {
+    let (redis, upstream, files) = (RedisServer::plain(), Upstream::saying("hello"), tempfile::tempdir().unwrap());
+    let upstream = format!("http://{}", upstream.address);
+    let [certificate, key] = write_certificate(files.path(), 90);
+    let mut redis_backed = Loaded::serve(&["--store", &redis.url(), "--upstream", &upstream]);
+    let mut in_memory = Loaded::serve(&["--workers", "1"]);
+    let with_tls = Weir::serve(RULES, &["--workers", "1", "--tls-cert", &certificate, "--tls-key", &key]);
+    let jobs =
+        [("weir-redis", redis_backed.weir.admin), ("weir-memory", in_memory.weir.admin), ("weir-tls", with_tls.admin)];
+    let prometheus = Prometheus::start(&jobs, &alerts::impatient());
+    let pages = redis_backed.page() + &in_memory.page() + with_tls.admin("/metrics").text();
+    for mention in dashboard::mentions() {
+        names::check(&mention, &pages);
+    }
+    for query in dashboard::queries() {
+        names::check(&query.expression, &pages);
+        let what = format!("{} # {}", query.expression, query.panel);
+        prometheus.has_data(&what, || {
+            redis_backed.round();
+            in_memory.round();
+        });
+    }
+    // Whatever is still settling at the start, all is well in the end.
+    patiently("no alert fires", || match prometheus.firing() {
+        firing if firing.is_empty() => Ok(()),
+        firing => Err(firing),
+    });
+}
+
+/// Alerts that no fault brings about here: nothing makes a process panic or eat the machine's memory, and what is unusual
+/// takes a day to tell. Of these it is shown that what they compare is there.
+const ONLY_COMPARED: [&str; 3] = ["WeirMemoryNearLimit", "WeirPanicked", "WeirRefusalsUnusual"];
+
+/// What fires in a test, each alert with its job.
+struct Watch {
+    prometheus: Prometheus,
+    fired: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Repeats what causes an alert until it fires.
+    #[track_caller]
+    fn fires(&mut self, alert: &str, job: &str, mut cause: impl FnMut()) {
+        patiently(alert, || {
+            cause();
+            let firing = self.prometheus.firing();
+            if firing.iter().any(|(name, of)| name == alert && of == job) { Ok(()) } else { Err(firing) }
+        });
+        self.fired.insert(alert.to_owned());
+    }
+
+    #[track_caller]
+    fn ends(&self, alert: &str) {
+        patiently(alert, || match self.prometheus.firing() {
+            firing if firing.iter().all(|(name, _)| name != alert) => Ok(()),
+            firing => Err(firing),
+        });
+    }
+}
+
+#[test]
+fn alerts_fire_on_real_faults() {
+    let (mut redis, files) = (RedisServer::plain(), tempfile::tempdir().unwrap());
+    let [certificate, key] = write_certificate(files.path(), 5);
+    let gone = format!("http://127.0.0.1:{}", free_port());
+    let mut limited = Loaded::serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    let well = Weir::serve(RULES, &["--workers", "1"]);
+    let small = Weir::serve(
+        "limits: { Ids: { by: { header: x-id }, burst: 5 } }",
+        &["--workers", "1", "--max-keys", "16", "--max-connections", "2", "--access-log", "/dev/full"],
+    );
+    let flags = ["--workers", "1", "--upstream", &gone, "--tls-cert", &certificate, "--tls-key", &key];
+    let cut_off = Weir::serve("limits: {}", &flags);
+    let jobs = [
+        ("weir-limited", limited.weir.admin),
+        ("weir-well", well.admin),
+        ("weir-small", small.admin),
+        ("weir-cut-off", cut_off.admin),
+    ];
+    let mut watch = Watch { prometheus: Prometheus::start(&jobs, &alerts::impatient()), fired: BTreeSet::new() };
+
+    // Redis answers late, then not at all, then again.
+    for door in ["rate_limit", "check"] {
+        let late = format!("ALERTS{{alertname=\"WeirDecisionsLate\", alertstate=\"firing\", door=\"{door}\"}}");
+        watch.prometheus.has_data(&late, || {
+            redis.cli(&["CLIENT", "PAUSE", SLOW_MILLIS]);
+            if door == "check" { limited.check() } else { limited.limit() }
+        });
+    }
+    watch.fires("WeirDecisionsLate", "weir-limited", || {});
+    redis.kill();
+    for alert in ["WeirStoreUnavailable", "WeirFailsOpen", "WeirFailsClosed"] {
+        watch.fires(alert, "weir-limited", || limited.round());
+    }
+    assert_eq!(limited.weir.metric("weir_keys"), 1, "the bucket that is kept here while Redis is away");
+    redis.restart();
+    watch.ends("WeirStoreUnavailable");
+
+    // The rules are broken, and mended.
+    fs::write(limited.weir.limits_file(), "limits: { Broken: { count: much } }").unwrap();
+    limited.weir.signal("HUP");
+    watch.fires("WeirReloadFailed", "weir-limited", || {});
+    fs::write(limited.weir.limits_file(), RULES).unwrap();
+    limited.weir.signal("HUP");
+    watch.ends("WeirReloadFailed");
+
+    // There is no room: for buckets, for lines, for connections.
+    let mut ids = 0;
+    let mut newcomers = || {
+        ids += 1;
+        small.get("/", &[("x-id", &ids.to_string())]);
+    };
+    for alert in ["WeirKeysNearLimit", "WeirKeysOverflow", "WeirAccessLogDropped"] {
+        watch.fires(alert, "weir-small", &mut newcomers);
+    }
+    watch.fires("WeirConnectionsRefused", "weir-small", || {
+        let crowd: Vec<_> = (0..6).map(|_| TcpStream::connect(small.proxy).unwrap()).collect();
+        drop(crowd);
+    });
+
+    // The upstream is gone, and the certificate will be.
+    watch.fires("WeirCertificateExpires", "weir-cut-off", || {});
+    let page = format!("https://{}/", cut_off.proxy);
+    watch.fires("WeirUpstreamFails", "weir-cut-off", || {
+        installed("curl", &["-sk", "-m", "10", "-o", "/dev/null", &page]);
+    });
+
+    let of_the_healthy: Vec<_> = watch.prometheus.firing().into_iter().filter(|(_, job)| job == "weir-well").collect();
+    assert!(of_the_healthy.is_empty(), "{of_the_healthy:?}");
+    let pages: String =
+        [&limited.weir, &well, &small, &cut_off].map(|weir| weir.admin("/metrics").text().to_owned()).concat();
+    let comparison = Regex::new(" ([<>]=?|==) ").unwrap();
+    for rule in watch.prometheus.rules() {
+        let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
+        names::check(query, &pages);
+        if ONLY_COMPARED.contains(&name) {
+            // With `bool` a comparison gives 0 or 1 and drops nothing.
+            let compared = comparison.replace(query, " $1 bool ").into_owned();
+            assert_ne!(compared, query);
+            watch.prometheus.has_data(&compared, || limited.round());
+            watch.fired.insert(name.to_owned());
+        }
+    }
+
+    // One process is gone, then all.
+    drop(small);
+    watch.fires("WeirInstanceDown", "weir-small", || {});
+    drop((limited, well, cut_off));
+    watch.fires("WeirDown", "", || {});
+    let all: BTreeSet<_> =
+        watch.prometheus.rules().iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(watch.fired, all);
+}

@@ -1,0 +1,159 @@
+//! A real Prometheus on a port that the system picks, and the tool that checks and tests its rules.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::programs::installed;
+use crate::support::redis::free_port;
+use crate::support::wire::Wire;
+
+/// How long something may take that comes with scrapes and evaluations, two a second each, on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Another process may take the port between our looking for it and the server's binding it.
+const ATTEMPTS: usize = 5;
+
+/// A server that scrapes and evaluates twice a second. It is killed when this is dropped.
+pub(super) struct Prometheus {
+    address: SocketAddr,
+    child: Child,
+    _directory: TempDir,
+}
+
+impl Prometheus {
+    /// Scrapes the admin doors of these jobs, and evaluates these rules.
+    pub(super) fn start(jobs: &[(&str, SocketAddr)], rules: &str) -> Self {
+        let server = (0..ATTEMPTS).find_map(|_| Self::listen(jobs, rules, free_port()));
+        server.unwrap_or_else(|| panic!("prometheus did not start {ATTEMPTS} times"))
+    }
+
+    fn listen(jobs: &[(&str, SocketAddr)], rules: &str, port: u16) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        let mut configuration =
+            "global: { scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }\n\
+                                 rule_files: [rules.yaml]\nscrape_configs:\n"
+                .to_owned();
+        for (job, address) in jobs {
+            writeln!(configuration, "- {{ job_name: {job}, static_configs: [{{ targets: [\"{address}\"] }}] }}")
+                .unwrap();
+        }
+        fs::write(file("prometheus.yaml"), configuration).unwrap();
+        fs::write(file("rules.yaml"), rules).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let log = fs::File::create(file("log")).unwrap();
+        let mut child = Command::new(program("prometheus"))
+            .arg(format!("--config.file={}", file("prometheus.yaml").display()))
+            .arg(format!("--storage.tsdb.path={}", file("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let is_ready = patiently("prometheus is ready", || {
+            if child.try_wait().unwrap().is_some() {
+                return Ok(false);
+            }
+            let Ok(stream) = std::net::TcpStream::connect(address) else {
+                return Err(fs::read_to_string(file("log")).unwrap());
+            };
+            let status = Wire::new(stream).get("/-/ready").status();
+            if status == 200 { Ok(true) } else { Err(status.to_string()) }
+        });
+        is_ready.then_some(Self { address, child, _directory: directory })
+    }
+
+    /// What the server says of a query now: its series, with labels and value.
+    #[track_caller]
+    pub(super) fn query(&self, query: &str) -> Vec<(Value, f64)> {
+        let result = self.ask(&format!("/api/v1/query?query={}", encoded(query)))["result"].take();
+        let Value::Array(series) = result else { panic!("{query} gives no vector: {result}") };
+        let value = |series: &Value| series["value"][1].as_str().unwrap().parse().unwrap();
+        series.into_iter().map(|mut series| (series["metric"].take(), value(&series))).collect()
+    }
+
+    /// Asks until a query has a number to give, and does something before each attempt.
+    #[track_caller]
+    pub(super) fn has_data(&self, query: &str, mut before: impl FnMut()) {
+        patiently(query, || {
+            before();
+            let series = self.query(query);
+            if series.iter().any(|(_, value)| value.is_finite()) { Ok(()) } else { Err(series) }
+        });
+    }
+
+    /// The rules that the server has loaded.
+    #[track_caller]
+    pub(super) fn rules(&self) -> Vec<Value> {
+        let mut groups = self.ask("/api/v1/rules")["groups"].take();
+        let groups = groups.as_array_mut().unwrap();
+        groups.iter_mut().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+    }
+
+    /// The alerts that fire, each as its name and its job, which is empty if it has none.
+    #[track_caller]
+    pub(super) fn firing(&self) -> Vec<(String, String)> {
+        let alerts = self.ask("/api/v1/alerts")["alerts"].take();
+        let text = |alert: &Value, label: &str| alert["labels"][label].as_str().unwrap_or_default().to_owned();
+        let firing = alerts.as_array().unwrap().iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| (text(alert, "alertname"), text(alert, "job"))).collect()
+    }
+
+    #[track_caller]
+    fn ask(&self, path: &str) -> Value {
+        let answer = Wire::connect(self.address).get(path);
+        let mut answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer["status"], "success", "{path}: {answer}");
+        answer["data"].take()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `promtool` and gives what it prints; it must not find fault.
+#[track_caller]
+pub(super) fn promtool(arguments: &[&str]) -> String {
+    installed(program("promtool").to_str().unwrap(), arguments)
+}
+
+/// Asks until there is an answer, and gives up loudly with what there was instead.
+#[track_caller]
+pub(super) fn patiently<T, E: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let start = Instant::now();
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A program of Debian's package, which is unpacked and not installed.
+fn program(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-prometheus/usr/bin").join(name);
+    assert!(path.is_file(), "{} is missing; run `integration/install.sh`", path.display());
+    path
+}
+
+/// A query as a value in a URL.
+fn encoded(query: &str) -> String {
+    query.bytes().fold(String::new(), |mut text, byte| {
+        write!(text, "%{byte:02X}").unwrap();
+        text
+    })
+}
