@@ -8,30 +8,19 @@ use regex::Regex;
 
 use super::page::{Page, pages, root};
 
-/// The commands whose help together has all flags.
-const COMMANDS: &[&[&str]] = &[
-    &["serve"],
-    &["bucket"],
-    &["bucket", "set"],
-    &["bucket", "refund"],
-    &["bucket", "block"],
-    &["check"],
-    &["explain"],
-    &["import"],
-    &["replay"],
-    &["schema"],
-    &[],
-];
-
 /// Flags of programs that are not ours, which pages name by themselves.
-const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--json", "--locked"];
+const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--locked", "--set-file"];
 
-fn help() -> String {
-    let mut help = String::new();
-    for command in COMMANDS {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(*command).arg("--help").output().unwrap();
-        assert!(output.status.success(), "{command:?} --help");
-        help += &String::from_utf8(output.stdout).unwrap();
+/// The help of a command and of all below it.
+fn help(command: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{command:?} --help");
+    let mut help = String::from_utf8(output.stdout).unwrap();
+    let below = help.split_once("\nCommands:\n").map(|(_, list)| list.split("\n\n").next().unwrap().to_owned());
+    for name in below.iter().flat_map(|list| list.lines()).filter_map(|line| line.split_whitespace().next()) {
+        if name != "help" {
+            help += &self::help(&[command, &[name]].concat());
+        }
     }
     help
 }
@@ -48,7 +37,7 @@ fn code(page: &Page) -> Vec<&str> {
 
 #[test]
 fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
-    let help = help();
+    let help = help(&[]);
     let mut flags = found(r"--[a-z][a-z0-9-]+", &help);
     let mut scripts = String::new();
     for entry in fs::read_dir(root().join("integration/bench")).unwrap() {
@@ -86,9 +75,10 @@ fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
 
 #[test]
 fn programs_that_the_pages_start_are_there() {
+    let ours = Regex::new(r"(?:^|[^/\w.-])((?:integration|helm|systemd|lua)/[\w./-]+\.[a-z]+)").unwrap();
     let mut wrong = Vec::new();
     for page in pages() {
-        for path in found(r"(?:integration|helm|systemd|lua)/[A-Za-z0-9_./-]+\.[a-z]+", &page.text) {
+        for path in ours.captures_iter(&page.text).map(|place| place.get(1).unwrap().as_str()) {
             if !root().join(path).exists() {
                 wrong.push(format!("{}: there is no {path}", page.path));
             }

@@ -12,10 +12,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// What `cargo metadata` says of all packages in the lockfile.
+/// What `cargo metadata` says of all packages that are built here. Those for other systems are not there to be asked.
 fn packages() -> Vec<Value> {
+    let here = Command::new("rustc").args(["--print", "host-tuple"]).output().unwrap();
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--locked", "--offline", "--format-version", "1"])
+        .args(["--filter-platform", String::from_utf8(here.stdout).unwrap().trim()])
         .current_dir(root())
         .output()
         .unwrap();
