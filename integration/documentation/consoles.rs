@@ -1,0 +1,214 @@
+//! Every `console` block of every page is run, and what it prints is compared with what the page says.
+//!
+//! The blocks of a page are one session of a shell, in a directory with `limits.yaml`, `lua` and `integration` of this
+//! repository. A line that begins with `$ ` is a command, which goes on behind a `\` and on lines that begin with `> `;
+//! what follows is what it prints. `...` stands for any text of a line, or for any lines if it is alone on one; times
+//! and milliseconds match each other. A command without output in the page must succeed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use regex::Regex;
+use tempfile::TempDir;
+
+use super::page::{Page, pages, root};
+
+/// Ports as the pages name them: the doors, the application behind, Redis.
+const PORTS: &[u16] = &[8080, 8443, 9001, 9002, 9003, 9090, 9091, 3000, 6379];
+
+/// What a whole page may take, in seconds: longer than any needs on a busy machine.
+const PATIENCE: &str = "100";
+
+/// Begins what a command prints. No text has it.
+const MARK: char = '\u{1e}';
+
+/// A command of a page, and what it is to print.
+struct Step {
+    place: String,
+    command: String,
+    /// None for a command whose output the page does not show.
+    expected: Option<String>,
+}
+
+#[test]
+fn the_consoles_of_the_pages_do_what_they_show() {
+    let pages: Vec<_> = pages().into_iter().filter(|page| !steps(page).is_empty()).collect();
+    assert!(pages.iter().any(|page| page.path == "README.md"), "README.md has consoles");
+    let wrong: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = pages.iter().map(|page| scope.spawn(|| run(page))).collect();
+        runs.into_iter().flat_map(|run| run.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The commands of a page. What its comments say that there is before a block comes first and need not be shown.
+fn steps(page: &Page) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for block in page.blocks().into_iter().filter(|block| block.language == "console") {
+        let place = page.place(&block);
+        if let Some(before) = &block.before {
+            steps.push(Step { place: place.clone(), command: before.clone(), expected: None });
+        }
+        let first = steps.len();
+        let mut goes_on = false;
+        for line in block.text.lines() {
+            let command = line.strip_prefix("$ ");
+            if let Some(command) = command {
+                steps.push(Step { place: place.clone(), command: command.to_owned(), expected: None });
+            } else {
+                assert!(steps.len() > first, "{place}: a console begins with a command, `$ ...`");
+                let step = steps.last_mut().unwrap();
+                if goes_on || line.starts_with("> ") {
+                    let line = line.strip_prefix("> ").unwrap_or(line);
+                    let _ = write!(step.command, "\n{line}");
+                } else {
+                    let expected = step.expected.get_or_insert_default();
+                    let _ = writeln!(expected, "{line}");
+                }
+            }
+            goes_on = line.ends_with('\\') && (goes_on || command.is_some() || line.starts_with("> "));
+        }
+    }
+    steps
+}
+
+/// Runs a page, and tells where it does something else.
+fn run(page: &Page) -> Vec<String> {
+    let (steps, directory, ports) = (steps(page), directory(), free_ports());
+    let here =
+        |text: &str| PORTS.iter().zip(&ports).fold(text.to_owned(), |text, (from, to)| renamed(&text, *from, *to));
+    let mut script = format!("source {}\n", root().join("integration/documentation/prelude.sh").display());
+    for (number, step) in steps.iter().enumerate() {
+        let _ = writeln!(script, "printf '\\n{MARK}{number}\\n'\n{}\nprintf '\\n{MARK}%s\\n' $?", here(&step.command));
+    }
+    fs::write(directory.path().join(".session"), script).unwrap();
+    let printed = session(directory.path(), &ports);
+    let there = PORTS.iter().zip(&ports).fold(printed, |text, (from, to)| renamed(&text, *to, *from));
+
+    let mut parts = there.split(MARK).skip(1);
+    let mut wrong = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        let (Some(part), Some(status)) = (parts.next(), parts.next()) else {
+            wrong.push(format!("{}: `{}` did not end:\n{there}", step.place, step.command));
+            break;
+        };
+        let printed = part.strip_prefix(&format!("{number}\n")).unwrap().trim_end();
+        let difference = match &step.expected {
+            None if status.trim() == "0" => None,
+            None => Some(format!("failed:\n{printed}")),
+            Some(expected) if pattern(expected).is_match(&(steady(printed) + "\n")) => None,
+            Some(expected) => Some(format!("printed\n{printed}\n--- and not\n{}", expected.trim_end())),
+        };
+        wrong.extend(difference.map(|said| format!("{}: `{}` {said}", step.place, step.command)));
+    }
+    wrong
+}
+
+/// Runs the script of a session and gives what it prints.
+fn session(directory: &Path, ports: &[u16]) -> String {
+    let port = |named: u16| ports[PORTS.iter().position(|port| *port == named).unwrap()];
+    let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap());
+    // Into a file, as a process that is left over would keep a pipe open and us waiting for its end.
+    let printed = directory.join(".printed");
+    let file = fs::File::create(&printed).unwrap();
+    Command::new("timeout")
+        .args(["--kill-after=5", PATIENCE, "bash", ".session"])
+        .current_dir(directory)
+        .env_clear()
+        .envs([("PATH", path.as_str()), ("LC_ALL", "C.UTF-8"), ("TERM", "dumb")])
+        .envs([("WEIR_WORKERS", "1"), ("WEIR_STORE_TIMEOUT", "5s")])
+        .env("WEIR_PROXY", format!("127.0.0.1:{}", port(8080)))
+        .env("WEIR_ADMIN", format!("127.0.0.1:{}", port(9090)))
+        .env("REDIS_PORT", port(6379).to_string())
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().unwrap())
+        .stderr(file)
+        .status()
+        .unwrap();
+    String::from_utf8_lossy(&fs::read(&printed).unwrap()).replace("\r\n", "\n")
+}
+
+/// Where a session runs.
+fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let inside = |name: &str| directory.path().join(name);
+    fs::create_dir(inside("bin")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_weir"), inside("bin/weir")).unwrap();
+    fs::copy(root().join("limits.yaml"), inside("limits.yaml")).unwrap();
+    for name in ["lua", "integration"] {
+        symlink(root().join(name), inside(name)).unwrap();
+    }
+    directory
+}
+
+/// As many ports as the pages name, below those that the system gives to connections and to whoever asks for any.
+fn free_ports() -> Vec<u16> {
+    let process = std::process::id();
+    let start = u16::try_from(process % 2_000).unwrap() * 10 + 10_000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut taken = TAKEN.lock().unwrap();
+    let from = taken.map_or(start, |last| last + 1);
+    let ports: Vec<u16> = (from..32_000).chain(10_000..from).filter(free).take(PORTS.len()).collect();
+    *taken = ports.last().copied();
+    ports
+}
+
+/// The last port that a page of this process was given.
+static TAKEN: std::sync::Mutex<Option<u16>> = std::sync::Mutex::new(None);
+
+/// A text with another port wherever it stands as a number of its own. All addresses become those of this machine alone.
+fn renamed(text: &str, from: u16, to: u16) -> String {
+    let port = Regex::new(&format!(r"\b(?:0\.0\.0\.0:)?{from}\b")).unwrap();
+    port.replace_all(
+        text,
+        |found: &regex::Captures<'_>| {
+            if found[0].contains(':') { format!("127.0.0.1:{to}") } else { to.to_string() }
+        },
+    )
+    .into_owned()
+}
+
+/// A text with one word for each time and each measured duration.
+fn steady(text: &str) -> String {
+    [
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+        (r"\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
+        (r"_ms(.?):\d+\.\d+", "_ms$1:N"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (varying, word)| Regex::new(varying).unwrap().replace_all(&text, *word).into_owned())
+}
+
+/// What matches a text as a page shows it, its last line ended.
+fn pattern(expected: &str) -> Regex {
+    let mut pattern = String::from(r"\A");
+    for line in steady(expected.trim_end()).lines() {
+        if line.trim() == "..." {
+            pattern.push_str(r"(?:.*\n)*");
+        } else {
+            pattern.push_str(&line.split("...").map(regex::escape).collect::<Vec<_>>().join(".*"));
+            pattern.push_str(r"\n");
+        }
+    }
+    Regex::new(&(pattern + r"\z")).unwrap()
+}
+
+#[test]
+fn what_a_console_shows_is_matched_line_by_line() {
+    let check = |expected: &str, printed: &str, is_same: bool| {
+        assert_eq!(pattern(expected).is_match(&(steady(printed) + "\n")), is_same, "{expected:?} and {printed:?}");
+    };
+    check("one\ntwo", "one\ntwo", true);
+    check("one", "one\ntwo", false);
+    check("one\n...", "one\ntwo\nthree", true);
+    check("one\n...\nthree", "one\nthree", true);
+    check("one\n...\nthree", "one\ntwo", false);
+    check("200 ... 429 ...", "200 200 429 429", true);
+    check("200 ... 429 ...", "200 200\n429 429", false);
+    check("at 2026-11-21T05:47:29.065Z", "at 2027-01-02T03:04:05Z", true);
+    check("a+b (c)", "a+b (c)", true);
+}

@@ -1,0 +1,9 @@
+//! What the pages say: consoles are run, rules are checked, names and links are looked up.
+
+mod blocks;
+mod consoles;
+mod links;
+mod names;
+mod newcomer;
+mod page;
+mod release;

@@ -1,0 +1,113 @@
+//! Flags, variables, metrics and files that the pages name exist, and every metric is on a page.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use regex::Regex;
+
+use super::page::{Page, pages, root};
+
+/// Flags of programs that are not ours, which pages name by themselves.
+const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--locked", "--set-file"];
+
+/// The help of a command and of all below it.
+fn help(command: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{command:?} --help");
+    let mut help = String::from_utf8(output.stdout).unwrap();
+    let below = help.split_once("\nCommands:\n").map(|(_, list)| list.split("\n\n").next().unwrap().to_owned());
+    for name in below.iter().flat_map(|list| list.lines()).filter_map(|line| line.split_whitespace().next()) {
+        if name != "help" {
+            help += &self::help(&[command, &[name]].concat());
+        }
+    }
+    help
+}
+
+/// All that an expression finds in a text.
+fn found<'a>(expression: &str, text: &'a str) -> BTreeSet<&'a str> {
+    Regex::new(expression).unwrap().find_iter(text).map(|found| found.as_str()).collect()
+}
+
+/// What stands between backticks in a page's text.
+fn code(page: &Page) -> Vec<&str> {
+    page.prose().into_iter().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+}
+
+#[test]
+fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
+    let help = help(&[]);
+    let mut flags = found(r"--[a-z][a-z0-9-]+", &help);
+    let mut scripts = String::new();
+    for entry in fs::read_dir(root().join("integration/bench")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "py") {
+            scripts += &fs::read_to_string(path).unwrap();
+        }
+    }
+    flags.extend(found(r"--[a-z][a-z0-9-]+", &scripts));
+    flags.extend(OTHERS);
+    let variables = found(r"WEIR_[A-Z0-9_]+", &help);
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for span in code(&page) {
+            let flag = found(r"^--[a-z][a-z0-9-]+", span);
+            wrong.extend(flag.difference(&flags).map(|flag| format!("{}: no command has {flag}", page.path)));
+        }
+        for block in page.blocks() {
+            for line in
+                block.text.lines().map(|line| line.trim_start_matches("$ ")).filter(|line| line.contains("weir "))
+            {
+                let Some((_, arguments)) = line.split_once("weir ").filter(|(before, _)| before.trim().is_empty())
+                else {
+                    continue;
+                };
+                let named = found(r"--[a-z][a-z0-9-]+", arguments);
+                wrong.extend(named.difference(&flags).map(|flag| format!("{}: no {flag}", page.place(&block))));
+            }
+        }
+        let named = found(r"\bWEIR_[A-Z0-9_]+", &page.text);
+        wrong.extend(named.difference(&variables).map(|name| format!("{}: no command reads {name}", page.path)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn programs_that_the_pages_start_are_there() {
+    let ours = Regex::new(r"(?:^|[^/\w.-])((?:integration|helm|systemd|lua)/[\w./-]+\.[a-z]+)").unwrap();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for path in ours.captures_iter(&page.text).map(|place| place.get(1).unwrap().as_str()) {
+            if !root().join(path).exists() {
+                wrong.push(format!("{}: there is no {path}", page.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_page_for_operators_has_every_metric_and_no_page_has_another() {
+    let mut source = String::new();
+    for entry in fs::read_dir(root().join("src/metrics")).unwrap() {
+        source += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    let told: BTreeSet<_> = found(r#""weir_[a-z0-9_]+""#, &source).iter().map(|name| name.trim_matches('"')).collect();
+    assert!(told.len() > 30, "{told:?}");
+    let operations = fs::read_to_string(root().join("helm/OPERATIONS.md")).unwrap();
+    let named = found(r"\bweir_[a-z0-9_]+", &operations);
+    let missing: Vec<_> = told.difference(&named).collect();
+    assert!(missing.is_empty(), "helm/OPERATIONS.md does not tell what {missing:?} are");
+
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for name in code(&page).into_iter().flat_map(|span| found(r"^weir_[a-z0-9_]+", span)) {
+            let whole = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            if !told.contains(whole) && !told.contains(name) {
+                wrong.push(format!("{}: no metric is {name}", page.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# A newcomer's first steps, each with what it shows: a limit with a mistake, the error, a 429, why it was one, and more for
+# one id without a restart.
+#
+#     integration/documentation/newcomer.sh                   builds Weir first
+#     integration/documentation/newcomer.sh target/debug/weir
+#
+# It works in a directory of its own and on ports that are free. Where something is not as it says here it fails.
+set -euo pipefail
+
+if [ $# = 0 ]; then
+    cd "$(dirname "$0")/../.."
+    cargo build --release --locked
+    set -- target/release/weir
+fi
+weir=$(realpath "$1")
+cd "$(mktemp -d)"
+trap 'kill "${server-}" 2>/dev/null || true; rm -rf "$PWD"' EXIT
+
+step() { printf '\n== %s\n' "$*"; }
+fail() {
+    printf 'newcomer.sh: %s\n' "$*" >&2
+    exit 1
+}
+# Shows a command and what it prints, and keeps that for `sees`.
+run() {
+    printf '$ %s\n' "$*"
+    status=0
+    printed=$("$@" 2>&1) || status=$?
+    printf '%s\n' "$printed"
+}
+sees() { grep -qF -- "$1" <<<"$printed" || fail "there is no \`$1\` in what was printed"; }
+# Waits for a condition, for 20 s at most: a debug build on a busy machine is slow.
+until_it() {
+    local deadline=$((SECONDS + 20))
+    until "$@"; do
+        ((SECONDS < deadline)) || fail "not within 20 s: $*"
+        sleep 0.05
+    done
+}
+ask() { # KEY
+    run curl --silent --show-error --include --max-time 10 -H "x-api-key: $1" "http://$proxy/v1/things"
+}
+
+step "A limit: three requests an hour for each key. It has a mistake."
+tee limits.yaml <<'END'
+limits:
+  RequestsPerKey:
+    by: { header: x-api-key }
+    cuont: 3
+    period: 1h
+END
+
+step "What is wrong with it?"
+run "$weir" check limits.yaml
+[ $status = 1 ] || fail "a mistake ends with exit code 1, and not $status"
+sees 'limits.yaml:4:5'
+sees 'cuont'
+sees 'did you mean `count`?'
+
+step "Corrected."
+sed -i 's/cuont/count/' limits.yaml
+run "$weir" check limits.yaml
+[ $status = 0 ] || fail "the rules are right"
+
+step "Weir in front of a built-in upstream, which answers with what it gets."
+echo '{}' >overrides.yaml
+"$weir" serve --upstream echo --overrides overrides.yaml --proxy 127.0.0.1:0 --admin 127.0.0.1:0 --log-format json 2>log &
+server=$!
+# The log says where it listens, as the system has picked the ports.
+address() { sed -n "s/.*\"door\":\"$1\",\"address\":\"\([^\"]*\)\".*/\1/p; s/.*\"address\":\"\([^\"]*\)\",\"door\":\"$1\".*/\1/p" log; }
+is_open() { [ -n "$(address admin)" ] || { kill -0 $server 2>/dev/null || fail "it has ended: $(cat log)"; false; }; }
+until_it is_open
+proxy=$(address proxy) admin=$(address admin)
+echo "It listens on $proxy."
+
+step "Three requests pass, and each is told what is left."
+for left in 2 1 0; do
+    ask alice
+    sees 'HTTP/1.1 200 OK'
+    sees "ratelimit: \"RequestsPerKey\";r=$left"
+done
+
+step "The fourth does not."
+ask alice
+sees 'HTTP/1.1 429 Too Many Requests'
+sees 'retry-after: '
+sees 'RequestsPerKey allows burst 3, 3 per 1h'
+
+step "Why? Which limits are there for such a request, and by which id?"
+run "$weir" explain GET /v1/things -H 'x-api-key: alice'
+sees 'RequestsPerKey: applies'
+sees 'id        alice'
+sees 'allows    burst 3, 3 per 1h'
+run "$weir" bucket --admin "http://$admin" get RequestsPerKey:alice
+sees 'burst 3, 3 per 1h'
+
+step "Five an hour for alice, in a file that Weir reads while it runs."
+tee overrides.yaml <<'END'
+RequestsPerKey:alice: { count: 5, period: 1h }
+END
+run "$weir" check limits.yaml --overrides overrides.yaml
+[ $status = 0 ] || fail "the override is right"
+is_in_force() { "$weir" bucket --admin "http://$admin" get RequestsPerKey:alice | grep -q 'burst 5, 5 per 1h'; }
+until_it is_in_force
+
+step "She has used three of them, and the next one passes. It is the same process."
+ask alice
+sees 'HTTP/1.1 200 OK'
+sees 'ratelimit: "RequestsPerKey";r=1'
+kill -0 $server || fail "the process that was started has ended"
+
+step "For all others it is three."
+ask bob
+sees 'ratelimit: "RequestsPerKey";r=2'
+
+step "That was it."

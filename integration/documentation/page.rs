@@ -1,0 +1,108 @@
+//! The pages of this repository, and what a page consists of.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Directories that hold nothing of ours, or what others made.
+const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "__pycache__"];
+
+/// A Markdown file.
+pub(super) struct Page {
+    /// Its path from the root of the repository.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+/// A fenced block.
+pub(super) struct Block<'a> {
+    /// The word behind the fence.
+    pub(super) language: &'a str,
+    pub(super) text: String,
+    /// The line of the fence, from 1.
+    pub(super) line: usize,
+    /// What a comment right before the block says that there is before it: `<!-- run: COMMANDS -->`. Readers of the page
+    /// have it already or are told in words: a server of theirs, a file of the block before.
+    pub(super) before: Option<String>,
+}
+
+/// The root of the repository.
+pub(super) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All pages, by path.
+pub(super) fn pages() -> Vec<Page> {
+    let mut found = Vec::new();
+    gather(root(), &mut found);
+    found.sort();
+    let page = |path: &PathBuf| Page {
+        path: path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned(),
+        text: fs::read_to_string(path).unwrap(),
+    };
+    let pages: Vec<_> = found.iter().map(page).collect();
+    assert!(pages.iter().any(|page| page.path == "README.md"), "no README.md in {}", root().display());
+    pages
+}
+
+fn gather(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            if !SKIPPED.iter().any(|skipped| name == *skipped) {
+                gather(&path, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+impl Page {
+    /// The fenced blocks, in their order.
+    pub(super) fn blocks(&self) -> Vec<Block<'_>> {
+        let mut blocks = Vec::new();
+        let (mut lines, mut before) = ((1..).zip(self.text.lines()), None);
+        while let Some((line, text)) = lines.next() {
+            if let Some(comment) = text.strip_prefix("<!-- run:") {
+                before = Some(comment_of(comment, &mut lines));
+            } else if let Some(fence) = text.trim_start().strip_prefix("```") {
+                let indent = text.len() - text.trim_start().len();
+                let body = lines.by_ref().map(|(_, text)| text).take_while(|text| text.trim() != "```");
+                let text = body.flat_map(|text| [text.get(indent..).unwrap_or_default(), "\n"]).collect();
+                blocks.push(Block { language: fence.trim(), text, line, before: before.take() });
+            } else {
+                assert!(before.is_none(), "{}:{line}: a `run:` comment stands right before its block", self.path);
+            }
+        }
+        blocks
+    }
+
+    /// Where a block is, for messages.
+    pub(super) fn place(&self, block: &Block<'_>) -> String {
+        format!("{}:{}", self.path, block.line)
+    }
+
+    /// The text without what is in fenced blocks, a line for each of the page.
+    pub(super) fn prose(&self) -> Vec<&str> {
+        let mut inside = false;
+        self.text
+            .lines()
+            .map(|line| {
+                let fence = line.trim_start().starts_with("```");
+                inside ^= fence;
+                if inside || fence { "" } else { line }
+            })
+            .collect()
+    }
+}
+
+/// The rest of a comment that has begun, up to its end.
+fn comment_of<'a>(first: &'a str, lines: &mut impl Iterator<Item = (usize, &'a str)>) -> String {
+    let mut comment = first.to_owned();
+    while !comment.contains("-->") {
+        let (_, next) = lines.next().expect("a comment ends with `-->`");
+        comment.push('\n');
+        comment.push_str(next);
+    }
+    comment.split("-->").next().unwrap().trim().to_owned()
+}

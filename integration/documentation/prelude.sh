@@ -1,0 +1,61 @@
+# What the consoles of the pages run in: `weir serve` goes to the background and is waited for, because its readers have
+# another terminal, and a program that a page names by its usual port is at the one that is free here.
+exec 2>&1
+declare -A running
+
+# Ends the process that has this address of the proxy.
+leave() { # ADDRESS
+    local process=${running[$1]-}
+    [ -n "$process" ] || return 0
+    kill "$process" 2>/dev/null || true
+    wait "$process" 2>/dev/null || true
+    unset "running[$1]"
+}
+
+weir() {
+    if [ "${1-}" != serve ]; then
+        command weir "$@"
+        return
+    fi
+    local proxy=$WEIR_PROXY admin=$WEIR_ADMIN i
+    for ((i = 2; i < $#; i++)); do
+        case ${!i} in
+        --proxy) proxy=${@:i+1:1} ;;
+        --admin) admin=${@:i+1:1} ;;
+        esac
+    done
+    leave "$proxy"
+    local log
+    log=$(mktemp .serve.XXXXXX)
+    command weir "$@" >"$log" 2>&1 &
+    running[$proxy]=$!
+    # Patient, as a debug build on a busy machine is slow; the test has a deadline of its own for the whole page.
+    until curl --silent --max-time 5 "http://$admin/readyz" | grep -q '"status":"ready"'; do
+        if ! kill -0 "${running[$proxy]}" 2>/dev/null; then
+            cat "$log"
+            return 1
+        fi
+        sleep 0.02
+    done
+}
+
+# What stands in a page for a build of the binary that is tested here.
+cargo() {
+    if [ "$*" = "build --release" ]; then return; fi
+    if [ "${*:1:3}" != "run --release --" ]; then
+        echo "the pages say no \`cargo $*\`"
+        return 1
+    fi
+    weir "${@:4}"
+}
+
+# As on a terminal: without a meter, and with the numbers of a list's items.
+curl() { command curl --no-progress-meter "$@"; }
+redis-cli() { command redis-cli --no-raw -p "$REDIS_PORT" "$@"; }
+redis-server() {
+    command redis-server --bind 127.0.0.1 --port "$REDIS_PORT" --save '' >.redis.log 2>&1 &
+    running[redis]=$!
+    until [ "$(redis-cli ping)" = PONG ]; do sleep 0.02; done
+}
+
+trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
