@@ -147,8 +147,15 @@ pub(in crate::doors) struct Peer {
     is_trusted: bool,
     /// What the TLS handshake came to, if there was one.
     pub(in crate::doors) tls: Option<TlsInfo>,
-    /// The `Host` field of its last request, and what host that is.
-    host: RefCell<Option<(Box<[u8]>, Rc<str>)>>,
+    /// What it asked for last.
+    host: RefCell<Option<KnownHost>>,
+}
+
+/// A `Host` field, and what host that is.
+#[derive(Debug)]
+struct KnownHost {
+    field: Box<[u8]>,
+    host: Rc<str>,
 }
 
 /// Bytes of a `Host` field that is remembered, at most: the longest name (RFC 1035 section 2.3.4) and a port.
@@ -166,14 +173,12 @@ impl Peer {
     /// tenth of the instructions of reading it.
     pub(in crate::doors) fn host(&self, field: &[u8]) -> Option<Rc<str>> {
         let mut last = self.host.borrow_mut();
-        if let Some((known, host)) = &*last
-            && **known == *field
-        {
-            return Some(host.clone());
+        if let Some(known) = last.as_ref().filter(|known| *known.field == *field) {
+            return Some(known.host.clone());
         }
         let host: Rc<str> = std::str::from_utf8(field).ok().and_then(host_of)?.into();
         if field.len() <= LONGEST_HOST {
-            *last = Some((field.into(), host.clone()));
+            *last = Some(KnownHost { field: field.into(), host: host.clone() });
         }
         Some(host)
     }

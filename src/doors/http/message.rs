@@ -290,7 +290,8 @@ impl DerefMut for ResponseFields {
             Self::Own(fields) => fields,
             Self::Kept(kept) => {
                 let kept = Rc::make_mut(kept);
-                (kept.http1.take(), kept.http2.take());
+                kept.http1.take();
+                kept.http2.take();
                 &mut kept.fields
             }
         }
