@@ -19,15 +19,11 @@ import tempfile
 import urllib.parse
 import urllib.request
 
-import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+from PIL import Image
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import FuncFormatter, MultipleLocator  # noqa: E402
-from PIL import Image  # noqa: E402
-
-from scenario import Scene  # noqa: E402
-from stage import ROOT, Stage, weir_program  # noqa: E402
+from scenario import ROOT, Scene, Stage, weir_program
 
 DASHBOARD = ROOT / "helm/weir/dashboards/weir.json"
 PICTURES = ROOT / "helm/weir/pictures"
@@ -158,7 +154,7 @@ def draw(panels, prometheus, path):
     top = min(panel["gridPos"]["y"] for panel in panels)
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels) - top
     height = rows * ROW
-    figure = plt.figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor=BACKGROUND)
+    figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor=BACKGROUND)
     column, gap = WIDTH / COLUMNS, 4
 
     def box(left, bottom, width, tall, colour=None):
@@ -186,7 +182,6 @@ def draw(panels, prometheus, path):
             draw_lines(box(left + 48, above + 30, width - 60, tall - 88), panel, prometheus)
     memory = io.BytesIO()
     figure.savefig(memory, dpi=DPI, facecolor=BACKGROUND)
-    plt.close(figure)
     # As many colours as the lines and the edges of letters need: a third of the bytes.
     drawn = Image.open(memory).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     drawn.save(path, optimize=True)

@@ -21,7 +21,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from processes import free_ports  # noqa: E402
-from stage import Certificate, program  # noqa: E402
+from stage import ROOT, Certificate, Stage, program, weir_program  # noqa: E402, F401: some are for picture.py
 
 # How long each part takes in seconds, and what happens at its beginning.
 PARTS = [("quiet", 30), ("rules", 10), ("outage", 25), ("recovery", 15), ("late", 15), ("flood", 25), ("broken", 10)]
