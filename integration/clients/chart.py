@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Renders a chart as Helm does, many times in one process.
+
+Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "versions": [..]}: the chart, with which
+values it is rendered, and the versions of Kubernetes whose schemas the objects are held against; fields that they do not
+know are mistakes. Prints {"chart": .., "values": .., "lint": [..], "cases": [..]}: Chart.yaml, the default values, what `helm
+lint` complains of, and of each case either {"error": ..} or {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}.
+`unknown` are the kinds that are none of Kubernetes' own.
+"""
+
+import functools
+import json
+import sys
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import yaml
+from kubernetes_validate import utils
+
+# Below this `helm lint` only recommends.
+WARNING = 2
+
+
+class Loader(yaml.SafeLoader):
+    """As Kubernetes reads YAML: no key twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# The package reads all definitions again for each object.
+utils.schema_contents = functools.cache(utils.schema_contents)
+
+
+@functools.cache
+def known(kind, api_version, version):
+    try:
+        kubernetes_validate.validate({"kind": kind, "apiVersion": api_version}, version, strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        return False
+    except kubernetes_validate.ValidationError:
+        pass
+    return True
+
+
+def mistakes(thing, version):
+    try:
+        kubernetes_validate.validate(thing, version, strict=True)
+    except jsonschema.ValidationError as error:
+        where = "/".join(str(part) for part in error.path)
+        yield f"{version}: {thing['kind']} {thing['metadata']['name']}: {where}: {error.message}"
+
+
+def rendered(chart, case, versions):
+    try:
+        files = chart.render(case["values"], name=case["name"], namespace=case["namespace"])
+    except helm_python.HelmError as error:
+        return {"error": str(error)}
+    notes = "".join(files.pop(name) for name in list(files) if name.endswith("NOTES.txt"))
+    objects = [thing for text in files.values() for thing in yaml.load_all(text, Loader) if thing]
+    unknown, wrong = set(), []
+    for thing in objects:
+        for version in versions:
+            if known(thing["kind"], thing["apiVersion"], version):
+                wrong.extend(mistakes(thing, version))
+            else:
+                unknown.add(thing["kind"])
+    return {"objects": objects, "notes": notes, "unknown": sorted(unknown), "mistakes": wrong}
+
+
+def main():
+    with open(sys.argv[1]) as file:
+        asked = json.load(file)
+    lint = helm_python.lint(asked["chart"])["messages"]
+    with helm_python.Chart.load(asked["chart"]) as chart:
+        answer = {
+            "chart": chart.metadata,
+            "values": chart.values,
+            "lint": [message for message in lint if message["severity"] >= WARNING],
+            "cases": [rendered(chart, case, asked["versions"]) for case in asked["cases"]],
+        }
+    print(json.dumps(answer, default=str))
+
+
+main()
