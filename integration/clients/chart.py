@@ -3,14 +3,16 @@
 
 Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "versions": [..]}: the chart, with which
 values it is rendered, and the versions of Kubernetes whose schemas the objects are held against; fields that they do not
-know are mistakes. Prints {"chart": .., "values": .., "lint": [..], "cases": [..]}: Chart.yaml, the default values, what `helm
-lint` complains of, and of each case either {"error": ..} or {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}.
+know are mistakes. Prints {"chart": .., "values": .., "lint": [..], "size": .., "cases": [..]}: Chart.yaml, the default values, what
+`helm lint` complains of, the bytes of the archive, and of each case either {"error": ..} or {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}.
 `unknown` are the kinds that are none of Kubernetes' own.
 """
 
 import functools
 import json
+import pathlib
 import sys
+import tempfile
 
 import helm_python
 import jsonschema
@@ -22,7 +24,7 @@ from kubernetes_validate import utils
 WARNING = 2
 
 
-class Loader(yaml.SafeLoader):
+class Loader(yaml.CSafeLoader):
     """As Kubernetes reads YAML: no key twice."""
 
     def construct_mapping(self, node, deep=False):
@@ -73,6 +75,11 @@ def rendered(chart, case, versions):
     return {"objects": objects, "notes": notes, "unknown": sorted(unknown), "mistakes": wrong}
 
 
+def size(chart):
+    with tempfile.TemporaryDirectory() as directory:
+        return pathlib.Path(chart.save(directory)).stat().st_size
+
+
 def main():
     with open(sys.argv[1]) as file:
         asked = json.load(file)
@@ -82,6 +89,7 @@ def main():
             "chart": chart.metadata,
             "values": chart.values,
             "lint": [message for message in lint if message["severity"] >= WARNING],
+            "size": size(chart),
             "cases": [rendered(chart, case, asked["versions"]) for case in asked["cases"]],
         }
     print(json.dumps(answer, default=str))

@@ -77,6 +77,12 @@
 {{- if and $v.istio.enabled (not $v.grpc.enabled) }}
 {{- $mistakes = append $mistakes "`istio` asks over gRPC: set `grpc.enabled: true`" }}
 {{- end }}
+{{- if and $v.istio.enabled (not $v.istio.selector) (not $v.istio.targetRefs) (has $v.istio.namespace (list "" .Release.Namespace)) }}
+{{- $mistakes = append $mistakes "`istio` would have Weir's own pods ask Weir: say which workloads ask, by `selector`, `targetRefs` or another `namespace`" }}
+{{- end }}
+{{- if and $v.istio.selector $v.istio.targetRefs }}
+{{- $mistakes = append $mistakes "`istio.selector` and `istio.targetRefs` are both given: the workloads are named by one of them" }}
+{{- end }}
 {{- if and $v.traefik.enabled (not $v.check.enabled) }}
 {{- $mistakes = append $mistakes "`traefik` asks over HTTP: set `check.enabled: true`" }}
 {{- end }}

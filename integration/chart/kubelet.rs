@@ -1,0 +1,137 @@
+//! What the kubelet does with a pod, done with directories and processes of this machine: volumes are filled, variables
+//! are put together, and the container's arguments are given to the binary that was built.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::rendering::Release;
+
+/// Secrets by name, with their values by key.
+pub(super) type Secrets = BTreeMap<String, BTreeMap<String, String>>;
+
+/// What the image sets, as `Dockerfile` has it.
+const IMAGE: [(&str, &str); 2] = [("WEIR_PROXY", "0.0.0.0:8080"), ("WEIR_ADMIN", "0.0.0.0:9090")];
+
+/// Where all volumes of the chart are.
+const ROOT: &str = "/etc/weir/";
+
+/// A pod of the Deployment. Where its containers see `/etc/weir`, there is a directory of this pod's own.
+pub(super) struct Pod {
+    pub(super) release: Release,
+    secrets: Secrets,
+    root: TempDir,
+}
+
+impl Pod {
+    /// Fills the volumes of all containers.
+    #[track_caller]
+    pub(super) fn new(release: Release, secrets: Secrets) -> Self {
+        let pod = Self { release, secrets, root: tempfile::tempdir().unwrap() };
+        for volume in pod.release.pod()["volumes"].as_array().unwrap() {
+            let files = pod.files(volume);
+            for place in pod.mounts(volume["name"].as_str().unwrap()) {
+                if !place.exists() {
+                    write_volume(&place, &files);
+                }
+            }
+        }
+        pod
+    }
+
+    /// The directory of a volume: `rules`.
+    #[track_caller]
+    pub(super) fn volume(&self, name: &str) -> PathBuf {
+        self.mounts(name).pop().unwrap_or_else(|| panic!("nobody mounts {name}"))
+    }
+
+    /// Changes the files of a volume as the kubelet does when a ConfigMap has changed.
+    #[track_caller]
+    pub(super) fn update(&self, volume: &str, files: &BTreeMap<String, String>) {
+        write_volume(&self.volume(volume), files);
+    }
+
+    /// The process that a container is, with nothing in its environment but what the pod and the image say.
+    #[track_caller]
+    pub(super) fn command(&self, container: &str) -> Command {
+        let pod = self.release.pod();
+        let containers = ["initContainers", "containers"].into_iter().flat_map(|kind| pod[kind].as_array().unwrap());
+        let container = containers.into_iter().find(|known| known["name"] == container).expect("a container");
+        assert!(container.get("command").is_none(), "the image's entrypoint is the binary");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.current_dir(self.root.path()).env_clear();
+        let mut variables: BTreeMap<String, String> =
+            IMAGE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        for variable in container["env"].as_array().into_iter().flatten() {
+            let value = self.value(variable, &variables);
+            variables.insert(variable["name"].as_str().unwrap().to_owned(), value);
+        }
+        command.envs(variables.iter().map(|(name, value)| (name, self.here(value))));
+        command.args(container["args"].as_array().unwrap().iter().map(|text| self.here(text.as_str().unwrap())));
+        command
+    }
+
+    /// The value of a variable, with those before it put in.
+    fn value(&self, variable: &Value, before: &BTreeMap<String, String>) -> String {
+        let secret = &variable["valueFrom"]["secretKeyRef"];
+        if let (Some(name), Some(key)) = (secret["name"].as_str(), secret["key"].as_str()) {
+            return self.secrets[name][key].clone();
+        }
+        let text = variable["value"].as_str().unwrap_or_else(|| panic!("{variable}")).to_owned();
+        before.iter().fold(text, |text, (name, value)| text.replace(&format!("$({name})"), value))
+    }
+
+    /// The files that a volume of the pod has.
+    #[track_caller]
+    fn files(&self, volume: &Value) -> BTreeMap<String, String> {
+        if let Some(name) = volume["configMap"]["name"].as_str() {
+            let files = self.release.config_map(name);
+            return files.into_iter().map(|(name, text)| (name, self.here(&text))).collect();
+        }
+        let name = volume["secret"]["secretName"].as_str().unwrap_or_else(|| panic!("{volume} is neither"));
+        self.secrets.get(name).unwrap_or_else(|| panic!("there is no Secret {name}")).clone()
+    }
+
+    /// Where containers have a volume, each place once.
+    fn mounts(&self, volume: &str) -> Vec<PathBuf> {
+        let pod = self.release.pod();
+        let containers = ["initContainers", "containers"].into_iter().flat_map(|kind| pod[kind].as_array().unwrap());
+        let mounts = containers.flat_map(|container| container["volumeMounts"].as_array().into_iter().flatten());
+        let mut places: Vec<_> = mounts
+            .filter(|mount| mount["name"] == volume)
+            .map(|mount| PathBuf::from(self.here(mount["mountPath"].as_str().unwrap())))
+            .collect();
+        places.dedup();
+        places
+    }
+
+    /// A text with the paths of this machine in the place of the container's.
+    fn here(&self, text: &str) -> String {
+        text.replace(ROOT, &format!("{}/", self.root.path().display()))
+    }
+}
+
+/// Writes files into a new directory beside the last one, and swaps the link to it: the names in the volume are links
+/// through `..data`.
+fn write_volume(place: &Path, files: &BTreeMap<String, String>) {
+    fs::create_dir_all(place).unwrap();
+    let versions = fs::read_dir(place).unwrap().count();
+    let version = format!("..2026_11_22_{versions}");
+    fs::create_dir(place.join(&version)).unwrap();
+    for (name, text) in files {
+        fs::write(place.join(&version).join(name), text).unwrap();
+    }
+    symlink(&version, place.join("..data_tmp")).unwrap();
+    fs::rename(place.join("..data_tmp"), place.join("..data")).unwrap();
+    for name in files.keys() {
+        let link = place.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(format!("..data/{name}"), link).unwrap();
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The Helm chart: what it renders is of Kubernetes' schemas and runs.
+
+mod combinations;
+mod flags;
+mod kinds;
+mod kubelet;
+mod notes;
+mod refusals;
+mod rendering;
+mod running;
+mod security;
+mod values;
