@@ -187,7 +187,8 @@ fn selects(selector: &Value, labels: &Value) -> bool {
 fn pods(release: &Release) -> Vec<String> {
     let pod = release.pod();
     let mut mistakes = Vec::new();
-    let volumes: BTreeSet<_> = pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).map(text).collect();
+    let volumes: BTreeSet<_> =
+        pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).map(text).collect();
     for kind in ["initContainers", "containers"] {
         for container in pod[kind].as_array().unwrap() {
             for mount in container["volumeMounts"].as_array().into_iter().flatten() {
@@ -245,11 +246,12 @@ fn every_combination_is_of_kubernetes_schemas_and_fits_together() {
         assert!(mistakes.is_empty(), "{values}:\n{}", mistakes.join("\n"));
         seen.extend(release.unknown.iter().cloned());
     }
-    let expected: &[&str] = if std::fs::exists(format!("{}/helm/weir/alerts/weir.yaml", env!("CARGO_MANIFEST_DIR"))).unwrap() {
-        kinds::ALL
-    } else {
-        &kinds::ALL[1..]
-    };
+    let expected: &[&str] =
+        if std::fs::exists(format!("{}/helm/weir/alerts/weir.yaml", env!("CARGO_MANIFEST_DIR"))).unwrap() {
+            kinds::ALL
+        } else {
+            &kinds::ALL[1..]
+        };
     assert!(seen.iter().map(String::as_str).eq(expected.iter().copied().collect::<BTreeSet<_>>()), "{seen:?}");
 }
 
@@ -270,7 +272,11 @@ fn the_name_of_the_release_is_in_every_name() {
 /// A selector can never be changed, so nothing that users change may be in it.
 #[test]
 fn selectors_stay_as_they_are() {
-    let all = Chart::render(&[json!({}), everything(), json!({ "commonLabels": { "team": "edge" }, "podLabels": { "a": "b" } })]);
+    let all = Chart::render(&[
+        json!({}),
+        everything(),
+        json!({ "commonLabels": { "team": "edge" }, "podLabels": { "a": "b" } }),
+    ]);
     let selector = |release: &Result<Release, String>| {
         release.as_ref().unwrap().deployment()["spec"]["selector"]["matchLabels"].clone()
     };
@@ -304,7 +310,10 @@ fn gateways_are_told_where_weir_is() {
     assert_eq!(port("grpc")["appProtocol"], "kubernetes.io/h2c");
     assert_eq!(service["spec"]["type"], "ClusterIP");
     let headless = release.get("Service", "weir-headless");
-    assert_eq!((&headless["spec"]["clusterIP"], &headless["spec"]["ports"]), (&json!("None"), &service["spec"]["ports"]));
+    assert_eq!(
+        (&headless["spec"]["clusterIP"], &headless["spec"]["ports"]),
+        (&json!("None"), &service["spec"]["ports"])
+    );
     // The admin door is in none of the Services that gateways and clients use.
     for service in release.of("Service").filter(|service| service["metadata"]["name"] != "weir-admin") {
         visit(service, "", &mut |_, value| assert_ne!(value, "admin", "{service}"));
@@ -318,7 +327,8 @@ fn passwords_and_keys_are_in_no_config_map() {
     let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
     assert_eq!(store["value"], "rediss://limiter:$(WEIR_REDIS_PASSWORD)@redis.default.svc:6379/1");
     assert!(!release.config_map("weir-config")["weir.yaml"].contains("store:"), "the variable says it");
-    let url = super::rendering::render(&json!({ "store": { "type": "redis", "redis": { "existingSecret": "redis" } } }));
+    let url =
+        super::rendering::render(&json!({ "store": { "type": "redis", "redis": { "existingSecret": "redis" } } }));
     let environment = url.container()["env"].as_array().unwrap();
     let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
     assert_eq!(store["valueFrom"]["secretKeyRef"], json!({ "name": "redis", "key": "url" }));
@@ -348,12 +358,17 @@ fn alerts_and_dashboards_are_those_of_the_files() {
         let rule = release.get("PrometheusRule", "weir");
         assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
         let mut alerts = 0;
-        for rule in rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()) {
+        for rule in
+            rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap())
+        {
             let Some(name) = rule["alert"].as_str() else { continue };
             assert!(text.contains(&format!("alert: {name}\n")), "{name}");
             alerts += 1;
         }
-        assert_eq!(alerts, text.lines().filter(|line| line.trim_start().trim_start_matches("- ").starts_with("alert:")).count());
+        assert_eq!(
+            alerts,
+            text.lines().filter(|line| line.trim_start().trim_start_matches("- ").starts_with("alert:")).count()
+        );
         let texts = rule["spec"].to_string();
         assert_eq!(texts.matches("{{").count(), text.matches("{{").count(), "Helm has left the braces alone");
     }

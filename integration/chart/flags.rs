@@ -22,15 +22,12 @@ const NOT_BY_VALUES: &[&str] = &[
 fn flags() -> BTreeMap<String, String> {
     let help = Command::new(env!("CARGO_BIN_EXE_weir")).args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let mut flags = BTreeMap::new();
-    let mut name = String::new();
-    for line in help.lines() {
-        if let Some(flag) = line.strip_prefix("      --") {
-            name = flag.split([' ', '[']).next().unwrap().to_owned();
-        }
-        flags.entry(name.clone()).or_insert_with(String::new).push_str(&format!("{line}\n"));
-    }
-    flags.remove("");
+    let parts = help.split("\n      --").skip(1);
+    let flags: BTreeMap<String, String> = parts
+        .map(|part| {
+            (part.split([' ', '[', '\n']).next().unwrap().to_owned(), part.split("\n\n\n").next().unwrap().to_owned())
+        })
+        .collect();
     assert!(flags.len() > 70, "{flags:?}");
     flags
 }
@@ -38,7 +35,8 @@ fn flags() -> BTreeMap<String, String> {
 /// The flags that a release says by its file and its variables, but for those of `flags`.
 fn said(values: &Value) -> BTreeSet<String> {
     // Helm takes a default away for a null.
-    let no_flags: Map<_, _> = ["workers", "log-format"].map(|flag| (flag.to_owned(), Value::Null)).into_iter().collect();
+    let no_flags: Map<_, _> =
+        ["workers", "log-format"].map(|flag| (flag.to_owned(), Value::Null)).into_iter().collect();
     let mut values = merged(values, &json!({ "flags": {} }));
     values["flags"] = Value::Object(no_flags);
     let release = render(&values);
@@ -56,7 +54,8 @@ fn each_flag_is_said_by_one_value() {
     let known: BTreeSet<String> = flags().into_keys().collect();
     let redis = json!({ "store": { "type": "redis", "redis": { "url": "redis://redis" } } });
     let by_values: BTreeSet<String> = [everything(), redis].iter().flat_map(said).collect();
-    let by_flags: BTreeSet<String> = schema["properties"]["flags"]["properties"].as_object().unwrap().keys().cloned().collect();
+    let by_flags: BTreeSet<String> =
+        schema["properties"]["flags"]["properties"].as_object().unwrap().keys().cloned().collect();
     let by_nothing: BTreeSet<String> = NOT_BY_VALUES.iter().map(|name| (*name).to_owned()).collect();
     let all: BTreeSet<String> = [&by_values, &by_flags, &by_nothing].into_iter().flatten().cloned().collect();
     let new: Vec<_> = known.difference(&all).collect();
@@ -114,7 +113,10 @@ fn weir_takes_what_the_schema_takes() {
 fn large_numbers_stay_whole() {
     let release = render(&json!({ "flags": { "max-keys": 10_000_000, "max-body-bytes": 10_000_000_000_u64 } }));
     let config = &release.config_map("weir-config")["weir.yaml"];
-    assert!(config.contains("max-keys: \"10000000\"") && config.contains("max-body-bytes: \"10000000000\""), "{config}");
+    assert!(
+        config.contains("max-keys: \"10000000\"") && config.contains("max-body-bytes: \"10000000000\""),
+        "{config}"
+    );
 }
 
 /// A change of flags starts new pods, and one of rules does not.

@@ -50,7 +50,7 @@ impl Pod {
         self.mounts(name).pop().unwrap_or_else(|| panic!("nobody mounts {name}"))
     }
 
-    /// Changes the files of a volume as the kubelet does when a ConfigMap has changed.
+    /// Changes the files of a volume as the kubelet does when a `ConfigMap` has changed.
     #[track_caller]
     pub(super) fn update(&self, volume: &str, files: &BTreeMap<String, String>) {
         write_volume(&self.volume(volume), files);

@@ -4,6 +4,7 @@ mod combinations;
 mod flags;
 mod kinds;
 mod kubelet;
+mod newcomer;
 mod notes;
 mod refusals;
 mod rendering;

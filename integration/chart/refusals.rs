@@ -25,8 +25,14 @@ fn what_the_schema_does_not_know_is_refused_with_its_place() {
         (json!({ "check": { "port": 70_000 } }), &["at '/check/port': maximum: got 70,000, want 65,535"]),
         (json!({ "replicaCount": -1 }), &["at '/replicaCount': minimum: got -1, want 0"]),
         (json!({ "replicaCount": "two" }), &["at '/replicaCount': got string, want integer"]),
-        (json!({ "image": { "digest": "latest" } }), &["at '/image/digest': 'latest' does not match pattern '^(sha256:"]),
-        (json!({ "image": { "pullPolicy": "Sometimes" } }), &["at '/image/pullPolicy': value must be one of 'Always', "]),
+        (
+            json!({ "image": { "digest": "latest" } }),
+            &["at '/image/digest': 'latest' does not match pattern '^(sha256:"],
+        ),
+        (
+            json!({ "image": { "pullPolicy": "Sometimes" } }),
+            &["at '/image/pullPolicy': value must be one of 'Always', "],
+        ),
         (json!({ "rules": { "limits": { "A": {} } } }), &["at '/rules/limits': got object, want string"]),
         (json!({ "proxy": { "upstreams": "http://a" } }), &["at '/proxy/upstreams': got string, want array"]),
         (json!({ "store": { "type": "redys" } }), &["at '/store/type': value must be one of 'memory', 'redis'"]),
@@ -34,7 +40,10 @@ fn what_the_schema_does_not_know_is_refused_with_its_place() {
             json!({ "store": { "type": "redis", "redis": { "url": "redis://:secret@redis" } } }),
             &["at '/store/redis/url': ", "does not match pattern '^(rediss?://[^@]+)?$'"],
         ),
-        (json!({ "flags": { "store-timeot": "20ms" } }), &["at '/flags': additional properties 'store-timeot' not allowed"]),
+        (
+            json!({ "flags": { "store-timeot": "20ms" } }),
+            &["at '/flags': additional properties 'store-timeot' not allowed"],
+        ),
         (json!({ "flags": { "store-timeout": "20" } }), &["at '/flags/store-timeout': '20' does not match pattern"]),
         (json!({ "flags": { "max-keys": 0 } }), &["at '/flags/max-keys': minimum: got 0, want 1"]),
         // What other values say is not said a second time.
@@ -59,7 +68,10 @@ fn all_mistakes_are_told_at_once() {
         "traefik": { "enabled": true },
         "check": { "port": 9001 },
     });
-    check(&[(values, &["`store.type` is redis: give `store.redis.url`", "`proxy.upstreams` is empty", "`check.enabled: true`"])]);
+    check(&[(
+        values,
+        &["`store.type` is redis: give `store.redis.url`", "`proxy.upstreams` is empty", "`check.enabled: true`"],
+    )]);
 }
 
 #[test]
@@ -70,13 +82,16 @@ fn values_that_do_not_go_together_are_refused() {
         (json!({ "grpc": { "enabled": false } }), &["no door is open"]),
         (json!({ "check": { "enabled": true, "port": 9001 } }), &["`grpc.port` and `check.port` are both 9001"]),
         (json!({ "grpc": { "port": 9090 } }), &["`admin.port` and `grpc.port` are both 9090"]),
-        (json!({ "store": { "redis": { "url": "redis://redis" } } }), &["`store.type` is memory: set `store.type: redis`"]),
-        (redis(json!({ "url": "redis://redis", "tls": tls })), &["`store.redis.tls.certKey` and `keyKey` come together"]),
-        (json!({ "proxy": { "upstreamTLS": tls } }), &["`proxy.upstreamTLS.certKey` and `keyKey` come together"]),
         (
-            json!({ "proxy": { "tls": { "clientCA": { "existingSecret": "a" } } } }),
-            &["`proxy.tls.clientCA` needs TLS"],
+            json!({ "store": { "redis": { "url": "redis://redis" } } }),
+            &["`store.type` is memory: set `store.type: redis`"],
         ),
+        (
+            redis(json!({ "url": "redis://redis", "tls": tls })),
+            &["`store.redis.tls.certKey` and `keyKey` come together"],
+        ),
+        (json!({ "proxy": { "upstreamTLS": tls } }), &["`proxy.upstreamTLS.certKey` and `keyKey` come together"]),
+        (json!({ "proxy": { "tls": { "clientCA": { "existingSecret": "a" } } } }), &["`proxy.tls.clientCA` needs TLS"]),
         (
             json!({ "rules": { "existingConfigMap": "a", "limits": "limits: {}" } }),
             &["`rules.limits`, `rules.overrides` and `rules.files` would not be used"],
@@ -86,7 +101,10 @@ fn values_that_do_not_go_together_are_refused() {
             &["`rules.existingConfigMap` and `rules.existingVolume` are both given"],
         ),
         (json!({ "rules": { "existingConfigMap": "a", "limitsKey": "" } }), &["`rules.limitsKey` is empty"]),
-        (json!({ "rules": { "envoyRatelimitKeys": ["a.yaml"] } }), &["names `a.yaml`, and `rules.files` has no such file"]),
+        (
+            json!({ "rules": { "envoyRatelimitKeys": ["a.yaml"] } }),
+            &["names `a.yaml`, and `rules.files` has no such file"],
+        ),
         (json!({ "rules": { "files": { "limits.yaml": "" } } }), &["write it as `rules.limits`"]),
         (json!({ "autoscaling": { "enabled": true, "minReplicas": 11 } }), &["`autoscaling.minReplicas` is 11 and"]),
         (

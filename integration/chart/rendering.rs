@@ -31,6 +31,8 @@ pub(super) struct Chart {
     pub(super) size: u64,
     /// A result for each case, in their order; the error is what the user reads.
     pub(super) cases: Vec<Result<Release, String>>,
+    /// The objects of files.
+    files: Vec<Release>,
 }
 
 /// All objects of one release.
@@ -55,18 +57,33 @@ impl Chart {
     /// The same for releases with names, and without a look at Kubernetes' schemas unless versions are given.
     #[track_caller]
     pub(super) fn ask<'a>(cases: impl Iterator<Item = (&'a str, &'a Value)>, versions: &[&str]) -> Self {
+        Self::ask_with(cases, versions, &[])
+    }
+
+    /// The same, with files of objects that are no templates, by their paths in the chart.
+    #[track_caller]
+    fn ask_with<'a>(cases: impl Iterator<Item = (&'a str, &'a Value)>, versions: &[&str], files: &[&str]) -> Self {
         let cases: Vec<_> =
             cases.map(|(name, values)| json!({ "name": name, "namespace": NAMESPACE, "values": values })).collect();
         let chart = format!("{}/helm/weir", env!("CARGO_MANIFEST_DIR"));
         let asked = tempfile::NamedTempFile::new().unwrap();
-        let question = json!({ "chart": chart, "cases": cases, "versions": versions });
+        let files: Vec<_> = files.iter().map(|file| std::path::Path::new(&chart).join(file)).collect();
+        let question = json!({ "chart": chart, "cases": cases, "versions": versions, "files": files });
         std::fs::write(asked.path(), question.to_string()).unwrap();
         let mut answer = client("chart.py", &[asked.path().to_str().unwrap()]);
         let cases = answer["cases"].as_array_mut().unwrap().iter_mut().map(Release::read).collect();
+        let files = answer["files"].as_array_mut().unwrap().iter_mut();
+        let files = files.map(|file| Release::read(file).unwrap()).collect();
         let lint = answer["lint"].as_array().unwrap().clone();
         let size = answer["size"].as_u64().unwrap();
-        Self { metadata: answer["chart"].take(), values: answer["values"].take(), lint, size, cases }
+        Self { metadata: answer["chart"].take(), values: answer["values"].take(), lint, size, cases, files }
     }
+}
+
+/// The objects of a file of the chart that is no template.
+#[track_caller]
+pub(super) fn objects(file: &str) -> Release {
+    Chart::ask_with(std::iter::empty(), &VERSIONS, &[file]).files.pop().unwrap()
 }
 
 /// One release with these values.
@@ -120,7 +137,7 @@ impl Release {
         self.pod()["containers"].as_array().unwrap().iter().find(|container| container["name"] == "weir").unwrap()
     }
 
-    /// The files of a ConfigMap.
+    /// The files of a `ConfigMap`.
     #[track_caller]
     pub(super) fn config_map(&self, name: &str) -> BTreeMap<String, String> {
         strings(self.get("ConfigMap", name)["data"].as_object().unwrap())

@@ -19,13 +19,13 @@ use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
 /// How soon a pod takes up what the kubelet has brought.
-const TAKEN_UP: Duration = Duration::from_secs(3);
+pub(super) const TAKEN_UP: Duration = Duration::from_secs(3);
 
 /// Of which each address may have three requests.
 const THREE: &str = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }";
 
 /// All doors, on ports of this machine that are free, and as many threads as the chart says.
-fn doors() -> Value {
+pub(super) fn doors() -> Value {
     let door = || json!({ "enabled": true, "port": free_port() });
     json!({
         "listenAddress": "127.0.0.1",
@@ -41,13 +41,13 @@ fn doors() -> Value {
 
 /// A pod with these values beside those of [`doors`].
 #[track_caller]
-fn pod(values: &Value, secrets: Secrets) -> Pod {
+pub(super) fn pod(values: &Value, secrets: Secrets) -> Pod {
     Pod::new(render(&merged(&doors(), values)), secrets)
 }
 
 /// Starts Weir's container, and waits until the kubelet would call the pod ready.
 #[track_caller]
-fn start(pod: &Pod) -> Weir {
+pub(super) fn start(pod: &Pod) -> Weir {
     let weir = Weir::launch("limits: {}", |_| pod.command("weir"));
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         let asked = &pod.release.container()[probe]["httpGet"];
@@ -62,7 +62,7 @@ fn start(pod: &Pod) -> Weir {
 
 /// Where the container listens, by the name of the port.
 #[track_caller]
-fn address(pod: &Pod, name: &str) -> SocketAddr {
+pub(super) fn address(pod: &Pod, name: &str) -> SocketAddr {
     let ports = pod.release.container()["ports"].as_array().unwrap();
     let port = ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no port {name}"));
     SocketAddr::from(([127, 0, 0, 1], u16::try_from(port["containerPort"].as_u64().unwrap()).unwrap()))
@@ -93,7 +93,8 @@ fn every_door_that_is_on_serves() {
     let checks = client("envoy_client.py", &[&address(&pod, "grpc").to_string()]);
     assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() >= 9), "{checks}");
     // nginx.
-    let asked = [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-original-host", "a"), ("x-real-ip", "192.0.2.99")];
+    let asked =
+        [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-original-host", "a"), ("x-real-ip", "192.0.2.99")];
     let statuses: Vec<_> =
         (0..4).map(|_| Wire::connect(address(&pod, "http-check")).get_with("/nginx", &asked).status()).collect();
     assert_eq!(statuses, [200, 200, 200, 403]);
@@ -107,7 +108,9 @@ fn every_door_that_is_on_serves() {
     let bucket = |fields: &[(&str, &str)]| {
         let mut wire = Wire::connect(weir.admin);
         let mut head = "POST /buckets/Three:127.0.0.1/reset HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n".to_owned();
-        fields.iter().for_each(|(name, value)| head.extend([*name, ": ", *value, "\r\n"]));
+        for (name, value) in fields {
+            head.extend([*name, ": ", *value, "\r\n"]);
+        }
         wire.send(head + "\r\n");
         wire.response().status()
     };
@@ -143,7 +146,10 @@ fn a_broken_rules_file_starts_no_pod() {
     let broken: [(Value, &[&str]); 4] = [
         (json!({ "limits": "limits:\n  A: { burts: 3 }\n" }), &["limits.yaml:2:8", "did you mean `burst`?"]),
         (json!({ "limits": "limits: [" }), &["limits.yaml:1:"]),
-        (json!({ "overrides": "Four:10.0.0.1: { deny: true }" }), &["overrides.yaml:1:1", "no limit has the name `Four`"]),
+        (
+            json!({ "overrides": "Four:10.0.0.1: { deny: true }" }),
+            &["overrides.yaml:1:1", "no limit has the name `Four`"],
+        ),
         (json!({ "envoyRatelimitKeys": ["web.yaml"], "files": { "web.yaml": "domains: web" } }), &["web.yaml:1:1"]),
     ];
     for (rules, parts) in broken {
@@ -155,13 +161,12 @@ fn a_broken_rules_file_starts_no_pod() {
     }
 }
 
-/// The new files come as the kubelet brings them, from the ConfigMap as the chart renders it with other values.
+/// The new files come as the kubelet brings them, from the `ConfigMap` as the chart renders it with other values.
 #[test]
 fn new_rules_are_taken_up_while_requests_go_on() {
-    let rules = |burst: u32| {
-        json!({ "rules": { "limits": format!("limits:\n  Wide: {{ by: ip, burst: {burst}, count: {burst}, period: 1s }}\n") } })
-    };
-    let overrides = json!({ "rules": { "overrides": "Wide:127.0.0.1: { burst: 3000000, count: 3000000, period: 1s }" } });
+    let rules = |burst: u32| json!({ "rules": { "limits": format!("limits:\n  Wide: {{ by: ip, burst: {burst}, count: {burst}, period: 1s }}\n") } });
+    let overrides =
+        json!({ "rules": { "overrides": "Wide:127.0.0.1: { burst: 3000000, count: 3000000, period: 1s }" } });
     let of = |values: &Value| render(&merged(&doors(), values)).config_map("weir-rules");
     let pod = pod(&rules(1_000_000), Secrets::new());
     let weir = start(&pod);
@@ -186,7 +191,7 @@ fn new_rules_are_taken_up_while_requests_go_on() {
 
 /// Looks until it is so, for so long and no longer.
 #[track_caller]
-fn within(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
+pub(super) fn within(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
     let start = Instant::now();
     while !look() {
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");

@@ -16,7 +16,7 @@ pub(super) fn of_release(release: &Release) -> Vec<String> {
 }
 
 /// What a pod does that the standard forbids.
-fn of_pod(pod: &Value) -> Vec<String> {
+pub(super) fn of_pod(pod: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for host in ["hostNetwork", "hostPID", "hostIPC"] {
         if pod[host] == true {
@@ -61,7 +61,10 @@ fn of_container(container: &Value, pod: &Value) -> Vec<String> {
     demand(added.iter().all(|capability| capability == "NET_BIND_SERVICE"), "adds capabilities");
     demand(either("/runAsNonRoot") == true, "may run as root");
     demand(either("/runAsUser") != 0, "runs as root");
-    demand(["RuntimeDefault", "Localhost"].iter().any(|kind| either("/seccompProfile/type") == *kind), "has no seccomp profile");
+    demand(
+        ["RuntimeDefault", "Localhost"].iter().any(|kind| either("/seccompProfile/type") == *kind),
+        "has no seccomp profile",
+    );
     demand(own.get("procMount").is_none(), "has a procMount");
     let ports = container["ports"].as_array().into_iter().flatten();
     demand(ports.into_iter().all(|port| port.get("hostPort").is_none()), "has a port of the host");
@@ -93,7 +96,10 @@ fn what_the_standard_forbids_is_noticed() {
         (json!({ "securityContext": { "privileged": true } }), "health: is privileged"),
         (json!({ "podSecurityContext": { "runAsNonRoot": false } }), "weir: may run as root"),
         (json!({ "podSecurityContext": { "runAsUser": 0 } }), "weir: runs as root"),
-        (json!({ "podSecurityContext": { "seccompProfile": { "type": "Unconfined" } } }), "weir: has no seccomp profile"),
+        (
+            json!({ "podSecurityContext": { "seccompProfile": { "type": "Unconfined" } } }),
+            "weir: has no seccomp profile",
+        ),
         (json!({ "podSecurityContext": { "sysctls": [] } }), "the pod has sysctls"),
         (json!({ "extraVolumes": [{ "name": "host", "hostPath": { "path": "/" } }] }), "a volume is a [\"hostPath\"]"),
         (json!({ "extraContainers": [{ "name": "beside", "image": "a" }] }), "beside: keeps capabilities"),

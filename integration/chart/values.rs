@@ -112,8 +112,10 @@ fn every_value_is_used_by_a_template() {
 fn every_property_of_the_schema_is_in_the_values() {
     let schema = schema();
     let values = Chart::render(&[]).values;
-    let missing: Vec<_> =
-        leaves(&schema).into_keys().filter(|path| !path.starts_with("flags.") && values.pointer(&pointer(path)).is_none()).collect();
+    let missing: Vec<_> = leaves(&schema)
+        .into_keys()
+        .filter(|path| !path.starts_with("flags.") && values.pointer(&pointer(path)).is_none())
+        .collect();
     assert!(missing.is_empty(), "{missing:?} are not in values.yaml");
 }
 

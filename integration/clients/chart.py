@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Renders a chart as Helm does, many times in one process.
 
-Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "versions": [..]}: the chart, with which
-values it is rendered, and the versions of Kubernetes whose schemas the objects are held against; fields that they do not
+Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "files": [..], "versions": [..]}: the chart, with which
+values it is rendered, files of further objects, and the versions of Kubernetes whose schemas the objects are held against; fields that they do not
 know are mistakes. Prints {"chart": .., "values": .., "lint": [..], "size": .., "cases": [..]}: Chart.yaml, the default values, what
 `helm lint` complains of, the bytes of the archive, and of each case either {"error": ..} or {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}.
+`files` has the same of the files.
 `unknown` are the kinds that are none of Kubernetes' own.
 """
 
@@ -58,26 +59,38 @@ def mistakes(thing, version):
         yield f"{version}: {thing['kind']} {thing['metadata']['name']}: {where}: {error.message}"
 
 
+def read(text):
+    return [thing for thing in yaml.load_all(text, Loader) if thing]
+
+
+def held(objects, versions):
+    unknown, wrong = set(), []
+    for thing in objects:
+        for version in versions if "kind" in thing else []:
+            if known(thing["kind"], thing["apiVersion"], version):
+                wrong.extend(mistakes(thing, version))
+            else:
+                unknown.add(thing["kind"])
+    return {"objects": objects, "unknown": sorted(unknown), "mistakes": wrong}
+
+
 def rendered(chart, case, versions):
     try:
         files = chart.render(case["values"], name=case["name"], namespace=case["namespace"])
     except helm_python.HelmError as error:
         return {"error": str(error)}
     notes = "".join(files.pop(name) for name in list(files) if name.endswith("NOTES.txt"))
-    objects = [thing for text in files.values() for thing in yaml.load_all(text, Loader) if thing]
-    unknown, wrong = set(), []
-    for thing in objects:
-        for version in versions:
-            if known(thing["kind"], thing["apiVersion"], version):
-                wrong.extend(mistakes(thing, version))
-            else:
-                unknown.add(thing["kind"])
-    return {"objects": objects, "notes": notes, "unknown": sorted(unknown), "mistakes": wrong}
+    objects = [thing for text in files.values() for thing in read(text)]
+    return {"notes": notes, **held(objects, versions)}
 
 
 def size(chart):
     with tempfile.TemporaryDirectory() as directory:
         return pathlib.Path(chart.save(directory)).stat().st_size
+
+
+def further(path, versions):
+    return {"notes": "", **held(read(pathlib.Path(path).read_text()), versions)}
 
 
 def main():
@@ -90,6 +103,7 @@ def main():
             "values": chart.values,
             "lint": [message for message in lint if message["severity"] >= WARNING],
             "size": size(chart),
+            "files": [further(path, asked["versions"]) for path in asked["files"]],
             "cases": [rendered(chart, case, asked["versions"]) for case in asked["cases"]],
         }
     print(json.dumps(answer, default=str))
