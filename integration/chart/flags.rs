@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 
 use super::combinations::everything;
-use super::kubelet::{Pod, Secrets};
+use super::kubelet::{Given, Pod};
 use super::rendering::{Chart, file, merged, render};
 use super::values::{sample, schema};
 
@@ -102,7 +102,7 @@ fn weir_takes_what_the_schema_takes() {
         "proxy": { "enabled": true, "upstreams": ["echo"] },
         "rules": { "limits": "limits: { A: { burst: none } }" },
     });
-    let pod = Pod::new(render(&values), Secrets::new());
+    let pod = Pod::new(render(&values), Given::new());
     let output = pod.command("weir").output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && errors.contains("limits.yaml:1:"), "{:?}: {errors}", output.status);

@@ -3,19 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::rendering::Release;
 
-/// Secrets by name, with their values by key.
-pub(super) type Secrets = BTreeMap<String, BTreeMap<String, String>>;
+/// Secrets and `ConfigMap`s that are not the chart's, by name, with their values by key.
+pub(super) type Given = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What the image sets, as `Dockerfile` has it.
+/// What the image sets: `ENV` of Dockerfile.
 const IMAGE: [(&str, &str); 2] = [("WEIR_PROXY", "0.0.0.0:8080"), ("WEIR_ADMIN", "0.0.0.0:9090")];
 
 /// Where all volumes of the chart are.
@@ -24,15 +26,15 @@ const ROOT: &str = "/etc/weir/";
 /// A pod of the Deployment. Where its containers see `/etc/weir`, there is a directory of this pod's own.
 pub(super) struct Pod {
     pub(super) release: Release,
-    secrets: Secrets,
+    given: Given,
     root: TempDir,
 }
 
 impl Pod {
     /// Fills the volumes of all containers.
     #[track_caller]
-    pub(super) fn new(release: Release, secrets: Secrets) -> Self {
-        let pod = Self { release, secrets, root: tempfile::tempdir().unwrap() };
+    pub(super) fn new(release: Release, given: Given) -> Self {
+        let pod = Self { release, given, root: tempfile::tempdir().unwrap() };
         for volume in pod.release.pod()["volumes"].as_array().unwrap() {
             let files = pod.files(volume);
             for place in pod.mounts(volume["name"].as_str().unwrap()) {
@@ -80,7 +82,7 @@ impl Pod {
     fn value(&self, variable: &Value, before: &BTreeMap<String, String>) -> String {
         let secret = &variable["valueFrom"]["secretKeyRef"];
         if let (Some(name), Some(key)) = (secret["name"].as_str(), secret["key"].as_str()) {
-            return self.secrets[name][key].clone();
+            return self.given[name][key].clone();
         }
         let text = variable["value"].as_str().unwrap_or_else(|| panic!("{variable}")).to_owned();
         before.iter().fold(text, |text, (name, value)| text.replace(&format!("$({name})"), value))
@@ -89,12 +91,10 @@ impl Pod {
     /// The files that a volume of the pod has.
     #[track_caller]
     fn files(&self, volume: &Value) -> BTreeMap<String, String> {
-        if let Some(name) = volume["configMap"]["name"].as_str() {
-            let files = self.release.config_map(name);
-            return files.into_iter().map(|(name, text)| (name, self.here(&text))).collect();
-        }
-        let name = volume["secret"]["secretName"].as_str().unwrap_or_else(|| panic!("{volume} is neither"));
-        self.secrets.get(name).unwrap_or_else(|| panic!("there is no Secret {name}")).clone()
+        let name = volume["configMap"]["name"].as_str().or(volume["secret"]["secretName"].as_str());
+        let name = name.unwrap_or_else(|| panic!("{volume} is neither"));
+        let files = self.given.get(name).cloned().unwrap_or_else(|| self.release.config_map(name));
+        files.into_iter().map(|(name, text)| (name, self.here(&text))).collect()
     }
 
     /// Where containers have a volume, each place once.
@@ -114,6 +114,16 @@ impl Pod {
     fn here(&self, text: &str) -> String {
         text.replace(ROOT, &format!("{}/", self.root.path().display()))
     }
+}
+
+/// A port that nobody listens on, below those that the system gives to connections (32768 and up, unless it is told
+/// otherwise): none of another test can take it while Helm renders.
+pub(super) fn quiet_port() -> u16 {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(16);
+    let ports = std::iter::repeat_with(|| begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000 + 10_000);
+    let mut ports = ports.map(|port| u16::try_from(port).unwrap());
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
 }
 
 /// Writes files into a new directory beside the last one, and swaps the link to it: the names in the volume are links

@@ -8,14 +8,13 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::kubelet::Secrets;
+use super::kubelet::{Given, quiet_port};
 use super::rendering::{Chart, file, merged, objects, render};
 use super::running::{TAKEN_UP, address, doors, pod, start, within};
 use super::values::{leaves, schema};
 use super::{kinds, security};
 use crate::gateways::process::envoy;
 use crate::support::eventually;
-use crate::support::redis::free_port;
 use crate::support::wire::Wire;
 
 const EXAMPLE: &str = "examples/envoy.yaml";
@@ -31,7 +30,7 @@ impl Envoy {
     /// Starts one that asks at this address.
     #[track_caller]
     fn start(door: SocketAddr) -> Self {
-        let port = free_port();
+        let port = quiet_port();
         let mut config = objects(EXAMPLE).config_map("envoy").remove("envoy.yaml").unwrap();
         for (there, here) in [
             ("address: 0.0.0.0, port_value: 8000", format!("address: 127.0.0.1, port_value: {port}")),
@@ -80,7 +79,7 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
     let yaml = blocks("yaml");
     let [limits, overrides, _] = &yaml[..] else { panic!("{yaml:?}") };
     let rules = json!({ "rules": { "limits": limits } });
-    let pod = pod(&rules, Secrets::new());
+    let pod = pod(&rules, Given::new());
     let _weir = start(&pod);
     let envoy = Envoy::start(address(&pod, "grpc"));
     // Envoy lets requests pass until it is connected to Weir; those are not counted and have no field.

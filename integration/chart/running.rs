@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::kubelet::{Pod, Secrets};
-use super::rendering::{merged, render};
+use super::kubelet::{Given, Pod, quiet_port};
+use super::rendering::{Chart, merged, render};
 use crate::handover::{under_load, until_more};
 use crate::support::certificates::Authority;
 use crate::support::programs::client;
-use crate::support::redis::{RedisConfig, RedisServer, free_port};
+use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
@@ -26,14 +27,14 @@ const THREE: &str = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s 
 
 /// All doors, on ports of this machine that are free, and as many threads as the chart says.
 pub(super) fn doors() -> Value {
-    let door = || json!({ "enabled": true, "port": free_port() });
+    let door = || json!({ "enabled": true, "port": quiet_port() });
     json!({
         "listenAddress": "127.0.0.1",
         "grpc": door(),
         "check": door(),
         "spoe": door(),
         "proxy": merged(&door(), &json!({ "upstreams": ["echo"] })),
-        "admin": { "port": free_port() },
+        "admin": { "port": quiet_port() },
         "drain": { "delaySeconds": 0, "graceSeconds": 5 },
         "rules": { "limits": THREE },
     })
@@ -41,8 +42,8 @@ pub(super) fn doors() -> Value {
 
 /// A pod with these values beside those of [`doors`].
 #[track_caller]
-pub(super) fn pod(values: &Value, secrets: Secrets) -> Pod {
-    Pod::new(render(&merged(&doors(), values)), secrets)
+pub(super) fn pod(values: &Value, given: Given) -> Pod {
+    Pod::new(render(&merged(&doors(), values)), given)
 }
 
 /// Starts Weir's container, and waits until the kubelet would call the pod ready.
@@ -74,7 +75,7 @@ fn secret(name: &str, values: &[(&str, &str)]) -> (String, BTreeMap<String, Stri
 
 #[test]
 fn every_door_that_is_on_serves() {
-    let operators = Secrets::from([secret("operators", &[("tokens", "alice 0123456789abcdef0123456789abcdef\n")])]);
+    let operators = Given::from([secret("operators", &[("tokens", "alice 0123456789abcdef0123456789abcdef\n")])]);
     let pod = pod(&json!({ "admin": { "tokens": { "existingSecret": "operators" } } }), operators);
     let mut weir = start(&pod);
     // What the Services lead to.
@@ -123,7 +124,7 @@ fn every_door_that_is_on_serves() {
 /// What the kubelet is told to ask of a pod that goes: it is taken out of service while it still answers.
 #[test]
 fn a_pod_that_goes_says_so_and_still_answers() {
-    let pod = pod(&json!({ "drain": { "delaySeconds": 30 } }), Secrets::new());
+    let pod = pod(&json!({ "drain": { "delaySeconds": 30 } }), Given::new());
     let weir = start(&pod);
     weir.signal("TERM");
     let ready = &pod.release.container()["readinessProbe"]["httpGet"]["path"];
@@ -136,14 +137,13 @@ fn a_pod_that_goes_says_so_and_still_answers() {
 
 #[test]
 fn a_broken_rules_file_starts_no_pod() {
-    let run = |rules: &Value| {
-        let output = pod(&json!({ "rules": rules }), Secrets::new()).command("check-rules").output().unwrap();
-        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        (output.status.code().unwrap(), text)
-    };
-    let (code, text) = run(&json!({ "overrides": "Three:10.0.0.1: { deny: true }" }));
-    assert!(code == 0 && text.contains("1 limit, 1 override\n"), "{text}");
-    let broken: [(Value, &[&str]); 4] = [
+    let script = "limits: { Mine: { by: ip, algorithm: script, file: script.lua } }";
+    let good = [
+        (json!({ "overrides": "Three:10.0.0.1: { deny: true }" }), "1 limit, 1 override\n"),
+        (json!({ "limits": script, "files": { "script.lua": "return {'allow', {}}" } }), "1 limit, 0 overrides\n"),
+    ];
+    let broken: [(Value, &[&str]); 5] = [
+        (json!({ "limits": script }), &["limits.yaml:1:", "script.lua"]),
         (json!({ "limits": "limits:\n  A: { burts: 3 }\n" }), &["limits.yaml:2:8", "did you mean `burst`?"]),
         (json!({ "limits": "limits: [" }), &["limits.yaml:1:"]),
         (
@@ -152,13 +152,37 @@ fn a_broken_rules_file_starts_no_pod() {
         ),
         (json!({ "envoyRatelimitKeys": ["web.yaml"], "files": { "web.yaml": "domains: web" } }), &["web.yaml:1:1"]),
     ];
-    for (rules, parts) in broken {
-        let (code, text) = run(&rules);
-        assert_eq!(code, 1, "{text}");
-        for part in parts {
+    let cases: Vec<_> = good.iter().map(|(rules, _)| rules).chain(broken.iter().map(|(rules, _)| rules)).collect();
+    let values: Vec<_> = cases.iter().map(|rules| merged(&doors(), &json!({ "rules": rules }))).collect();
+    let mut outputs = Chart::render(&values).cases.into_iter().map(|release| {
+        let output = Pod::new(release.unwrap(), Given::new()).command("check-rules").output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    });
+    for ((rules, counted), (code, text)) in good.iter().zip(&mut outputs) {
+        assert!(code == 0 && text.contains(counted), "{rules}: {text}");
+    }
+    for ((rules, parts), (code, text)) in broken.iter().zip(outputs) {
+        assert_eq!(code, 1, "{rules}: {text}");
+        for part in *parts {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
+}
+
+#[test]
+fn rules_may_come_from_a_config_map_of_ones_own() {
+    let rules = json!({ "rules": { "existingConfigMap": "our-limits", "limitsKey": "ours.yaml", "overridesKeys": ["a.yaml", "b.yaml"] } });
+    let values = merged(&merged(&doors(), &json!({ "rules": { "limits": "" } })), &rules);
+    let files = [
+        ("ours.yaml", THREE),
+        ("a.yaml", "Three:192.0.2.1: { deny: true }"),
+        ("b.yaml", "Three:127.0.0.1: { burst: 9, count: 9, period: 90s }"),
+    ];
+    let pod = Pod::new(render(&values), Given::from([secret("our-limits", &files)]));
+    let output = pod.command("check-rules").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let weir = start(&pod);
+    assert_eq!(weir.get("/", &[]).field("ratelimit"), Some("\"Three\";r=8;t=10"));
 }
 
 /// The new files come as the kubelet brings them, from the `ConfigMap` as the chart renders it with other values.
@@ -168,7 +192,7 @@ fn new_rules_are_taken_up_while_requests_go_on() {
     let overrides =
         json!({ "rules": { "overrides": "Wide:127.0.0.1: { burst: 3000000, count: 3000000, period: 1s }" } });
     let of = |values: &Value| render(&merged(&doors(), values)).config_map("weir-rules");
-    let pod = pod(&rules(1_000_000), Secrets::new());
+    let pod = pod(&rules(1_000_000), Given::new());
     let weir = start(&pod);
     let allowed = |weir: &Weir| weir.get("/", &[]).field("ratelimit-policy").unwrap_or_default().to_owned();
     let is_broken = |weir: &Weir| weir.admin("/readyz").text().contains("limits.yaml:1:1");
@@ -208,7 +232,7 @@ fn redis_is_reached_with_the_password_of_a_secret() {
     let values = [("redis-password", "s3cret"), ("the-url", &redis.url())];
     for of_redis in [alone, whole] {
         let values_of = json!({ "store": { "type": "redis", "redis": of_redis } });
-        let pod = pod(&values_of, Secrets::from([secret("redis", &values)]));
+        let pod = pod(&values_of, Given::from([secret("redis", &values)]));
         let weir = start(&pod);
         becomes("both workers are connected", 2, || weir.metric("weir_store_connections"));
         assert!(!weir.log().contains("s3cret"), "{}", weir.log());
@@ -227,7 +251,7 @@ fn readiness_does_not_hang_on_redis() {
     ];
     let tls = json!({ "existingSecret": "redis-tls", "certKey": "tls.crt", "keyKey": "tls.key" });
     let values = json!({ "store": { "type": "redis", "redis": { "url": redis.url(), "tls": tls } } });
-    let pod = pod(&values, Secrets::from([secret("redis-tls", &files)]));
+    let pod = pod(&values, Given::from([secret("redis-tls", &files)]));
     let weir = start(&pod);
     becomes("both workers are connected", 2, || weir.metric("weir_store_connections"));
     redis.kill();
@@ -247,7 +271,7 @@ fn certificates_are_those_of_the_secrets() {
     authority.sign("www", &["www.example.com"]);
     let read = |name: &str| std::fs::read_to_string(authority.path(name)).unwrap();
     let (certificate, key, ca) = (read("www.pem"), read("www.key"), read("ca.pem"));
-    let secrets = Secrets::from([
+    let secrets = Given::from([
         secret("www-tls", &[("tls.crt", &certificate), ("tls.key", &key)]),
         secret("clients", &[("ca.crt", &ca)]),
     ]);
@@ -261,7 +285,7 @@ fn certificates_are_those_of_the_secrets() {
         let resolve = format!("www.example.com:{}:127.0.0.1", weir.proxy.port());
         let ca = authority.file("ca.pem");
         let fixed = ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", &ca, "--resolve", &resolve, &url];
-        let output = std::process::Command::new("curl").args(fixed).args(more).output().unwrap();
+        let output = Command::new("curl").args(fixed).args(more).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     let (certificate, key) = (authority.file("www.pem"), authority.file("www.key"));
