@@ -4,106 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::cases::{combinations, everything};
 use super::rendering::{Chart, NAMESPACE, Release, visit};
 use super::{kinds, security};
-
-/// All that can be switched on, beside the proxy's TLS and Redis in its plainest form.
-pub(super) fn everything() -> Value {
-    json!({
-        "grpc": { "enabled": true },
-        "check": { "enabled": true },
-        "spoe": { "enabled": true },
-        "proxy": {
-            "enabled": true,
-            "upstreams": ["api.example.com/v1=http://a.default.svc:3000,http://b.default.svc:3000", "echo"],
-            "service": {
-                "type": "LoadBalancer",
-                "nodePort": 30080,
-                "loadBalancerClass": "example.com/inner",
-                "loadBalancerSourceRanges": ["10.0.0.0/8"],
-                "externalTrafficPolicy": "Local",
-            },
-            "tls": { "existingSecrets": ["www-tls", "api.example.com"], "clientCA": { "existingSecret": "clients" } },
-            "upstreamTLS": { "existingSecret": "inner", "certKey": "tls.crt", "keyKey": "tls.key" },
-        },
-        "admin": { "tokens": { "existingSecret": "operators" } },
-        "rules": {
-            "limits": "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }",
-            "overrides": "Three:10.0.0.1: { deny: true }",
-            "files": { "script.lua": "return {}", "web.yaml": "domain: web\ndescriptors: []\n" },
-            "envoyRatelimitKeys": ["web.yaml"],
-        },
-        "store": {
-            "type": "redis",
-            "redis": {
-                "url": "rediss://redis.default.svc:6379/1",
-                "existingSecret": "redis",
-                "username": "limiter",
-                "tls": { "existingSecret": "redis-tls", "certKey": "tls.crt", "keyKey": "tls.key" },
-            },
-        },
-        "flags": { "max-keys": 10_000_000, "trusted-proxies": ["10.0.0.0/8"], "shadow": true },
-        "imagePullSecrets": [{ "name": "registry" }],
-        "service": { "ipFamilyPolicy": "PreferDualStack" },
-        "autoscaling": { "enabled": true, "targetMemoryUtilizationPercentage": 80 },
-        "networkPolicy": { "enabled": true, "upstreams": { "ports": [3000] } },
-        "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" }, "scrapeTimeout": "10s" },
-        "prometheusRule": { "enabled": true, "labels": { "release": "prometheus" } },
-        "dashboards": { "enabled": true, "annotations": { "grafana_folder": "Weir" } },
-        "envoyGateway": {
-            "enabled": true,
-            "namespace": "gateways",
-            "targetRefs": [{ "kind": "Gateway", "name": "web", "sectionName": "https" }],
-        },
-        "istio": { "enabled": true, "namespace": "istio-ingress", "selector": { "istio": "ingress" } },
-        "traefik": { "enabled": true, "namespace": "web", "authResponseHeaders": ["x-queue-entry"] },
-    })
-}
-
-/// What users choose.
-fn combinations() -> Vec<Value> {
-    let flags = ["imagePullSecrets", "autoscaling", "networkPolicy", "serviceMonitor", "istio", "traefik"];
-    let mut alone: Vec<Value> =
-        flags.iter().map(|flag| json!({ *flag: everything()[flag], "check": { "enabled": true } })).collect();
-    alone.extend([
-        json!({}),
-        everything(),
-        json!({ "grpc": { "enabled": false }, "check": { "enabled": true }, "headlessService": { "enabled": false } }),
-        json!({ "grpc": { "enabled": false }, "spoe": { "enabled": true }, "listenAddress": "::" }),
-        json!({ "grpc": { "enabled": false }, "proxy": { "enabled": true, "upstreams": ["echo"] },
-                "networkPolicy": { "enabled": true, "clients": [{ "ipBlock": { "cidr": "192.0.2.0/24" } }] } }),
-        json!({ "store": { "type": "redis", "redis": { "url": "redis://redis:6379" } } }),
-        json!({ "store": { "type": "redis", "redis": { "existingSecret": "redis" } },
-                "networkPolicy": { "enabled": true, "redis": { "to": [{ "podSelector": { "matchLabels": { "app": "redis" } } }] } } }),
-        json!({ "rules": { "existingConfigMap": "our-limits", "overridesKeys": ["a.yaml", "b.yaml"] } }),
-        json!({ "rules": { "limitsKey": "", "envoyRatelimitKeys": ["web.yaml"],
-                "existingVolume": { "projected": { "sources": [{ "configMap": { "name": "web" } }] } } } }),
-        json!({ "serviceAccount": { "create": false, "name": "ours", "automountServiceAccountToken": true } }),
-        json!({ "image": { "digest": format!("sha256:{}", "0".repeat(64)) }, "fullnameOverride": "limiter" }),
-        json!({ "podDisruptionBudget": { "enabled": false }, "updateStrategy": { "type": "Recreate", "rollingUpdate": null } }),
-        json!({ "podDisruptionBudget": { "maxUnavailable": "25%" }, "replicaCount": 0 }),
-        json!({ "envoyGateway": { "enabled": true, "targetRefs": [{ "kind": "HTTPRoute", "name": "api" }] } }),
-        json!({ "istio": { "enabled": true, "targetRefs": [{ "kind": "Gateway", "name": "web" }] } }),
-        json!({ "affinity": { "nodeAffinity": {} }, "tolerations": [{ "key": "edge", "operator": "Exists" }],
-                "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" }],
-                "priorityClassName": "high", "runtimeClassName": "gvisor", "dnsPolicy": "Default",
-                "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] },
-                "hostAliases": [{ "ip": "192.0.2.1", "hostnames": ["redis"] }], "nodeSelector": { "disk": "ssd" } }),
-        json!({ "extraEnv": [{ "name": "WEIR_LOG", "value": "debug" }], "extraEnvFrom": [{ "configMapRef": { "name": "more" } }],
-                "extraVolumes": [{ "name": "more", "emptyDir": {} }],
-                "extraVolumeMounts": [{ "name": "more", "mountPath": "/more" }],
-                "extraInitContainers": [{ "name": "before", "image": "before:1", "securityContext": hardened() }],
-                "extraContainers": [{ "name": "beside", "image": "beside:1", "securityContext": hardened() }],
-                "extraObjects": [{ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "{{ .Release.Name }}-more" } }] }),
-        json!({ "commonLabels": { "team": "edge" }, "commonAnnotations": { "owner": "edge" }, "podLabels": { "a": "b" },
-                "podAnnotations": { "c": "d" }, "service": { "annotations": { "e": "f" } } }),
-    ]);
-    alone
-}
-
-fn hardened() -> Value {
-    json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
-}
 
 /// The mistakes of a release.
 fn mistakes(release: &Release) -> Vec<String> {
@@ -299,7 +202,9 @@ fn gateways_are_told_where_weir_is() {
     let address = &middleware["spec"]["forwardAuth"]["address"];
     assert_eq!(*address, format!("http://weir.{NAMESPACE}.svc.cluster.local:9002/forward"));
     let provider = &release.config_map("weir-istio-provider")["mesh-config.yaml"];
-    assert!(provider.contains(&format!("service: weir.{NAMESPACE}.svc.cluster.local\n")), "{provider}");
+    let provider = kinds::mesh_config(provider);
+    let asked = &provider["meshConfig"]["extensionProviders"][0]["envoyExtAuthzGrpc"];
+    assert_eq!(asked["service"], format!("weir.{NAMESPACE}.svc.cluster.local"));
     // All name this Service, on ports that it has.
     let service = release.get("Service", "weir");
     let port = |name: &str| {

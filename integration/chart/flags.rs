@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
-use super::combinations::everything;
+use super::cases::everything;
 use super::kubelet::{Given, Pod};
 use super::rendering::{Chart, file, merged, render};
 use super::values::{sample, schema};

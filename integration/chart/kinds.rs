@@ -1,5 +1,6 @@
-//! The kinds that are not Kubernetes' own: no registry that the tests install from has their schemas in a form that refuses
-//! what it does not know, so `kinds.json` holds what the published definitions allow of the parts that the chart uses.
+//! The kinds that are not Kubernetes' own: no registry that the tests install from has their schemas in a form that
+//! refuses what it does not know, so `kinds.json` holds what the published definitions allow of the parts that the
+//! chart uses.
 
 use serde_json::{Value, json};
 
@@ -24,9 +25,23 @@ pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
     validator.iter_errors(object).map(|error| format!("{kind}{}: {error}", error.instance_path())).collect()
 }
 
+/// What istiod is told, which is of the schema that the examples of gateways are held to.
+#[track_caller]
+pub(super) fn mesh_config(text: &str) -> Value {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let told = super::rendering::objects(file.path().to_str().unwrap()).objects.remove(0);
+    let mut schema: Value = serde_json::from_str(include_str!("../gateways/manifests.json")).unwrap();
+    schema["$ref"] = json!("#/$defs/istio~1mesh-config.yaml");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mistakes: Vec<_> = validator.iter_errors(&told).map(|error| error.to_string()).collect();
+    assert_eq!(mistakes, [""; 0]);
+    told
+}
+
 #[test]
 fn other_fields_than_the_published_ones_are_noticed() {
-    let release = super::rendering::render(&super::combinations::everything());
+    let release = super::rendering::render(&super::cases::everything());
     for (kind, right, wrong) in [
         ("ServiceMonitor", "\"interval\"", "\"every\""),
         ("ServiceMonitor", "\"15s\"", "\"15 s\""),

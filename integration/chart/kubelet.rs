@@ -18,7 +18,7 @@ use super::rendering::Release;
 pub(super) type Given = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What the image sets: `ENV` of Dockerfile.
-const IMAGE: [(&str, &str); 2] = [("WEIR_PROXY", "0.0.0.0:8080"), ("WEIR_ADMIN", "0.0.0.0:9090")];
+const IMAGE: [(&str, &str); 1] = [("WEIR_CONFIG", "/usr/share/weir/weir.yaml")];
 
 /// Where all volumes of the chart are.
 const ROOT: &str = "/etc/weir/";

@@ -1,5 +1,6 @@
 //! The Helm chart: what it renders is of Kubernetes' schemas and runs.
 
+mod cases;
 mod combinations;
 mod flags;
 mod kinds;

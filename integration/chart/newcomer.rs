@@ -1,5 +1,5 @@
-//! What the chart's README tells somebody who has never seen Weir, as far as it can be done without Kubernetes: a real Envoy
-//! with the configuration of the example asks what the chart starts.
+//! What the chart's README tells somebody who has never seen Weir, as far as it can be done without Kubernetes: a real
+//! Envoy with the configuration of the example asks what the chart starts.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::combinations::everything;
+use super::cases::everything;
 use super::rendering::{NAMESPACE, Release, render};
 
 /// The notes of a release with these values have some parts and lack others.

@@ -121,7 +121,11 @@ fn values_that_do_not_go_together_are_refused() {
             &["`istio` asks over gRPC", "`istio` would have Weir's own pods ask Weir"],
         ),
         (
-            json!({ "istio": { "enabled": true, "selector": { "a": "b" }, "targetRefs": [{ "kind": "Gateway", "name": "a" }] } }),
+            json!({ "istio": {
+                "enabled": true,
+                "selector": { "a": "b" },
+                "targetRefs": [{ "kind": "Gateway", "name": "a" }],
+            } }),
             &["`istio.selector` and `istio.targetRefs` are both given"],
         ),
     ]);

@@ -171,8 +171,13 @@ fn a_broken_rules_file_starts_no_pod() {
 
 #[test]
 fn rules_may_come_from_a_config_map_of_ones_own() {
-    let rules = json!({ "rules": { "existingConfigMap": "our-limits", "limitsKey": "ours.yaml", "overridesKeys": ["a.yaml", "b.yaml"] } });
-    let values = merged(&merged(&doors(), &json!({ "rules": { "limits": "" } })), &rules);
+    let rules = json!({
+        "limits": "",
+        "existingConfigMap": "our-limits",
+        "limitsKey": "ours.yaml",
+        "overridesKeys": ["a.yaml", "b.yaml"],
+    });
+    let values = merged(&doors(), &json!({ "rules": rules }));
     let files = [
         ("ours.yaml", THREE),
         ("a.yaml", "Three:192.0.2.1: { deny: true }"),
@@ -188,7 +193,10 @@ fn rules_may_come_from_a_config_map_of_ones_own() {
 /// The new files come as the kubelet brings them, from the `ConfigMap` as the chart renders it with other values.
 #[test]
 fn new_rules_are_taken_up_while_requests_go_on() {
-    let rules = |burst: u32| json!({ "rules": { "limits": format!("limits:\n  Wide: {{ by: ip, burst: {burst}, count: {burst}, period: 1s }}\n") } });
+    let rules = |burst: u32| {
+        let limits = format!("limits:\n  Wide: {{ by: ip, burst: {burst}, count: {burst}, period: 1s }}\n");
+        json!({ "rules": { "limits": limits } })
+    };
     let overrides =
         json!({ "rules": { "overrides": "Wide:127.0.0.1: { burst: 3000000, count: 3000000, period: 1s }" } });
     let of = |values: &Value| render(&merged(&doors(), values)).config_map("weir-rules");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::combinations::everything;
+use super::cases::everything;
 use super::rendering::{Chart, NAME, file, merged};
 
 /// Helm hands it to every chart; the templates have no use for it.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Renders a chart as Helm does, many times in one process.
 
-Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "files": [..], "versions": [..]}: the chart, with which
-values it is rendered, files of further objects, and the versions of Kubernetes whose schemas the objects are held against; fields that they do not
-know are mistakes. Prints {"chart": .., "values": .., "lint": [..], "size": .., "cases": [..]}: Chart.yaml, the default values, what
-`helm lint` complains of, the bytes of the archive, and of each case either {"error": ..} or {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}.
-`files` has the same of the files.
-`unknown` are the kinds that are none of Kubernetes' own.
+Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "files": [..], "versions": [..]}:
+with which values the chart is rendered, files of further objects, and the versions of Kubernetes whose schemas the
+objects are held against; fields that they do not know are mistakes. Prints {"chart": .., "values": .., "lint": [..],
+"size": .., "cases": [..], "files": [..]}: Chart.yaml, the default values, what `helm lint` complains of, the bytes of
+the archive, and of each case and each file {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}, or
+{"error": ..} of a case that is refused. `unknown` are the kinds that are none of Kubernetes' own.
 """
 
 import functools

@@ -61,6 +61,7 @@ envoy-ratelimit-config:
 {{- end }}
 {{- if .Values.proxy.enabled }}
 {{- with .Values.proxy }}
+proxy: {{ include "weir.listen" (list $ .port) | quote }}
 upstream:
   {{- range .upstreams }}
   - {{ . | quote }}
@@ -156,19 +157,14 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
   value: {{ $paths.config }}/weir.yaml
 - name: WEIR_ADMIN
   value: {{ include "weir.listen" (list . .Values.admin.port) | quote }}
-{{- if .Values.proxy.enabled }}
-# Where the image says it too: a variable beats the file.
-- name: WEIR_PROXY
-  value: {{ include "weir.listen" (list . .Values.proxy.port) | quote }}
-{{- end }}
 {{- if and (eq .Values.store.type "redis") .Values.store.redis.existingSecret }}
 {{- with .Values.store.redis }}
 {{- if .url }}
 - name: WEIR_REDIS_PASSWORD
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .passwordKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .passwordKey | quote }}
 - name: WEIR_STORE
   # The kubelet puts the password in.
   value: {{ .url | replace "://" (printf "://%s:$(WEIR_REDIS_PASSWORD)@" .username) | quote }}
@@ -176,8 +172,8 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 - name: WEIR_STORE
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .urlKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .urlKey | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -190,8 +186,8 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- define "weir.secrets" -}}
 {{- $paths := include "weir.paths" . | fromYaml -}}
 {{- if .Values.proxy.enabled }}
-{{- range .Values.proxy.tls.existingSecrets }}
-- { name: {{ printf "tls-%s" (. | replace "." "-" | trunc 58 | trimSuffix "-") | quote }}, secret: {{ . | quote }}, path: {{ printf "%s/%s" $paths.tls . | quote }} }
+{{- range $place, $secret := .Values.proxy.tls.existingSecrets }}
+- { name: tls-{{ $place }}, secret: {{ $secret | quote }}, path: {{ printf "%s/%s" $paths.tls $secret | quote }} }
 {{- end }}
 {{- with .Values.proxy.tls.clientCA.existingSecret }}
 - { name: client-ca, secret: {{ . | quote }}, path: {{ $paths.clientCA }} }

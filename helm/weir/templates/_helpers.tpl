@@ -18,15 +18,15 @@
 
 {{/* What selects the pods, and never changes. */}}
 {{- define "weir.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "weir.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "weir.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "weir.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "weir.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | trimSuffix "-" | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -35,7 +35,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* `metadata` of an object. Takes a list: the root, what the name ends in, further labels, and annotations. */}}
 {{- define "weir.metadata" -}}
 {{- $root := index . 0 -}}
-name: {{ include "weir.fullname" $root }}{{ index . 1 }}
+name: {{ printf "%s%s" (include "weir.fullname" $root) (index . 1) | quote }}
 labels:
   {{- include "weir.labels" $root | nindent 2 }}
   {{- with index . 2 }}
@@ -87,7 +87,8 @@ tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp }
 {{/* The DNS name of a Service of ours. Takes the root and what the name ends in. */}}
 {{- define "weir.host" -}}
 {{- $root := index . 0 -}}
-{{- printf "%s%s.%s.svc.%s" (include "weir.fullname" $root) (index . 1) $root.Release.Namespace $root.Values.clusterDomain }}
+{{- $name := printf "%s%s" (include "weir.fullname" $root) (index . 1) -}}
+{{- printf "%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
 {{- end }}
 
 {{/* The value of a flag as Weir reads it: text. Helm hands over every number as a float, and 1000000 as 1e+06. */}}
