@@ -145,3 +145,19 @@ fn write_volume(place: &Path, files: &BTreeMap<String, String>) {
         }
     }
 }
+
+/// A variable of the image would beat the file of flags, or name another, so the pod has to say it too.
+#[test]
+fn the_pod_says_what_the_image_says() {
+    let dockerfile = fs::read_to_string(format!("{}/Dockerfile", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let mut said: Vec<_> = dockerfile.split_whitespace().filter(|word| word.starts_with("WEIR_")).collect();
+    said.sort_unstable();
+    let mut expected = IMAGE.map(|(name, value)| format!("{name}={value}"));
+    expected.sort_unstable();
+    assert_eq!(said, expected);
+    let release = super::rendering::render(&super::cases::everything());
+    let environment = release.container()["env"].as_array().unwrap();
+    for (name, _) in IMAGE {
+        assert!(environment.iter().any(|variable| variable["name"] == name), "{name} is not in {environment:?}");
+    }
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::kubelet::{Given, Pod, quiet_port};
-use super::rendering::{Chart, merged, render};
+use super::rendering::{Chart, NAMESPACE, merged, render, texts};
 use crate::handover::{under_load, until_more};
 use crate::support::certificates::Authority;
 use crate::support::programs::client;
@@ -167,6 +167,27 @@ fn a_broken_rules_file_starts_no_pod() {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
+}
+
+/// What `helm test` runs in its pod, told where the Service is on this machine.
+#[test]
+fn helm_test_succeeds_with_a_pod_that_is_ready() {
+    let pod = pod(&json!({}), Given::new());
+    let weir = start(&pod);
+    let test = pod.release.of("Pod").next().unwrap();
+    let port = pod.release.get("Service", "weir-admin")["spec"]["ports"][0]["port"].clone();
+    let there = format!("weir-admin.{NAMESPACE}.svc.cluster.local:{port}");
+    let arguments = texts(&test["spec"]["containers"][0]["args"]);
+    assert!(arguments.iter().any(|text| text.contains(&there)), "{arguments:?}");
+    let run = || {
+        let here = arguments.iter().map(|text| text.replace(&there, &weir.admin.to_string()));
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(here).env_clear().output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, text) = run();
+    assert_eq!(code, Some(0), "{text}");
+    weir.signal("KILL");
+    eventually("the pod is gone", || if run().0 == Some(1) { Ok(()) } else { Err(run()) });
 }
 
 #[test]
