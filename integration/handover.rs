@@ -51,7 +51,7 @@ fn ask(address: SocketAddr) -> Result<(), String> {
 /// Asks on several threads while `work` is done, on a connection for each request and on kept ones; no connection may be
 /// refused or reset, and no request lost.
 #[track_caller]
-fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
+pub(crate) fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let failures: Vec<String> = thread::scope(|scope| {
         let client = || {
@@ -99,7 +99,7 @@ impl Drop for End<'_> {
 }
 
 /// Waits until so many more requests were answered.
-fn until_more(answered: &AtomicUsize, more: usize) {
+pub(crate) fn until_more(answered: &AtomicUsize, more: usize) {
     let wanted = answered.load(Ordering::Relaxed) + more;
     eventually("requests are answered", || match answered.load(Ordering::Relaxed) {
         count if count >= wanted => Ok(()),

@@ -39,7 +39,7 @@ fn frame(kind: u8, numbers: [u8; 2], payload: &[u8]) -> Vec<u8> {
 }
 
 /// The HELLO of `HAProxy`, which takes frames of 16380 bytes.
-fn hello() -> Vec<u8> {
+pub(crate) fn hello() -> Vec<u8> {
     let text = |name: &[u8], value: &[u8]| [string(name), vec![8], string(value)].concat();
     let max_frame = [string(b"max-frame-size"), vec![3, 0xfc, 0xf0, 0x06]].concat();
     let items = [text(b"supported-versions", b"2.0"), max_frame, text(b"capabilities", b"pipelining")];

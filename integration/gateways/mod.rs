@@ -5,7 +5,7 @@
 mod asking;
 mod examples;
 mod manifests;
-mod process;
+pub(crate) mod process;
 mod table;
 
 use std::net::SocketAddr;

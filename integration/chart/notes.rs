@@ -1,0 +1,51 @@
+//! NOTES.txt, which Helm prints after an installation.
+
+use serde_json::{Value, json};
+
+use super::cases::everything;
+use super::rendering::{NAMESPACE, Release, render};
+
+/// The notes of a release with these values have some parts and lack others.
+#[track_caller]
+fn check(values: &Value, parts: &[&str], others: &[&str]) -> Release {
+    let release = render(values);
+    for part in parts {
+        assert!(release.notes.contains(part), "{part} is not in\n{}", release.notes);
+    }
+    for other in others {
+        assert!(!release.notes.contains(other), "{other} is in\n{}", release.notes);
+    }
+    release
+}
+
+const NO_LIMITS: &str = "THERE ARE NO LIMITS YET";
+const APART: &str = "EACH POD COUNTS FOR ITSELF";
+
+#[test]
+fn they_say_what_is_missing() {
+    let rules = json!({ "limits": "limits: { A: { burst: 1 } }" });
+    let redis = json!({ "type": "redis", "redis": { "url": "redis://redis" } });
+    check(&json!({}), &[NO_LIMITS, APART], &[]);
+    check(&json!({ "rules": rules }), &[APART, "--set-file rules.limits=limits.yaml"], &[NO_LIMITS]);
+    check(&json!({ "replicaCount": 1 }), &[NO_LIMITS], &[APART]);
+    check(&json!({ "rules": rules, "store": redis }), &[], &[APART, NO_LIMITS]);
+    let existing = json!({ "rules": { "existingConfigMap": "our-limits" } });
+    check(&existing, &["edit configmap our-limits"], &[NO_LIMITS, "--set-file"]);
+}
+
+/// What they name is there.
+#[test]
+fn they_name_the_doors_that_are_open() {
+    let doors = ["9001   with STRICT_DNS", ":9002/nginx", ":9003", "https://weir-proxy."];
+    let release = check(&everything(), &doors, &[]);
+    check(&json!({}), &doors[..1], &doors[1..]);
+    let suffix = format!(".{NAMESPACE}.svc.cluster.local");
+    let hosts: Vec<_> = release.notes.match_indices(&suffix).map(|(end, _)| &release.notes[..end]).collect();
+    assert!(hosts.len() >= 5, "{}", release.notes);
+    for host in hosts {
+        let name = host.rsplit([' ', '/']).next().unwrap();
+        assert!(release.of("Service").any(|service| service["metadata"]["name"] == name), "there is no Service {name}");
+    }
+    assert!(release.notes.contains("exec deploy/weir ") && release.notes.contains("svc/weir-admin "));
+    let _ = (release.get("Service", "weir-admin"), release.get("ConfigMap", "weir-istio-provider"));
+}
