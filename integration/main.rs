@@ -8,6 +8,7 @@ mod commands;
 mod envoy;
 mod gateways;
 mod handover;
+mod image;
 mod import;
 mod layers;
 mod operating;
