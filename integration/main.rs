@@ -20,3 +20,4 @@ mod settling;
 mod spoe;
 mod standard;
 mod support;
+mod systemd;
