@@ -25,6 +25,7 @@ need haproxy haproxy
 need caddy caddy
 need curl curl
 need openssl openssl
+need systemd-analyze systemd # only the program: nothing is started
 need wrk wrk
 need h2load nghttp2-client
 need python3 python3

@@ -47,7 +47,7 @@ pub(crate) fn hello() -> Vec<u8> {
 }
 
 /// A question about a request of 192.0.2.`client`, with the number `id`.
-fn ask(id: u8, client: u8) -> Vec<u8> {
+pub(crate) fn ask(id: u8, client: u8) -> Vec<u8> {
     let source = [string(b"src"), vec![6, 192, 0, 2, client]].concat();
     question(id, &source)
 }
@@ -59,13 +59,13 @@ fn question(id: u8, argument: &[u8]) -> Vec<u8> {
 }
 
 /// `HAProxy`'s end of a connection.
-struct Peer<S> {
+pub(crate) struct Peer<S> {
     stream: S,
     input: Vec<u8>,
 }
 
 impl Peer<TcpStream> {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, input: Vec::new() }
@@ -74,7 +74,7 @@ impl Peer<TcpStream> {
 
 impl<S: Read + Write> Peer<S> {
     /// Sends some bytes. The door may have had enough in between.
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
@@ -102,14 +102,14 @@ impl<S: Read + Write> Peer<S> {
 
     /// Shakes hands.
     #[track_caller]
-    fn greet(&mut self) {
+    pub(crate) fn greet(&mut self) {
         self.send(&hello());
         assert!(matches!(self.next(), Some((HELLO, [0, 0], _))));
     }
 
     /// The number of the question that is answered next, and whether its request is refused.
     #[track_caller]
-    fn answer(&mut self) -> (u8, bool) {
+    pub(crate) fn answer(&mut self) -> (u8, bool) {
         let Some((ACK, [7, id], variables)) = self.next() else { panic!("no answer") };
         let deny = variables.strip_prefix(b"\x01\x03\x02\x04deny").unwrap();
         (id, deny[0] == 0x11)

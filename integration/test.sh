@@ -20,6 +20,8 @@ fi
 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 cargo test --locked --doc
+# The tests of the image run this themselves and find it done: a build beside other tests would slow them down.
+integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --locked --all-targets --no-fail-fast

@@ -3,6 +3,7 @@
 //! proxy, but for what [`examples::Exceptions`] says.
 
 mod asking;
+mod compose;
 mod examples;
 mod manifests;
 pub(crate) mod process;

@@ -25,16 +25,17 @@ const ATTEMPTS: usize = 5;
 
 const INSTALL: &str = "run `integration/install.sh`";
 
-fn root() -> &'static Path {
+/// The root of the repository.
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The Python that has the packages of `integration/clients/requirements.txt`.
 fn python(program: &str) -> Command {
-    let python = root().join("target/test-venv/bin/python");
+    let python = repository().join("target/test-venv/bin/python");
     assert!(python.is_file(), "{} is missing; {INSTALL}", python.display());
     let mut command = Command::new(python);
-    command.arg(root().join("integration/clients").join(program));
+    command.arg(repository().join("integration/clients").join(program));
     command
 }
 
@@ -100,6 +101,15 @@ pub(crate) fn client(program: &str, arguments: &[&str]) -> Value {
 #[track_caller]
 pub(crate) fn installed(program: &str, arguments: &[&str]) -> String {
     run(Command::new(program).args(arguments))
+}
+
+/// As [`installed`], a program that comes with the packages of `integration/clients/requirements.txt`; it is run in the root
+/// of the repository.
+#[track_caller]
+pub(crate) fn packaged(program: &str, arguments: &[&str]) -> String {
+    let path = repository().join("target/test-venv/bin").join(program);
+    assert!(path.is_file(), "{} is missing; {INSTALL}", path.display());
+    run(Command::new(path).args(arguments).current_dir(repository()))
 }
 
 #[track_caller]

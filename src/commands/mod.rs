@@ -13,6 +13,7 @@ mod door_flags;
 mod doors;
 pub mod explain;
 mod grpc_flags;
+pub mod health;
 mod http2_flags;
 pub mod import;
 mod logging;
@@ -42,6 +43,7 @@ enum Command {
     Bucket(bucket::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Health(health::Args),
     Import(import::Args),
     Replay(replay::Args),
     Schema(schema::Args),
@@ -52,7 +54,7 @@ enum Command {
 pub enum ExitCode {
     /// All went well.
     Success = 0,
-    /// The input is wrong: a rules file, a scenario, a request.
+    /// The input is wrong: a rules file, a scenario, a request; or the service that was asked about is not well.
     BadInput = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -86,6 +88,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
         Command::Bucket(args) => bucket::run(&args, out, err),
         Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
+        Command::Health(args) => health::run(&args, out, err),
         Command::Import(args) => import::run(&args, out, err),
         Command::Replay(args) => replay::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),

@@ -1,4 +1,4 @@
-//! A client of the admin door: what `weir bucket` asks with.
+//! A client of the admin door: what `weir bucket` and `weir health` ask with.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -41,6 +41,15 @@ pub struct Told {
     pub body: Value,
 }
 
+/// One of its pages for machines that watch.
+#[derive(Debug)]
+pub struct Page {
+    /// The status.
+    pub status: StatusCode,
+    /// The body, whatever it is.
+    pub body: Bytes,
+}
+
 /// Why it cannot be asked.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot ask the admin door at {authority}: {reason}")]
@@ -61,8 +70,20 @@ impl AdminClient {
         };
         let authority = match rest.trim_end_matches('/').parse::<http::uri::Authority>() {
             Ok(authority) if authority.as_str().contains('@') => return wrong("it takes a token and no user"),
-            Ok(authority) if authority.port().is_none() => format!("{authority}:{PORT}"),
-            Ok(authority) => authority.to_string(),
+            Ok(authority) => {
+                let port = match authority.port_u16() {
+                    Some(port) => port,
+                    None if authority.as_str() == authority.host() => PORT,
+                    None => return wrong("a port is a number up to 65535"),
+                };
+                // A door that listens on all addresses of a machine is asked on one that nobody else answers at.
+                let host = match authority.host() {
+                    "0.0.0.0" => "127.0.0.1",
+                    "[::]" => "[::1]",
+                    host => host,
+                };
+                format!("{host}:{port}")
+            }
             Err(error) => return wrong(&error.to_string()),
         };
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
@@ -73,6 +94,20 @@ impl AdminClient {
         Ok(Self { authority, token })
     }
 
+    /// Reads a page. An answer of any status is one; the error says why there is none within `deadline`.
+    pub async fn read(&self, path: &str, deadline: Duration) -> Result<Page, Unreachable> {
+        let unreachable = |reason: String| Unreachable { authority: self.authority.clone(), reason };
+        let request = self.request(Method::GET, path, None).map_err(|error| unreachable(error.to_string()))?;
+        let reading = async {
+            let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
+            exchange(stream, request).await
+        };
+        match timeout(deadline, reading).await {
+            Ok(page) => page.map_err(unreachable),
+            Err(_) => Err(unreachable(format!("no answer within {deadline:?}"))),
+        }
+    }
+
     /// Asks for a path. An answer of any status is one; the error says why there is none.
     pub async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Told, Unreachable> {
         let unreachable = |reason: String| Unreachable { authority: self.authority.clone(), reason };
@@ -81,7 +116,7 @@ impl AdminClient {
         let stream = connecting.map_err(|_| unreachable(format!("no connection within {CONNECT_TIMEOUT:?}")))?;
         let stream = stream.map_err(|error| unreachable(error.to_string()))?;
         match timeout(ANSWER_TIMEOUT, exchange(stream, request)).await {
-            Ok(told) => told.map_err(unreachable),
+            Ok(page) => page.and_then(told).map_err(unreachable),
             Err(_) => {
                 Err(unreachable(format!("no answer within {ANSWER_TIMEOUT:?}; it may have been done all the same")))
             }
@@ -103,26 +138,31 @@ impl AdminClient {
     }
 }
 
-async fn exchange(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<Told, String> {
+async fn exchange(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<Page, String> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let answer = async {
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
-        match serde_json::from_slice::<Value>(&body) {
-            Ok(body) if ["bucket", "blocks", "detail"].iter().any(|member| body.get(member).is_some()) => {
-                Ok(Told { status, body })
-            }
-            // Something else listens there, such as the proxy.
-            _ => Err(format!("it answers {status}, and not as an admin door does")),
-        }
+        Ok(Page { status, body })
     };
     tokio::pin!(answer);
     tokio::select! {
-        told = &mut answer => told,
+        page = &mut answer => page,
         // The connection is over before or with the answer, and the answer knows which.
         _ = connection => answer.await,
+    }
+}
+
+/// What it says about buckets.
+fn told(Page { status, body }: Page) -> Result<Told, String> {
+    match serde_json::from_slice::<Value>(&body) {
+        Ok(body) if ["bucket", "blocks", "detail"].iter().any(|member| body.get(member).is_some()) => {
+            Ok(Told { status, body })
+        }
+        // Something else listens there, such as the proxy.
+        _ => Err(format!("it answers {status}, and not as an admin door does")),
     }
 }
 
@@ -150,7 +190,11 @@ mod tests {
             ("http://127.0.0.1:9090", Ok("127.0.0.1:9090")),
             ("http://weir.internal/", Ok("weir.internal:9090")),
             ("[::1]:9091", Ok("[::1]:9091")),
-            ("0.0.0.0:9090", Ok("0.0.0.0:9090")),
+            ("0.0.0.0:9091", Ok("127.0.0.1:9091")),
+            ("[::]:9090", Ok("[::1]:9090")),
+            ("http://a:b", Err("is no admin door")),
+            ("a:65536", Err("is no admin door")),
+            ("a:", Err("is no admin door")),
             ("https://127.0.0.1:9090", Err("http:// and nothing else")),
             ("http://u:p@127.0.0.1:9090", Err("no user")),
             ("http://127.0.0.1:9090/admin", Err("is no admin door")),

@@ -1,0 +1,155 @@
+//! What the Dockerfile says, and whether it can be built from what the builder is given.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::container::{Container, files_read};
+use crate::support::programs::{client, packaged, repository};
+
+/// A Dockerfile's last stage, and what it copies in others.
+pub(super) struct Dockerfile {
+    instructions: Vec<Instruction>,
+}
+
+/// An instruction, such as `USER 65532`.
+pub(super) struct Instruction {
+    name: String,
+    flags: Vec<String>,
+    /// Whether it is written as a JSON list, which no shell reads.
+    is_exec: bool,
+    pub(super) words: Vec<String>,
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+impl Dockerfile {
+    pub(super) fn read() -> Self {
+        let path = repository().join("Dockerfile");
+        let parsed = client("dockerfile_instructions.py", &[path.to_str().unwrap()]);
+        let instruction = |parsed: &Value| Instruction {
+            name: parsed["name"].as_str().unwrap().to_owned(),
+            flags: strings(&parsed["flags"]),
+            is_exec: parsed["exec"].as_bool().unwrap(),
+            words: strings(&parsed["words"]),
+        };
+        Self { instructions: parsed.as_array().unwrap().iter().map(instruction).collect() }
+    }
+
+    fn all(&self, name: &str) -> Vec<&Instruction> {
+        self.instructions.iter().filter(|instruction| instruction.name == name).collect()
+    }
+
+    /// The instruction of this name in the last stage, where it comes once.
+    #[track_caller]
+    pub(super) fn last(&self, name: &str) -> &Instruction {
+        let start = self.instructions.iter().rposition(|instruction| instruction.name == "FROM").unwrap();
+        let mut found = self.instructions[start..].iter().filter(|instruction| instruction.name == name);
+        let (first, second) = (found.next(), found.next());
+        assert!(second.is_none(), "{name} comes more than once");
+        first.unwrap_or_else(|| panic!("there is no {name}"))
+    }
+
+    /// The words of an instruction that no shell reads.
+    #[track_caller]
+    pub(super) fn command(&self, name: &str) -> &[String] {
+        let instruction = self.last(name);
+        assert!(instruction.is_exec, "{name} is for a shell, and there is none");
+        instruction.words.strip_prefix(&["CMD".to_owned()]).unwrap_or(&instruction.words)
+    }
+
+    /// Pairs, as ENV and LABEL have them.
+    #[track_caller]
+    pub(super) fn pairs(&self, name: &str) -> BTreeMap<&str, &str> {
+        let words = &self.last(name).words;
+        words.chunks(2).map(|pair| (pair[0].as_str(), pair[1].trim_matches('"'))).collect()
+    }
+
+    /// What is copied from the files that the builder is given.
+    fn sources(&self) -> Vec<&str> {
+        let given = self.all("COPY").into_iter().filter(|copy| copy.flags.is_empty());
+        given.flat_map(|copy| copy.words.split_last().unwrap().1).map(String::as_str).collect()
+    }
+}
+
+/// Whether `.dockerignore` leaves a file to the builder: the last pattern that fits it or what it is in says so.
+fn is_given(ignore: &str, file: &Path) -> bool {
+    let patterns = ignore.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut given = true;
+    for pattern in patterns {
+        let (keeps, pattern) = pattern.strip_prefix('!').map_or((false, pattern), |rest| (true, rest));
+        assert!(pattern == "*" || !pattern.contains(['*', '?', '[']), "this test does not know `{pattern}`");
+        if pattern == "*" || file.starts_with(pattern) {
+            given = keeps;
+        }
+    }
+    given
+}
+
+#[test]
+fn a_linter_has_nothing_to_say() {
+    packaged("hadolint", &["--failure-threshold", "style", "Dockerfile"]);
+}
+
+#[test]
+fn what_is_copied_is_there_and_given_to_the_builder() {
+    let ignore = fs::read_to_string(repository().join(".dockerignore")).unwrap();
+    let dockerfile = Dockerfile::read();
+    let sources = dockerfile.sources();
+    assert!(sources.len() > 3, "{sources:?}");
+    for source in sources {
+        assert!(repository().join(source).exists(), "{source} is not there");
+        assert!(is_given(&ignore, Path::new(source)), "{source} is ignored");
+    }
+    for file in ["README.md", "target/release/weir", ".git/config", "integration/main.rs", "integration/image/mod.rs"] {
+        assert!(!is_given(&ignore, Path::new(file)), "{file} is given");
+    }
+}
+
+/// The compiler says which files it has read, and the step itself names the others.
+#[test]
+fn what_the_build_reads_is_copied() {
+    let dockerfile = Dockerfile::read();
+    let sources = dockerfile.sources();
+    Container::build();
+    let read = files_read();
+    assert!(read.iter().any(|file| file.starts_with("lua")), "{read:?}");
+    let named =
+        ["Cargo.toml", "Cargo.lock", "limits.yaml", "integration/image/weir.yaml", "integration/image/build.sh"];
+    for file in read.iter().map(PathBuf::as_path).chain(named.map(Path::new)) {
+        assert!(sources.iter().any(|source| file.starts_with(source)), "{} is not copied", file.display());
+    }
+    let steps = dockerfile.all("RUN");
+    let [step] = steps.as_slice() else { panic!("the builder does something that is not tested here") };
+    assert_eq!(step.words, ["integration/image/build.sh release /image"]);
+}
+
+#[test]
+fn versions_are_those_of_the_manifest() {
+    let dockerfile = Dockerfile::read();
+    let labels = dockerfile.pairs("LABEL");
+    assert_eq!(labels["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
+    let compiler = dockerfile.all("ARG")[0].words[0].strip_prefix("RUST_IMAGE=").unwrap();
+    let oldest = env!("CARGO_PKG_RUST_VERSION");
+    assert!(compiler.contains(&format!("/rust:{oldest}-")), "{compiler} has not Rust {oldest}");
+}
+
+#[test]
+fn the_result_has_one_program_and_an_unprivileged_user() {
+    let dockerfile = Dockerfile::read();
+    assert_eq!(dockerfile.last("FROM").words, ["scratch"]);
+    assert_eq!(dockerfile.last("USER").words, ["65532:65532"], "Kubernetes knows nobody by name");
+    assert_eq!(dockerfile.command("ENTRYPOINT"), ["/usr/bin/weir"]);
+    assert_eq!(dockerfile.command("CMD"), ["serve"]);
+    assert_eq!(dockerfile.command("HEALTHCHECK"), ["/usr/bin/weir", "health"]);
+    let copy = dockerfile.last("COPY");
+    assert_eq!(
+        (&copy.flags[..], &copy.words[..]),
+        (&["--from=build".to_owned()][..], &["/image/", "/"].map(str::to_owned)[..])
+    );
+    assert_eq!(Container::build().files(), ["etc/weir/limits.yaml", "usr/bin/weir", "usr/share/weir/weir.yaml"]);
+}

@@ -1,0 +1,90 @@
+//! `weir health`, as probes run it.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use crate::support::eventually;
+use crate::support::redis::{RedisServer, free_port};
+use crate::support::server::WIDE;
+use crate::support::weir::Weir;
+
+/// Runs `weir health` with these words, in this environment: the exit code, and what it prints on both streams.
+fn run(words: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("health").args(words).envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn becomes(words: &[&str], code: i32, part: &str) {
+    eventually(part, || match run(words, &[]) {
+        (found, out, err) if found == code && format!("{out}{err}").contains(part) => Ok(()),
+        other => Err(other),
+    });
+}
+
+#[test]
+fn it_says_how_a_process_is_from_its_start_to_its_end() {
+    let mut redis = RedisServer::plain();
+    let mut weir = Weir::serve(WIDE, &["--store", &redis.url(), "--store-timeout", "2s", "--drain-delay", "10m"]);
+    let admin = format!("http://{}", weir.admin);
+    let ask = ["--admin", admin.as_str(), "--timeout", "10s"];
+    becomes(&ask, 0, "ready\n");
+    redis.kill();
+    becomes(&ask, 0, "degraded; the store is down: ");
+    redis.restart();
+    becomes(&ask, 0, "ready\n");
+    std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 0 } }").unwrap();
+    becomes(&ask, 0, "degraded; the files on disk are not in force: ");
+    weir.signal("TERM");
+    becomes(&ask, 1, "error: not ready: draining");
+    becomes(&[&ask[..], &["--live"]].concat(), 0, "alive\n");
+    weir.signal("TERM");
+    assert_eq!(weir.wait().code(), Some(0));
+    becomes(&ask, 1, "error: cannot ask the admin door at 127.0.0.1:");
+}
+
+#[test]
+fn it_finds_the_admin_door_as_the_process_did() {
+    let weir = Weir::serve(WIDE, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("weir.yaml");
+    std::fs::write(&config, format!("upstream: echo\nadmin: {}\n", weir.admin)).unwrap();
+    let (admin, config) = (weir.admin.to_string(), config.to_str().unwrap());
+    let everywhere = format!("0.0.0.0:{}", weir.admin.port());
+    for (words, environment) in [
+        (&["--admin", &admin][..], &[][..]),
+        (&[], &[("WEIR_ADMIN", admin.as_str())]),
+        (&[], &[("WEIR_ADMIN", everywhere.as_str())]),
+        (&["--config", config], &[]),
+        (&[], &[("WEIR_CONFIG", config)]),
+    ] {
+        let words = [words, &["--timeout", "10s"]].concat();
+        assert_eq!(run(&words, environment), (0, "ready\n".into(), String::new()), "{words:?} {environment:?}");
+    }
+}
+
+#[test]
+fn what_is_no_admin_door_is_not_well() {
+    let weir = Weir::serve(WIDE, &[]);
+    // The system takes connections for it, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (proxy, silent) = (weir.proxy.to_string(), silent.local_addr().unwrap().to_string());
+    let nobody = format!("127.0.0.1:{}", free_port());
+    for (words, code, part) in [
+        (&["--admin", &proxy, "--timeout", "10s"][..], 1, "error: not an admin door: it answers 200 OK"),
+        (&["--admin", &proxy, "--timeout", "10s", "--live"], 1, "error: not an admin door: it answers 200 OK"),
+        (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
+        (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
+        (&["--admin", "https://a"], 2, "it speaks http:// and nothing else"),
+        (&["--admin", "a:b"], 2, "is no admin door"),
+        (&["--timeout", "0s"], 2, "must be longer than 0"),
+        (&["now"], 2, "unexpected argument 'now'"),
+    ] {
+        let (found, out, err) = run(words, &[]);
+        assert!(found == code && out.is_empty() && err.contains(part), "{words:?}: {found} {out}{err}");
+        assert!(code == 2 || err.lines().count() == 1, "more than a line: {err}");
+    }
+}
