@@ -111,3 +111,18 @@ fn the_page_for_operators_has_every_metric_and_no_page_has_another() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn the_page_for_operators_has_every_alert_and_the_runbook_says_what_to_do() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let rules = read("helm/weir/alerts/weir.yaml");
+    let alerts: BTreeSet<_> =
+        rules.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("alert: ")).collect();
+    assert!(alerts.len() > 10, "{alerts:?}");
+    let named = |path: &str, expression: &str| -> BTreeSet<String> {
+        found(expression, &read(path)).iter().map(|name| name.trim_matches(['`', '#', ' ']).to_owned()).collect()
+    };
+    let alerts: BTreeSet<_> = alerts.into_iter().map(str::to_owned).collect();
+    assert_eq!(named("helm/OPERATIONS.md", "`Weir[A-Z][A-Za-z]+`"), alerts, "helm/OPERATIONS.md");
+    assert_eq!(named("helm/weir/runbook.md", "(?m)^## Weir[A-Z][A-Za-z]+"), alerts, "helm/weir/runbook.md");
+}
