@@ -183,7 +183,7 @@ def draw(panels, prometheus, path):
     memory = io.BytesIO()
     figure.savefig(memory, dpi=DPI, facecolor=BACKGROUND)
     # As many colours as the lines and the edges of letters need: a third of the bytes.
-    drawn = Image.open(memory).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    drawn = Image.open(memory).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     drawn.save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size // 1024} KiB")
 
