@@ -111,9 +111,9 @@ pub(super) fn combinations() -> Vec<Value> {
             ],
         }),
         json!({
-            "commonLabels": { "team": "edge" },
+            "commonLabels": { "team": "edge", "helm.sh/chart": "theirs", "app.kubernetes.io/component": "theirs" },
             "commonAnnotations": { "owner": "edge" },
-            "podLabels": { "a": "b" },
+            "podLabels": { "a": "b", "app.kubernetes.io/name": "theirs" },
             "podAnnotations": { "c": "d" },
             "service": { "annotations": { "e": "f" } },
         }),

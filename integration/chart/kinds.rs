@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const SCHEMA: &str = include_str!("kinds.json");
 
-/// All of them. The chart has the first one only if there are alerts.
+/// All of them.
 pub(super) const ALL: &[&str] =
     &["PrometheusRule", "AuthorizationPolicy", "Middleware", "ReferenceGrant", "SecurityPolicy", "ServiceMonitor"];
 

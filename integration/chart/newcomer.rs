@@ -91,7 +91,7 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
         first = envoy.get();
     }
     let told = format!("{}\n", statuses.join(" "));
-    assert!(blocks("console").concat().contains(&told), "the README says something else than {told}");
+    assert!(blocks("text").concat().contains(&told), "the README says something else than {told}");
     assert_eq!(statuses.concat(), "200200200200200429429");
     // What is asked of a pod there.
     let exec = |arguments: &[&str]| {
@@ -107,7 +107,7 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
     pod.update("rules", &render(&values).config_map("weir-rules"));
     let after = (200, "\"RequestsPerAddress\";q=50;w=60".to_owned());
     within(TAKEN_UP, "the client may do more", || envoy.get() == after);
-    assert!(blocks("console").concat().contains(&format!("ratelimit-policy: {}\n", after.1)));
+    assert!(blocks("text").concat().contains(&format!("ratelimit-policy: {}\n", after.1)));
 }
 
 /// The binary with the same environment: what `kubectl exec` runs.
@@ -139,7 +139,7 @@ fn the_readme_names_values_that_there_are() {
     let rows = readme.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
     let gateways = readme.lines().filter(|line| line.starts_with("| ") && line.contains(".enabled`"));
     let gateways = gateways.filter_map(|line| line.split('|').nth(2));
-    let typed = blocks("console").concat();
+    let typed = blocks("sh").concat();
     let set =
         typed.match_indices("--set").map(|(start, _)| typed[start..].split([' ', '=']).nth(1).unwrap_or_default());
     let quoted = rows.chain(gateways).flat_map(|cell| cell.split('`').skip(1).step_by(2));

@@ -22,14 +22,15 @@ app.kubernetes.io/name: {{ include "weir.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
+{{/* Labels of an object: ours, then those of the object and of `commonLabels`, which take nothing from ours. */}}
 {{- define "weir.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{ include "weir.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | trimSuffix "-" | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $root := index . 0 -}}
+{{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $version := $root.Values.image.tag | default $root.Chart.AppVersion | trunc 63 | trimSuffix "-" }}
+{{- $own := dict "helm.sh/chart" $chart "app.kubernetes.io/version" $version }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- $selected := include "weir.selectorLabels" $root | fromYaml }}
+{{- merge (dict) $own $selected (index . 1) $root.Values.commonLabels | toYaml }}
 {{- end }}
 
 {{/* `metadata` of an object. Takes a list: the root, what the name ends in, further labels, and annotations. */}}
@@ -37,10 +38,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- $root := index . 0 -}}
 name: {{ printf "%s%s" (include "weir.fullname" $root) (index . 1) | quote }}
 labels:
-  {{- include "weir.labels" $root | nindent 2 }}
-  {{- with index . 2 }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "weir.labels" (list $root (index . 2)) | nindent 2 }}
 {{- with merge (dict) (index . 3) $root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
