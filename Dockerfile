@@ -12,7 +12,7 @@ ARG RUST_IMAGE=docker.io/library/rust:1.95-slim-bookworm
 
 FROM ${RUST_IMAGE} AS build
 WORKDIR /src
-COPY Cargo.toml Cargo.lock limits.yaml ./
+COPY Cargo.toml Cargo.lock LICENSE limits.yaml ./
 COPY src src
 COPY lua lua
 COPY integration/image/build.sh integration/image/weir.yaml integration/image/
@@ -26,6 +26,7 @@ FROM scratch
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.description="A rate limiter in front of APIs: a reverse proxy, and the decision service of Envoy, nginx, HAProxy, Traefik and Caddy" \
+      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /image/ /

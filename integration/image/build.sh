@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds what the image holds: a static `weir`, the sample rules and the image's own settings, in a directory as they are
-# in the image. The Dockerfile builds with this and profile `release`, the tests with this and profile `dev`.
+# Builds what the image holds: a static `weir`, its licence, the sample rules and the image's own settings, in a directory
+# as they are in the image. The Dockerfile builds with this and profile `release`, the tests with this and profile `dev`.
 #
 #   integration/image/build.sh PROFILE DIRECTORY
 #
 # The C library is glibc, of 2.34 or later: since then a static program resolves names by /etc/hosts and DNS without
-# loading a library. musl would be smaller; its allocator has one lock for all threads.
+# loading a library. So the image has the C library that all other tests run with, and not musl.
 set -euo pipefail
 umask 022 # whoever builds it, everybody may read it
 profile=$1
@@ -28,5 +28,6 @@ if readelf --program-headers "$binary" | grep -q INTERP; then
     exit 1
 fi
 install -D --mode=0755 "$binary" "$root/usr/bin/weir"
+install -D --mode=0644 LICENSE "$root/usr/share/doc/weir/LICENSE"
 install -D --mode=0644 limits.yaml "$root/etc/weir/limits.yaml"
 install -D --mode=0644 integration/image/weir.yaml "$root/usr/share/weir/weir.yaml"

@@ -129,10 +129,11 @@ fn what_the_build_reads_is_copied() {
 }
 
 #[test]
-fn versions_are_those_of_the_manifest() {
+fn version_and_licence_are_those_of_the_manifest() {
     let dockerfile = Dockerfile::read();
     let labels = dockerfile.pairs("LABEL");
     assert_eq!(labels["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(labels["org.opencontainers.image.licenses"], env!("CARGO_PKG_LICENSE"));
     let compiler = dockerfile.all("ARG")[0].words[0].strip_prefix("RUST_IMAGE=").unwrap();
     let oldest = env!("CARGO_PKG_RUST_VERSION");
     assert!(compiler.contains(&format!("/rust:{oldest}-")), "{compiler} has not Rust {oldest}");
@@ -151,5 +152,6 @@ fn the_result_has_one_program_and_an_unprivileged_user() {
         (&copy.flags[..], &copy.words[..]),
         (&["--from=build".to_owned()][..], &["/image/", "/"].map(str::to_owned)[..])
     );
-    assert_eq!(Container::build().files(), ["etc/weir/limits.yaml", "usr/bin/weir", "usr/share/weir/weir.yaml"]);
+    let files = ["etc/weir/limits.yaml", "usr/bin/weir", "usr/share/doc/weir/LICENSE", "usr/share/weir/weir.yaml"];
+    assert_eq!(Container::build().files(), files);
 }
