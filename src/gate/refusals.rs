@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Judged, JudgedDescriptors, View};
 use crate::engine::charge::Charge;
 use crate::engine::numbers::Micros;
+use crate::engine::quote::shown as cut;
 use crate::engine::request::Request;
 use crate::engine::rules::Rules;
 use crate::engine::trace_context::TraceContext;
@@ -20,6 +21,9 @@ use crate::metrics::{DecidingDoor, DecisionResult};
 
 /// Methods that are logged; another one may be any text of the client's.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+/// Of what a client has chosen, in characters.
+const LONGEST_SHOWN: usize = 200;
 
 /// What stands for all others, in logs and traces.
 pub const OTHER_METHOD: &str = "_OTHER";
@@ -49,16 +53,33 @@ pub struct LineRate {
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalLog {
     /// How often; `None` if they are not.
-    pub rate: Option<LineRate>,
+    pace: Option<Pace>,
     /// How their ids are told.
-    pub ids: ShownIds,
+    pub(super) ids: ShownIds,
     began: Instant,
 }
 
+/// A rate, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// From a line to the next.
+    interval: u64,
+    /// By how much lines may come before their time, so that all of a period may come at once.
+    tolerance: u64,
+}
+
 impl RefusalLog {
-    /// A log of refusals.
+    /// A log of refusals, or of none without a rate.
     pub fn new(rate: Option<LineRate>, ids: ShownIds) -> Self {
-        Self { rate, ids, began: Instant::now() }
+        Self { pace: rate.map(Pace::of), ids, began: Instant::now() }
+    }
+}
+
+impl Pace {
+    fn of(rate: LineRate) -> Self {
+        let period = nanoseconds(rate.period);
+        let interval = period / u64::from(rate.lines.max(1));
+        Self { interval, tolerance: period - interval }
     }
 }
 
@@ -73,14 +94,12 @@ struct Sampling {
 
 impl Sampling {
     /// Whether a line may be written now; only one of several workers that ask at once may write it.
-    fn pass(&self, now: u64, rate: LineRate) -> bool {
+    fn pass(&self, now: u64, pace: Pace) -> bool {
         let paid = self.paid.load(Ordering::Relaxed);
-        let period = nanoseconds(rate.period);
-        let interval = period / u64::from(rate.lines);
-        if now.saturating_add(period - interval) < paid {
+        if now.saturating_add(pace.tolerance) < paid {
             return false;
         }
-        let next = paid.max(now).saturating_add(interval);
+        let next = paid.max(now).saturating_add(pace.interval);
         self.paid.compare_exchange(paid, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
@@ -133,12 +152,12 @@ impl View {
     /// Counts a refusal that came at `start`. If it is to have a line, it is among `lines` afterwards.
     pub(super) fn refused(&self, limit: u32, result: DecisionResult, start: Instant, lines: &mut Vec<Refusal>) {
         let Refusals { log, limits } = &self.snapshot.refusals;
-        let (Some(rate), Some(sampling), Some(counted)) =
-            (log.rate, limits.get(limit as usize), self.suppressed.get(limit as usize))
+        let (Some(pace), Some(sampling), Some(counted)) =
+            (log.pace, limits.get(limit as usize), self.suppressed.get(limit as usize))
         else {
             return;
         };
-        if !sampling.pass(nanoseconds(start.saturating_duration_since(log.began)), rate) {
+        if !sampling.pass(nanoseconds(start.saturating_duration_since(log.began)), pace) {
             return counted.set(counted.get() + 1);
         }
         let suppressed = counted.take() + sampling.suppressed.swap(0, Ordering::Relaxed);
@@ -168,7 +187,7 @@ impl View {
     /// for a while or, `at_end`, of all.
     pub(super) fn flush_refusals(&self, at_end: bool) {
         let Refusals { log, limits } = &self.snapshot.refusals;
-        let Some(rate) = log.rate else { return };
+        let Some(pace) = log.pace else { return };
         let mut now = None;
         for ((name, sampling), counted) in self.rules().names().zip(limits).zip(&self.suppressed) {
             let counted = counted.take();
@@ -180,8 +199,8 @@ impl View {
             }
             // As long as refusals go on, the next one of them has the line: it has more to tell.
             let now = *now.get_or_insert_with(|| nanoseconds(log.began.elapsed()));
-            let is_over = now.saturating_sub(nanoseconds(rate.period)) > sampling.paid.load(Ordering::Relaxed);
-            if at_end || (is_over && sampling.pass(now, rate)) {
+            let is_over = now.saturating_sub(pace.interval) > sampling.paid.load(Ordering::Relaxed);
+            if at_end || (is_over && sampling.pass(now, pace)) {
                 let suppressed = sampling.suppressed.swap(0, Ordering::Relaxed);
                 if suppressed > 0 {
                     tracing::info!(limit = name, suppressed, "more requests were refused");
@@ -207,8 +226,8 @@ impl View {
                 result = line.result.label(),
                 door = door.label(),
                 method = origin.request.map(|request| method(request.method)),
-                host = shown.map(|request| request.host),
-                path = shown.map(|request| request.path),
+                host = shown.map(|request| cut(request.host, LONGEST_SHOWN)),
+                path = shown.map(|request| cut(request.path, LONGEST_SHOWN)),
                 client = shown.and_then(|request| request.client).map(|client| client.to_string()),
                 id,
                 retry_after = wait.map(Micros::ceil_seconds),
@@ -234,7 +253,10 @@ impl View {
         let identified = || self.rules().id_of(line.limit, request?);
         match ids {
             ShownIds::None => None,
-            ShownIds::Clear => identified().map(|(text, _)| text).or_else(|| line.id.clone()),
+            ShownIds::Clear => {
+                let id = identified().map(|(text, _)| text).or_else(|| line.id.clone());
+                id.map(|id| cut(&id, LONGEST_SHOWN))
+            }
             ShownIds::Hash => {
                 let fingerprint = identified().map(|(_, fingerprint)| fingerprint).or(answer?.fingerprint);
                 fingerprint.map(hash)
@@ -289,8 +311,9 @@ pub fn method(method: &str) -> &'static str {
     METHODS.into_iter().find(|known| *known == method).unwrap_or(OTHER_METHOD)
 }
 
+/// Good for 584 years.
 fn nanoseconds(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+    span.as_secs().saturating_mul(1_000_000_000).saturating_add(span.subsec_nanos().into())
 }
 
 #[cfg(test)]
@@ -300,8 +323,9 @@ mod tests {
     /// How many of the lines that are asked for at these milliseconds are written.
     #[track_caller]
     fn check(lines: u32, period_ms: u64, asked_ms: &[u64], expected: &str) {
-        let (sampling, rate) = (Sampling::default(), LineRate { lines, period: Duration::from_millis(period_ms) });
-        let pass = |ms: &u64| if sampling.pass(ms * 1_000_000, rate) { '+' } else { '-' };
+        let rate = LineRate { lines, period: Duration::from_millis(period_ms) };
+        let (sampling, pace) = (Sampling::default(), Pace::of(rate));
+        let pass = |ms: &u64| if sampling.pass(ms * 1_000_000, pace) { '+' } else { '-' };
         assert_eq!(asked_ms.iter().map(pass).collect::<String>(), expected);
     }
 
@@ -313,13 +337,14 @@ mod tests {
 
     #[test]
     fn workers_that_ask_at_once_get_one_line() {
-        let (sampling, rate) = (Sampling::default(), LineRate { lines: 1, period: Duration::from_secs(1) });
+        let pace = Pace::of(LineRate { lines: 1, period: Duration::from_secs(1) });
+        let sampling = Sampling::default();
         let passed = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for now in 0..1_000 {
-                        passed.fetch_add(u64::from(sampling.pass(now, rate)), Ordering::Relaxed);
+                        passed.fetch_add(u64::from(sampling.pass(now, pace)), Ordering::Relaxed);
                     }
                 });
             }
