@@ -12,7 +12,7 @@ use crate::gate::refusals::ShownIds;
 use crate::metrics::{DecidingDoor, HttpDoor, Metrics};
 
 /// The traces of the process, of which there are none.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Traces {}
 
 impl Traces {
