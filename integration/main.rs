@@ -24,3 +24,4 @@ mod spoe;
 mod standard;
 mod support;
 mod systemd;
+mod telemetry;

@@ -17,22 +17,24 @@ if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD 
 else
     echo "the database of advisories is out of reach: nobody has asked for known weaknesses of the dependencies"
 fi
-cargo clippy --locked --all-targets -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
-cargo test --locked --doc
+# All features at once, so that everything is compiled once for the tests; what the default ones leave out is checked.
+cargo clippy --locked -- -D warnings
+cargo clippy --locked --all-targets --all-features -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items --all-features
+cargo test --locked --doc --all-features
 # The tests of the image run this themselves and find it done: a build beside other tests would slow them down.
 integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted.
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked --all-targets --no-fail-fast
+    cargo nextest run --locked --all-targets --all-features --no-fail-fast
 else
-    cargo test --locked --all-targets --no-fail-fast
+    cargo test --locked --all-targets --all-features --no-fail-fast
 fi
 
 # Each door's parsers for about a minute of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
 fuzz() { # DOOR CASES
-    PROPTEST_CASES=$2 cargo test --locked --quiet --lib -- "doors::$1::properties" "doors::$1::http1::properties"
+    PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "doors::$1::properties" "doors::$1::http1::properties"
 }
 fuzz http 48000
 fuzz check 16000

@@ -1,6 +1,6 @@
 //! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use crate::store::{Batch, Store, StoreError};
 mod descriptors;
 pub mod operator;
 mod purpose;
+pub mod refusals;
 mod scripts;
 mod settling;
 mod slots;
@@ -36,6 +37,7 @@ mod throttle;
 
 pub use descriptors::JudgedDescriptors;
 pub use purpose::{Objection, Purpose};
+use refusals::{Refusal, RefusalLog, Refusals};
 use settling::Settler;
 pub use settling::{Settling, Unsettled};
 pub use slots::InFlight;
@@ -48,6 +50,7 @@ pub struct Shared {
     /// What an operator has blocked, as far as this process knows.
     blocks: Arc<ArcSwap<Blocks>>,
     metrics: Arc<Metrics>,
+    refusal_log: Arc<RefusalLog>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
 }
@@ -62,6 +65,7 @@ struct Snapshot {
     warned_of_values: Mutex<HashSet<u32>>,
     /// Of the limits that settle by responses.
     settlements: Vec<Option<SettlementMetrics>>,
+    refusals: Refusals,
 }
 
 /// The rules in force, as one worker has them: its requests share them and count without a word to the other workers.
@@ -71,12 +75,15 @@ pub struct View {
     metrics: Arc<Metrics>,
     /// In the order of the rules.
     limits: Vec<LimitTallies>,
+    /// Refusals that had no line in the log, in the same order.
+    suppressed: Vec<Cell<u64>>,
 }
 
 impl View {
     fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>) -> Rc<Self> {
         let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
-        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits })
+        let suppressed = snapshot.limits.iter().map(|_| Cell::default()).collect();
+        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits, suppressed })
     }
 
     /// The rules.
@@ -91,15 +98,24 @@ impl View {
 }
 
 impl Shared {
-    /// Puts the first rules in force.
+    /// Puts the first rules in force. Refused requests are not logged.
     pub fn new(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore) -> Self {
-        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics)));
-        Self { snapshot, blocks: Arc::default(), metrics, local }
+        Self::logging(rules, metrics, local, RefusalLog::new(None, refusals::ShownIds::default()))
+    }
+
+    /// As [`Self::new`], and logs refused requests.
+    pub fn logging(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore, log: RefusalLog) -> Self {
+        let refusal_log = Arc::new(log);
+        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics, &refusal_log)));
+        Self { snapshot, blocks: Arc::default(), metrics, refusal_log, local }
     }
 
     /// Puts new rules in force. Requests that have begun keep the old ones.
     pub fn replace(&self, rules: Rules) {
-        self.snapshot.store(Arc::new(snapshot(rules, &self.metrics)));
+        let mut snapshot = snapshot(rules, &self.metrics, &self.refusal_log);
+        let last = self.snapshot.load();
+        snapshot.refusals.take_over(&snapshot.rules, &last.refusals, &last.rules);
+        self.snapshot.store(Arc::new(snapshot));
         let current = self.snapshot.load();
         let kept: HashSet<&str> = current.rules.names().collect();
         self.metrics.forget_limits(|name| kept.contains(name));
@@ -116,17 +132,24 @@ impl Shared {
         self.local.usage()
     }
 
+    /// How ids are told where requests are logged.
+    pub fn shown_ids(&self) -> refusals::ShownIds {
+        self.refusal_log.ids
+    }
+
     /// The metrics.
     pub const fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 }
 
-fn snapshot(rules: Rules, metrics: &Metrics) -> Snapshot {
+fn snapshot(rules: Rules, metrics: &Metrics, refusal_log: &Arc<RefusalLog>) -> Snapshot {
     let limits = rules.names().map(|name| metrics.limit(name)).collect();
     let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
     let settlements = rules.limits().iter().map(settles).collect();
-    Snapshot { rules, limits, settlements, scripts_checked: AtomicBool::new(false), warned_of_values: Mutex::default() }
+    let refusals = Refusals::new(refusal_log, rules.names());
+    let (scripts_checked, warned_of_values) = (AtomicBool::new(false), Mutex::default());
+    Snapshot { rules, limits, scripts_checked, warned_of_values, settlements, refusals }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
@@ -162,6 +185,10 @@ pub struct Judged {
     pub in_flight: Option<Box<InFlight>>,
     /// What the response has to tell; see [`Gate::settling`].
     pub unsettled: Option<Box<Unsettled>>,
+    /// Who has asked.
+    pub door: DecidingDoor,
+    /// What is to be logged of its refusal.
+    refusals: Vec<Refusal>,
 }
 
 /// How a plan is decided.
@@ -198,7 +225,9 @@ impl Gate {
     /// compiled. To be called about once a second.
     pub fn flush(&self) {
         self.seconds.iter().for_each(LocalHistogram::flush);
-        self.view().snapshot.check_scripts(&self.store);
+        let view = self.view();
+        view.flush_refusals(false);
+        view.snapshot.check_scripts(&self.store);
     }
 
     /// The rules in force.
@@ -266,8 +295,10 @@ impl Gate {
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
-    /// Gives back all slots of requests in flight. To be called at the end, when what still runs is about to be dropped.
+    /// Gives back all slots of requests in flight, and logs what is left to log. To be called at the end, when what still
+    /// runs is about to be dropped.
     pub async fn close(&self) {
+        self.view().flush_refusals(true);
         self.slots.close().await;
     }
 
@@ -338,8 +369,10 @@ impl Gate {
                 }
             }
         };
+        let mut refusals = Vec::new();
         if is_counted {
-            snapshot.count_verdict(&verdict);
+            snapshot.count_verdict(&verdict, terms.start, &mut refusals);
+            snapshot.name(&mut refusals, &verdict, &plan.charges);
         }
         snapshot.snapshot.warn_of_values(&verdict);
         let settles = !plan.later.is_empty() && verdict.is_allowed();
@@ -347,7 +380,7 @@ impl Gate {
         let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
         self.took(terms.door, terms.start);
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
-        Judged { snapshot, verdict, in_flight, unsettled }
+        Judged { snapshot, verdict, in_flight, unsettled, door: terms.door, refusals }
     }
 
     /// Times a verdict.
@@ -430,8 +463,8 @@ impl View {
         }
     }
 
-    /// Counts each limit once, however many windows it has.
-    fn count_verdict(&self, verdict: &Verdict) {
+    /// Counts each limit once, however many windows it has. What is to be logged goes to `refusals`.
+    fn count_verdict(&self, verdict: &Verdict, start: Instant, refusals: &mut Vec<Refusal>) {
         for windows in verdict.answers.chunk_by(|a, b| a.limit == b.limit) {
             let Some(first) = windows.first() else { continue };
             let result = if windows.iter().any(Answer::would_deny) {
@@ -444,10 +477,16 @@ impl View {
                 DecisionResult::Uncharged
             };
             self.count(first.limit, result);
+            if matches!(result, DecisionResult::Denied | DecisionResult::ShadowDenied) {
+                self.refused(first.limit, result, start, refusals);
+            }
         }
         for limit in &verdict.unanswered {
             let refused = limit.refuses;
             self.count(limit.limit, if refused { DecisionResult::ErrorDenied } else { DecisionResult::ErrorAllowed });
+            if refused {
+                self.refused(limit.limit, DecisionResult::ErrorDenied, start, refusals);
+            }
         }
     }
 }

@@ -33,7 +33,7 @@
 //! to Redis. A connection stays with the worker that accepted it, so the proxy counts references without atomics and
 //! locks nothing. Workers share the rules (swapped whole), the memory store's shards, the metrics, and the count of
 //! connections. One more thread has the admin door, the signals and the watch over what is blocked, one reads changed
-//! files, one writes the access log.
+//! files, one writes the access log, and one sends traces if there are any.
 //!
 //! # Invariants
 //!
@@ -58,6 +58,8 @@
 //! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
 //! - What an operator blocks is refused before any store is asked, by every worker at once; a process that nobody is blocked
 //!   in looks at one pointer for it.
+//! - Who clients are is in no line of the log unless somebody asks for it (`--log-ids clear`, `--access-log`); what operators
+//!   change is there with the bucket that they name.
 //! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
 //! - Only a full bucket leaves the memory store before its time, because a full bucket says nothing.
 

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 # of it serves here too. `target/debug/weir` stays what it is: the result goes to a directory of its own.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 CARGO_BUILD_BUILD_DIR=${CARGO_BUILD_BUILD_DIR:-$target} CARGO_TARGET_DIR=$target/image \
-    cargo rustc --locked --profile "$profile" --bin weir -- -C target-feature=+crt-static -C strip=debuginfo
+    cargo rustc --locked --features otel --profile "$profile" --bin weir -- -C target-feature=+crt-static -C strip=debuginfo
 case $profile in
 dev) binary=$target/image/debug/weir ;;
 *) binary=$target/image/$profile/weir ;;

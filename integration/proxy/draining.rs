@@ -136,6 +136,7 @@ fn options(proxy: &str) -> ServerOptions {
         limits: DoorLimits::default(),
         admission: admission.clone(),
         access_log: None,
+        traces: None,
     };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
     let options = ProxyOptions { front, upstream, generations: weir::engine::reply::Generations::default() };
@@ -145,6 +146,7 @@ fn options(proxy: &str) -> ServerOptions {
         access_log: None,
         admin_address: None,
         admin_tokens: weir::doors::admin::tokens::Tokens::default(),
+        log: None,
         clock: weir::store::Clock::own(),
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,

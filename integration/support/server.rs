@@ -102,6 +102,7 @@ impl Setup {
             limits: self.limits,
             admission: admission.clone(),
             access_log: self.access_log.clone(),
+            traces: None,
         };
         let envoy = EnvoyOptions {
             front: front.clone(),
@@ -123,6 +124,7 @@ impl Setup {
             access_log: self.access_log,
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             admin_tokens: self.admin_tokens,
+            log: None,
             clock,
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,

@@ -25,6 +25,7 @@ pub mod schema;
 pub mod serve;
 mod store;
 mod tls_flags;
+mod trace_flags;
 mod upstream_flags;
 mod values;
 

@@ -13,19 +13,20 @@ use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::tls_flags::TlsArgs;
+use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
-use crate::doors::http::FrontOptions;
+use crate::doors::http::{ConnectorReloader, FrontOptions, ServerTlsReloader, Traces};
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
 use crate::gate;
 use crate::metrics::Metrics;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
-use crate::server::{self, MakeStore, ServerOptions};
+use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 
@@ -71,11 +72,14 @@ pub struct Args {
 
     #[command(flatten)]
     log: logging::LogArgs,
+
+    #[command(flatten)]
+    traces: TraceArgs,
 }
 
 /// Serves until a signal ends it.
 pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let checked = logging::start(&args.log).and_then(|()| {
+    let checked = logging::start(&args.log).and_then(|log| {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
@@ -86,19 +90,19 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let tokens = args.admin.tokens()?;
         args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
-        Ok((generations, upstream, address_sources, tokens, plan))
+        Ok((log, generations, upstream, address_sources, tokens, plan))
     });
-    let (generations, upstream, address_sources, admin_tokens, plan) = match checked {
+    let (log, generations, upstream, address_sources, admin_tokens, plan) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             writeln!(err, "error: {error}")?;
             return Ok(ExitCode::Usage);
         }
     };
-    let (upstream, mut upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
+    let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
     let how = How { shadow: args.rules.shadow, has_redis: plan.is_redis(), sees_ends: upstream.is_some() };
-    let (mut reloader, loaded) = Reloader::start(args.rules.files(), how, random_fingerprinter(), clock.clone());
+    let (reloader, loaded) = Reloader::start(args.rules.files(), how, random_fingerprinter(), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
     let metrics = match Metrics::new() {
@@ -107,7 +111,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.started(seconds(&clock));
     metrics.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
-    let (accept, mut tls_reloader) = match args.tls.accept(&metrics) {
+    let (accept, tls_reloader) = match args.tls.accept(&metrics) {
         Ok(accept) => accept,
         Err(error) => {
             writeln!(err, "error: {error}")?;
@@ -115,28 +119,20 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let local = MemoryStore::new(args.store.max_keys());
-    let shared = Arc::new(gate::Shared::new(rules, metrics, local));
+    let shared = Arc::new(gate::Shared::logging(rules, metrics, local, args.log.refusals()));
     let readiness = Arc::new(Readiness::default());
-    let reload = {
-        let (shared, readiness) = (Arc::clone(&shared), Arc::clone(&readiness));
-        move |asked| {
-            match reloader.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
-                Reloaded::Unchanged => {}
-                Reloaded::Replaced => readiness.reloaded(None),
-                Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
-            }
-            if let Some(certificates) = &mut upstream_tls {
-                certificates.reload(asked);
-            }
-            if let Some(certificates) = &mut tls_reloader {
-                certificates.reload(asked);
-            }
-        }
-    };
+    let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
     let access_log = match args.process.access_log(shared.metrics()) {
         Ok(access_log) => access_log,
         Err(error) => return could_not_start(err, &error),
+    };
+    let traces = match args.traces.start(args.log.ids(), shared.metrics()) {
+        Ok(traces) => traces,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
     };
     let trusted_proxies = TrustedProxies::new(args.trusted_proxies.clone());
     let admission = args.process.admission(&trusted_proxies, shared.metrics());
@@ -152,6 +148,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         limits: args.door.limits(),
         admission: admission.clone(),
         access_log: access_log.clone(),
+        traces: traces.clone(),
     };
     let metrics = shared.metrics();
     let doors = args.doors.options(&front, upstream, generations, address_sources, &readiness, metrics);
@@ -161,19 +158,43 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         access_log,
         admin_address: Some(args.admin.admin),
         admin_tokens,
+        log: Some(log),
         clock: front.clock.clone(),
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         grace: args.process.grace,
         handle_signals: true,
     };
-    match server::start(&options, &shared, &make_store, &readiness, Box::new(reload)) {
+    match server::start(&options, &shared, &make_store, &readiness, reload) {
         Ok(running) => {
             running.join();
+            traces.iter().for_each(Traces::finish);
             Ok(ExitCode::Success)
         }
         Err(error) => could_not_start(err, &error),
     }
+}
+
+/// What looks at the files of rules and certificates.
+fn reload(
+    mut rules: Reloader,
+    mut of_upstreams: Option<ConnectorReloader>,
+    mut of_doors: Option<ServerTlsReloader>,
+    (shared, readiness): (Arc<gate::Shared>, Arc<Readiness>),
+) -> Reload {
+    Box::new(move |asked| {
+        match rules.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+            Reloaded::Unchanged => {}
+            Reloaded::Replaced => readiness.reloaded(None),
+            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+        }
+        if let Some(certificates) = &mut of_upstreams {
+            certificates.reload(asked);
+        }
+        if let Some(certificates) = &mut of_doors {
+            certificates.reload(asked);
+        }
+    })
 }
 
 /// A secret of this process: see [`Fingerprinter`].

@@ -1,6 +1,7 @@
-//! The admin door: metrics, whether the process is well and ready, and what operators do with buckets ([`buckets`]). Not
-//! for clients.
+//! The admin door: metrics, whether the process is well and ready, what operators do with buckets ([`buckets`]), and what is
+//! logged ([`log`]). Not for clients.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -21,7 +22,9 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use self::log::LogFilter;
 use self::tokens::Tokens;
 use super::http::log::Throttle;
 use crate::engine::reply::{self, Reply};
@@ -35,6 +38,7 @@ use crate::store::redis::Breaker;
 mod body;
 pub mod buckets;
 pub mod client;
+pub mod log;
 pub mod tokens;
 mod told;
 
@@ -104,6 +108,8 @@ pub struct AdminOptions {
     pub stores: Arc<[Store]>,
     /// Who may change buckets.
     pub tokens: Tokens,
+    /// What is logged, if that can be changed.
+    pub log: Option<LogFilter>,
 }
 
 /// The admin door.
@@ -114,6 +120,9 @@ pub struct Admin {
     stores: Arc<[Store]>,
     tokens: Tokens,
     operator: Rc<Operator>,
+    log: Option<LogFilter>,
+    /// Puts the log's filter of the flag in force again.
+    returning: RefCell<Option<AbortOnDropHandle<()>>>,
     /// Of changes that nobody may make who asks for them.
     complaints: Throttle,
 }
@@ -121,9 +130,10 @@ pub struct Admin {
 impl Admin {
     /// An admin door, and what does what it is asked to do with buckets.
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        let AdminOptions { readiness, shared, stores, tokens } = options;
+        let AdminOptions { readiness, shared, stores, tokens, log } = options;
         let metrics = shared.metrics().clone();
-        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, complaints: Throttle::default() })
+        let (returning, complaints) = (RefCell::default(), Throttle::default());
+        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, log, returning, complaints })
     }
 
     /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
@@ -151,8 +161,11 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
+    async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
+        if let ("/log", Some(filter)) = (head.uri.path(), &self.log) {
+            return own(self.answer_log(filter, &head.method, &head.headers, body, peer).await);
+        }
         match buckets::asked(head.uri.path()) {
             Some(asked) => own(self.answer_operator(&asked, &head.method, &head.headers, body, peer).await),
             None => self.answer_page(&head.method, head.uri.path()),
@@ -167,7 +180,7 @@ impl Admin {
             _ => {
                 let problem = reply::problem(
                     StatusCode::NOT_FOUND,
-                    "there are /metrics, /healthz, /readyz, /buckets/NAME:ID and /blocks",
+                    "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks",
                 );
                 return own(problem);
             }

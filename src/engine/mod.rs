@@ -48,5 +48,6 @@ pub mod slots;
 pub mod suggest;
 pub mod target;
 pub mod terms;
+pub mod trace_context;
 pub mod verdict;
 mod window;

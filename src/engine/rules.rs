@@ -307,6 +307,13 @@ impl Rules {
         identify(&limit.by, &limit.short, request, share_missing, with_prefixes, &self.fingerprinter)
     }
 
+    /// The id of `request` for a limit, as people read it, and its fingerprint; `None` if it lacks a component.
+    pub fn id_of(&self, limit: u32, request: &Request<'_>) -> Option<(String, u128)> {
+        let limit = self.limit(limit)?;
+        let identified = self.identify(limit, request, limit.missing == Missing::Shared, false).ok()?;
+        Some((readable(&describe(&limit.by, request)), identified.bucket.fingerprint))
+    }
+
     /// What each limit makes of `request`, in the order of the files.
     pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
         let mut candidates = Candidates::new();

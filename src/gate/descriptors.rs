@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::refusals::Refusal;
 use super::{Gate, View};
 use crate::engine::charge::{Charge, Decision};
 use crate::engine::descriptors::{Plans, Question, Verdicts};
@@ -23,6 +24,8 @@ pub struct JudgedDescriptors {
     pub verdicts: Verdicts,
     /// Whether a limit names the domain.
     pub knows_domain: bool,
+    /// What is to be logged of a refusal.
+    pub(super) refusals: Vec<Refusal>,
 }
 
 impl Gate {
@@ -56,10 +59,12 @@ impl Gate {
             }
         };
         let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
-        snapshot.count_verdict(&verdicts.whole);
+        let mut refusals = Vec::new();
+        snapshot.count_verdict(&verdicts.whole, start, &mut refusals);
+        snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
         self.took(DecidingDoor::RateLimit, start);
         let knows_domain = snapshot.rules().knows_domain(question.domain);
-        Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain })
+        Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain, refusals })
     }
 
     /// The decisions of limits that say `on_store_error: local`, and what the others say.

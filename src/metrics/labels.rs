@@ -31,7 +31,8 @@ impl DecisionResult {
         Self::ErrorDenied,
     ];
 
-    pub(super) const fn label(self) -> &'static str {
+    /// Its name in labels, in the log and in traces.
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
@@ -64,7 +65,8 @@ impl DecidingDoor {
     /// Every door that asks for decisions.
     pub const ALL: [Self; 5] = [Self::Proxy, Self::Check, Self::ExtAuthz, Self::RateLimit, Self::Spoe];
 
-    pub(super) const fn label(self) -> &'static str {
+    /// Its name in labels, in the log and in traces.
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Proxy => "proxy",
             Self::Check => "check",
@@ -89,7 +91,8 @@ pub enum HttpDoor {
 impl HttpDoor {
     pub(super) const ALL: [Self; 3] = [Self::Proxy, Self::Check, Self::Grpc];
 
-    pub(super) const fn label(self) -> &'static str {
+    /// Its name in labels, in the log and in traces.
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Proxy => "proxy",
             Self::Check => "check",
@@ -357,10 +360,12 @@ pub enum AdminWrite {
     Block,
     /// The block is ended.
     Unblock,
+    /// Of no bucket: the log's filter is changed.
+    Log,
 }
 
 impl AdminWrite {
-    pub(super) const ALL: [Self; 5] = [Self::Reset, Self::Refund, Self::Set, Self::Block, Self::Unblock];
+    pub(super) const ALL: [Self; 6] = [Self::Reset, Self::Refund, Self::Set, Self::Block, Self::Unblock, Self::Log];
 
     /// Its name in labels and in the log.
     pub const fn label(self) -> &'static str {
@@ -370,6 +375,7 @@ impl AdminWrite {
             Self::Set => "set",
             Self::Block => "block",
             Self::Unblock => "unblock",
+            Self::Log => "log",
         }
     }
 }
@@ -396,6 +402,31 @@ impl AdminWriteResult {
             Self::Unauthorized => "unauthorized",
             Self::Mistaken => "mistaken",
             Self::Failed => "failed",
+        }
+    }
+}
+
+/// What became of a span: the label `result` of `weir_trace_spans_total`.
+#[cfg(feature = "otel")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanResult {
+    /// The collector has taken it.
+    Exported,
+    /// It was dropped because too many were waiting.
+    QueueFull,
+    /// The collector did not take it, or not in time.
+    ExportFailed,
+}
+
+#[cfg(feature = "otel")]
+impl SpanResult {
+    pub(super) const ALL: [Self; 3] = [Self::Exported, Self::QueueFull, Self::ExportFailed];
+
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Exported => "exported",
+            Self::QueueFull => "queue_full",
+            Self::ExportFailed => "export_failed",
         }
     }
 }

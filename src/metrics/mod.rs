@@ -23,6 +23,8 @@ mod process;
 mod register;
 mod tally;
 
+#[cfg(feature = "otel")]
+pub use labels::SpanResult;
 pub use labels::{
     AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecidingDoor,
     DecisionResult, DoorLimit, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HttpDoor, REQUEST_CODES, RateLimitAnswer,
@@ -95,6 +97,8 @@ pub struct Metrics {
     pub accept_errors: IntCounter,
     /// Lines of the access log that could not be kept or written.
     pub access_log_dropped: IntCounter,
+    #[cfg(feature = "otel")]
+    spans: IntCounterVec,
     connections_failed: IntCounterVec,
     tls_handshakes: IntCounterVec,
     spoe_disconnects: IntCounterVec,
@@ -233,6 +237,8 @@ impl Metrics {
                 "weir_access_log_dropped_total",
                 "Lines of the access log that were lost",
             )?,
+            #[cfg(feature = "otel")]
+            spans: counters(&registry, "weir_trace_spans_total", "Spans of traces by result", &["result"])?,
             connections_failed: counters(
                 &registry,
                 "weir_http_connections_failed_total",
@@ -334,6 +340,10 @@ impl Metrics {
             self.check_counters(convention);
         }
         self.grpc_counters();
+        #[cfg(feature = "otel")]
+        for result in SpanResult::ALL {
+            self.spans(result);
+        }
         for op in AdminWrite::ALL {
             for result in AdminWriteResult::ALL {
                 self.admin_writes.with_label_values(&[op.label(), result.label()]);
@@ -377,6 +387,12 @@ impl Metrics {
     /// Counts a connection that came to no HTTP; `reason` is one of [`CONNECTION_FAILURES`].
     pub fn connection_failed(&self, reason: &'static str) {
         self.connections_failed.with_label_values(&[reason]).inc();
+    }
+
+    /// What counts the spans that come to this.
+    #[cfg(feature = "otel")]
+    pub fn spans(&self, result: SpanResult) -> IntCounter {
+        self.spans.with_label_values(&[result.label()])
     }
 
     /// Counts a TLS handshake of a client.

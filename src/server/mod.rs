@@ -17,6 +17,7 @@ use self::inherited::Inherited;
 use self::listener::Listener;
 use self::sockets::Sockets;
 use self::worker::Worker;
+use crate::doors::admin::log::LogFilter;
 use crate::doors::admin::tokens::Tokens;
 use crate::doors::admin::{AdminOptions, Readiness};
 use crate::doors::http::{AccessLog, Admission};
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub admin_address: Option<SocketAddr>,
     /// Who may change buckets at the admin door; nobody if there are none.
     pub admin_tokens: Tokens,
+    /// What the process logs, if that can be changed at the admin door.
+    pub log: Option<LogFilter>,
     /// The clock of the doors.
     pub clock: Clock,
     /// Worker threads.
@@ -274,7 +277,8 @@ fn admin_door(
     stores: Vec<Store>,
 ) -> AdminOptions {
     let (readiness, shared) = (readiness.clone(), shared.clone());
-    AdminOptions { readiness, shared, stores: stores.into(), tokens: options.admin_tokens.clone() }
+    let (tokens, log) = (options.admin_tokens.clone(), options.log.clone());
+    AdminOptions { readiness, shared, stores: stores.into(), tokens, log }
 }
 
 /// The admin door's listener.

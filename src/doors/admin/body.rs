@@ -10,7 +10,6 @@ use tokio::time::timeout;
 
 use super::buckets::Refusal;
 use crate::doors::check::json::Json;
-use crate::engine::blocks::LONGEST_BLOCK;
 use crate::engine::duration;
 use crate::engine::numbers::Micros;
 use crate::engine::quote::quoted;
@@ -71,8 +70,8 @@ pub(super) fn number(body: &Json, key: &str) -> Result<u64, Refusal> {
     }
 }
 
-/// `for`: how long.
-pub(super) fn span(body: &Json) -> Result<Micros, Refusal> {
+/// `for`: how long, and at most how long; `otherwise` says what to do who wants longer.
+pub(super) fn span(body: &Json, longest: Micros, otherwise: &str) -> Result<Micros, Refusal> {
     let text = match body.get("for") {
         Some(Json::Text(text)) => text,
         None => return Err(Refusal::bad("`for` is missing: how long, as in {\"for\": \"1h\"}")),
@@ -82,13 +81,20 @@ pub(super) fn span(body: &Json) -> Result<Micros, Refusal> {
         duration::parse(text).map_err(|(wrong, right)| Refusal::bad(format!("`for`: {wrong}; {right}")))?;
     match Micros(nanoseconds.div_ceil(1_000)) {
         Micros(0) => Err(Refusal::bad("`for` must be longer than 0")),
-        span if span > LONGEST_BLOCK => {
-            let days = LONGEST_BLOCK.0 / 86_400_000_000;
-            Err(Refusal::bad(format!(
-                "`for` is at most {days} days; for good, give the id an override with `deny: true`"
-            )))
+        span if span > longest => {
+            let days = longest.0 / 86_400_000_000;
+            Err(Refusal::bad(format!("`for` is at most {days} days; {otherwise}")))
         }
         span => Ok(span),
+    }
+}
+
+/// A member that is text and must be there; `wanted` says what it is.
+pub(super) fn text<'a>(body: &'a Json, key: &str, wanted: &str) -> Result<&'a str, Refusal> {
+    match body.get(key) {
+        Some(Json::Text(text)) => Ok(text),
+        None => Err(Refusal::bad(format!("`{key}` is missing: {wanted}"))),
+        Some(other) => Err(Refusal::bad(format!("`{key}` is text, this is {}: {wanted}", other.describe()))),
     }
 }
 
@@ -107,6 +113,7 @@ pub(super) fn reason(body: &Json) -> Result<Option<String>, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::blocks::LONGEST_BLOCK;
 
     #[test]
     fn bodies_say_what_would_be_right() {
@@ -121,7 +128,7 @@ mod tests {
             (r#"{"for": "0s"}"#, "longer than 0"),
             (r#"{"for": "367d"}"#, "at most 366 days"),
         ] {
-            let found = told(span(&parse(text)).map(|span| span.0.to_string()));
+            let found = told(span(&parse(text), LONGEST_BLOCK, "").map(|span| span.0.to_string()));
             assert!(found.contains(expected), "{text}: {found}");
         }
         for (text, expected) in [

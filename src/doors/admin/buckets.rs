@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 
 use super::body::{members, number, read, reason, span};
 use super::{Admin, told};
+use crate::engine::blocks::LONGEST_BLOCK;
 use crate::engine::fields::Fields;
 use crate::engine::quote::shown;
 use crate::engine::reply::{self, Reply};
@@ -35,7 +36,10 @@ use crate::store::StoreError;
 const LONGEST_NAME: usize = 4 * 1024;
 
 /// Of a bucket's name that is none of ours, in the log, in characters.
-const LONGEST_SHOWN: usize = 200;
+pub(super) const LONGEST_SHOWN: usize = 200;
+
+/// What is said of a block that is to be longer.
+const FOR_GOOD: &str = "for good, give the id an override with `deny: true`";
 
 /// Of what a client calls itself, in characters.
 const LONGEST_AGENT: usize = 100;
@@ -66,7 +70,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    fn reply(self) -> Reply {
+    pub(super) fn reply(self) -> Reply {
         let mut reply = reply::problem(self.status, &self.detail);
         if let Some((name, value)) = self.field {
             reply.fields.append(name, value);
@@ -94,10 +98,10 @@ impl From<OperatorError> for Refusal {
 }
 
 /// Who asks.
-struct Caller<'a> {
+pub(super) struct Caller<'a> {
     /// The token's name or, of one that has none, the address.
-    name: String,
-    agent: Cow<'a, str>,
+    pub(super) name: String,
+    pub(super) agent: Cow<'a, str>,
 }
 
 /// What a path of buckets asks for; `None` if it is none.
@@ -230,7 +234,7 @@ impl Admin {
             }
             AdminWrite::Block => {
                 members(&body, &["for", "reason"])?;
-                let (span, reason) = (span(&body)?, reason(&body)?);
+                let (span, reason) = (span(&body, LONGEST_BLOCK, FOR_GOOD)?, reason(&body)?);
                 let what =
                     format!("blocked for {} s, reason: {}", span.ceil_seconds(), reason.as_deref().unwrap_or("none"));
                 Ok((self.operator.block(bucket, span, reason, caller.name.clone()).await?, what))
@@ -239,11 +243,12 @@ impl Admin {
                 members(&body, &[])?;
                 Ok((self.operator.unblock(bucket).await?, "unblocked".to_owned()))
             }
+            AdminWrite::Log => Err(Refusal::new(StatusCode::NOT_FOUND, "a bucket has no log; there is /log")),
         }
     }
 
     /// Who asks for a change; the error says what is missing.
-    fn caller<'h>(&self, headers: &'h HeaderMap, peer: Option<SocketAddr>) -> Result<Caller<'h>, Refusal> {
+    pub(super) fn caller<'h>(&self, headers: &'h HeaderMap, peer: Option<SocketAddr>) -> Result<Caller<'h>, Refusal> {
         if self.tokens.is_empty() {
             let detail = "changes are not enabled: start Weir with `--admin-token-file FILE` or WEIR_ADMIN_TOKEN, and send \
                           the token as `Authorization: Bearer TOKEN`";
@@ -275,12 +280,12 @@ fn page(state: &State) -> Reply {
     json_reply(&told::state(state))
 }
 
-fn json_reply(value: &Value) -> Reply {
+pub(super) fn json_reply(value: &Value) -> Reply {
     let fields = Fields::from_iter([("content-type", "application/json"), ("cache-control", "no-store")]);
     Reply { status: StatusCode::OK, fields, body: format!("{value}\n") }
 }
 
-fn not_with(method: &Method, allowed: &'static str) -> Reply {
+pub(super) fn not_with(method: &Method, allowed: &'static str) -> Reply {
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("this is asked with {allowed}, not {method}"));
     Refusal { field: Some(("allow", allowed)), ..refusal }.reply()
 }

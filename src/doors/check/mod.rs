@@ -41,6 +41,7 @@ use crate::engine::charge::Mode;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::{path, request, target};
+use crate::gate::refusals::ShownIds;
 use crate::gate::{Gate, Judged, Objection, Purpose};
 use crate::metrics::{CheckResult, Convention, DecidingDoor, HttpDoor};
 
@@ -93,7 +94,7 @@ impl Check {
     /// A check door.
     pub fn new(gate: Rc<Gate>, options: &CheckOptions) -> Rc<Self> {
         let metrics = gate.shared().metrics();
-        let front = Front::new(&options.front, HttpDoor::Check, metrics);
+        let front = Front::new(&options.front, HttpDoor::Check, gate.shared());
         let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
         Rc::new(Self { front, gate, generations: options.generations, answers, complaints: Throttle::default() })
     }
@@ -138,12 +139,12 @@ impl Check {
         let (reply, result) = match judged {
             Ok(judged) => answer::to_gateway(&judged, self.generations),
             Err(Unusable::Client(reason)) => (reply::problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
-            Err(Unusable::Gateway(reason)) => {
-                self.complain(convention, &reason);
+            Err(unusable) => {
+                self.complain(convention, &unusable);
                 self.count(convention, CheckResult::Misconfigured);
                 return reply::problem(
                     StatusCode::BAD_REQUEST,
-                    &format!("the gateway's configuration is wrong: {reason}"),
+                    &format!("the gateway's configuration is wrong: {unusable}"),
                 );
             }
         };
@@ -192,9 +193,7 @@ impl Check {
             Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
             Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
         })?;
-        if let Some(entry) = &mut passage.entry {
-            entry.judged(&judged);
-        }
+        passage.judged(&judged, context.activity.now(), Some(&view));
         context.judged().await;
         Ok(judged)
     }
@@ -227,9 +226,7 @@ impl Check {
                 let (now, start) = (self.front.clock.now(), context.activity.now());
                 let judged = self.gate.judge_named(&charges, call.mode, DecidingDoor::Check, now, start).await;
                 let judged = judged.map_err(|error| vec![Mistake::of_charge(&error, in_list)])?;
-                if let Some(entry) = &mut passage.entry {
-                    entry.judged(&judged);
-                }
+                passage.judged(&judged, start, None);
                 context.judged().await;
                 Ok(judged)
             }
@@ -247,8 +244,12 @@ impl Check {
     }
 
     /// Tells the operator what the gateway's operator has to mend.
-    fn complain(&self, convention: Convention, reason: &str) {
+    fn complain(&self, convention: Convention, unusable: &Unusable) {
         if let Some(suppressed) = self.complaints.pass() {
+            let reason = match self.gate.shared().shown_ids() {
+                ShownIds::Clear => unusable.to_string(),
+                ShownIds::Hash | ShownIds::None => unusable.hidden(),
+            };
             tracing::warn!(convention = convention.label(), suppressed, "a gateway asks wrongly: {reason}");
         }
     }

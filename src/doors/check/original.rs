@@ -39,9 +39,27 @@ pub(super) enum Unusable {
     /// The gateway does not say what it should: its configuration is wrong.
     #[error("{0}")]
     Gateway(String),
+    /// As [`Self::Gateway`], for a value that may be the client's, which is not for every log.
+    #[error("{told}")]
+    Value {
+        /// What is wrong, with the value.
+        told: String,
+        /// The same without it.
+        hidden: String,
+    },
     /// The client's request is none that all servers read alike.
     #[error("{0}")]
     Client(Cow<'static, str>),
+}
+
+impl Unusable {
+    /// What a log is told that does not name clients.
+    pub(super) fn hidden(&self) -> String {
+        match self {
+            Self::Value { hidden, .. } => hidden.clone(),
+            other => other.to_string(),
+        }
+    }
 }
 
 impl Original {
@@ -186,12 +204,19 @@ fn contradiction(one: &str, other: &str) -> Unusable {
 }
 
 fn parse_address(name: &str, text: &str) -> Result<IpAddr, Unusable> {
-    address::parse(text).map_err(|_| Unusable::Gateway(format!("`{name}` is {}, which is no IP address", quoted(text))))
+    address::parse(text).map_err(|_| Unusable::Value {
+        told: format!("`{name}` is {}, which is no IP address", quoted(text)),
+        hidden: format!("`{name}` is no IP address"),
+    })
 }
 
 /// The authority and the target of an absolute URL.
 fn split_url(url: &str) -> Result<(&str, Cow<'_, str>), Unusable> {
-    let form = || Unusable::Gateway(format!("{} is no `http://` or `https://` URL", quoted(url)));
+    let no_url = "no `http://` or `https://` URL";
+    let form = || Unusable::Value {
+        told: format!("{} is {no_url}", quoted(url)),
+        hidden: format!("what comes as a URL is {no_url}"),
+    };
     let (scheme, rest) = url.split_once("://").ok_or_else(form)?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
         return Err(form());
@@ -217,8 +242,8 @@ mod tests {
                 let client = client.map_or_else(|| "-".to_owned(), |client| client.to_string());
                 format!("{method} {target} {authority} {client}")
             }
-            Err(Unusable::Gateway(reason)) => format!("gateway: {reason}"),
             Err(Unusable::Client(reason)) => format!("client: {reason}"),
+            Err(unusable) => format!("gateway: {unusable}"),
         }
     }
 

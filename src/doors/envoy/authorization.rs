@@ -26,6 +26,7 @@ use crate::engine::request::{self, Entry};
 use crate::engine::rules::Rules;
 use crate::engine::target;
 use crate::engine::verdict::{Standing, Verdict};
+use crate::gate::refusals;
 use crate::metrics::DecidingDoor;
 
 /// Where the client's address is looked for before Envoy's own `source.address`, in this order.
@@ -79,9 +80,7 @@ impl Envoy {
             Ok(judged) => judged,
             Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
         };
-        if let Some(entry) = &mut passage.entry {
-            entry.judged(&judged);
-        }
+        passage.judged(&judged, caller.start, Some(&view));
         caller.context.judged().await;
         Ok(answer(judged.snapshot.rules(), &judged.verdict, self.generations, asked.fields.is_grpc()))
     }
@@ -298,7 +297,7 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
     let binding = verdict.binding()?;
     let mut members = vec![("limit", Kind::Text(rules.limit(binding.limit)?.name.clone()))];
     if let Some(fingerprint) = binding.fingerprint {
-        members.push(("id", Kind::Text(format!("{:016x}", fingerprint >> 64))));
+        members.push(("id", Kind::Text(refusals::hash(fingerprint))));
     }
     if !binding.numbers.is_some_and(|numbers| numbers.is_script()) {
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]

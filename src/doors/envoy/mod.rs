@@ -92,7 +92,7 @@ impl Envoy {
         // Connections end by their age, and a call is too small for a bound on how many a connection may have.
         front.limits.requests = u32::MAX;
         Rc::new(Self {
-            front: Front::new(&front, HttpDoor::Grpc, &metrics),
+            front: Front::new(&front, HttpDoor::Grpc, gate.shared()),
             gate,
             generations: options.generations,
             address_sources: options.address_sources,
@@ -140,7 +140,7 @@ impl Envoy {
         let services = self.files.services();
         let answer = match method {
             Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
-            Method::ShouldRateLimit => frame(&self.should_rate_limit(&decode(message)?, &caller).await?),
+            Method::ShouldRateLimit => frame(&self.should_rate_limit(&decode(message)?, &caller, passage).await?),
             Method::HealthCheck => frame(&health::check(&self.readiness, services, &decode(message)?)?),
             Method::HealthList => frame(&health::list(&self.readiness, services)),
             Method::HealthWatch => {
@@ -173,6 +173,9 @@ impl Service for Envoy {
         self.front.counters.answered(StatusCode::OK, false);
         let code = answered.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
         self.calls.count(method, code);
+        if method != Method::Unknown {
+            passage.trace.called(&request.target, code.text());
+        }
         let mut fields = Fields::with_capacity(4, 128);
         fields.append(CONTENT_TYPE, GRPC);
         let body = answered.unwrap_or_else(|status| {

@@ -14,6 +14,7 @@ use super::messages::rate_limit::{
 use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField};
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
+use crate::doors::http::Passage;
 use crate::engine::descriptors::{Descriptor, Hits, Member, Metadata, PerUnit, Question, Unit};
 use crate::engine::fields::Fields;
 use crate::engine::limit::LimitMode;
@@ -49,9 +50,10 @@ impl Envoy {
         &self,
         request: &RateLimitRequest,
         caller: &Caller<'_>,
+        passage: &mut Passage,
     ) -> Result<RateLimitResponse, Status> {
         let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
-        let response = should_rate_limit(&self.gate, self.generations, moment, request).await;
+        let response = should_rate_limit(&self.gate, self.generations, moment, request, Some(passage)).await;
         caller.context.judged().await;
         response
     }
@@ -63,8 +65,9 @@ async fn should_rate_limit(
     generations: Generations,
     moment: Moment,
     request: &RateLimitRequest,
+    passage: Option<&mut Passage>,
 ) -> Result<RateLimitResponse, Status> {
-    let outcome = answer(gate, generations, moment, request).await;
+    let outcome = answer(gate, generations, moment, request, passage).await;
     let counted = match &outcome {
         Ok((answer, _)) => *answer,
         Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
@@ -79,6 +82,7 @@ async fn answer(
     generations: Generations,
     moment: Moment,
     request: &RateLimitRequest,
+    passage: Option<&mut Passage>,
 ) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
     check(request)?;
     let entries: SmallVec<[SmallVec<[Entry<'_>; 4]>; 2]> =
@@ -89,6 +93,9 @@ async fn answer(
     let question = Question { domain: &request.domain, descriptors: &descriptors, now: moment.now };
     let judged = gate.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    if let Some(passage) = passage {
+        passage.judged_descriptors(&judged, moment.start);
+    }
     let response = respond(&judged, &descriptors, generations)?;
     let answer = match judged.verdicts.whole.standing {
         Standing::Allowed if !judged.knows_domain => RateLimitAnswer::UnknownDomain,

@@ -14,12 +14,13 @@ use prometheus::IntCounter;
 
 use self::line::Writer as LineWriter;
 use self::writer::Queue;
-use crate::gate::Judged;
 
 mod line;
 mod writer;
 
 pub(super) use self::line::{Record, UpstreamUse};
+#[cfg(feature = "otel")]
+pub(super) use self::line::{Ruling, ruling};
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +105,6 @@ impl Entry {
     /// So many more bytes of the answer's body were handed over.
     pub(super) fn sent(&self, bytes: usize) {
         self.sent.set(self.sent.get() + bytes as u64);
-    }
-
-    /// The request's limits have decided.
-    pub(in crate::doors) fn judged(&mut self, judged: &Judged) {
-        self.record.judged(judged.snapshot.rules(), &judged.verdict);
     }
 }
 

@@ -20,8 +20,10 @@ use self::forwarding::Peer;
 use self::message::{Request, RequestBody, Response};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::engine::client_address::TrustedProxies;
-use crate::gate::InFlight;
-use crate::metrics::{HttpDoor, Metrics};
+use crate::engine::request;
+use crate::gate::refusals::{Origin, ShownIds};
+use crate::gate::{InFlight, Judged, JudgedDescriptors, Shared};
+use crate::metrics::{DecidingDoor, HttpDoor};
 use crate::store::Clock;
 
 mod access_log;
@@ -39,6 +41,7 @@ pub(in crate::doors) mod log;
 pub(in crate::doors) mod message;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+mod traces;
 mod transport;
 pub(in crate::doors) mod upstream;
 
@@ -47,6 +50,8 @@ pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRES
 pub use http1::HeadLimits;
 pub use http2::Http2Limits;
 pub use limits::DoorLimits;
+pub(in crate::doors) use traces::Trace;
+pub use traces::Traces;
 pub(in crate::doors) use transport::subject_of_pem;
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
@@ -115,6 +120,8 @@ pub struct FrontOptions {
     pub admission: Arc<Admission>,
     /// Where requests are logged, if they are.
     pub access_log: Option<AccessLog>,
+    /// Where their spans go, if there are any.
+    pub traces: Option<Traces>,
 }
 
 /// What a door does with requests.
@@ -134,6 +141,8 @@ pub(in crate::doors) struct Front {
     timeouts: Timeouts,
     pub(in crate::doors) limits: DoorLimits,
     access_log: Option<Rc<WorkerLog>>,
+    traces: Option<Traces>,
+    door: HttpDoor,
     pub(in crate::doors) counters: Rc<Counters>,
     date: RefCell<Date>,
 }
@@ -150,8 +159,9 @@ struct Date {
 #[derive(Debug)]
 pub(in crate::doors) struct Passage {
     _in_flight: Open,
+    pub(in crate::doors) trace: Trace,
     /// In a box, as it is large and there is none as a rule.
-    pub(in crate::doors) entry: Option<Box<Entry>>,
+    entry: Option<Box<Entry>>,
     /// The body of a request that was answered by us, without a look at it.
     pub(in crate::doors) unread: RequestBody,
     /// The slots that it holds, of limits of requests in flight.
@@ -159,8 +169,27 @@ pub(in crate::doors) struct Passage {
 }
 
 impl Passage {
+    /// The request's limits have decided, from `start` on; `request` is what they have seen of it, unless that is only
+    /// its ids.
+    pub(in crate::doors) fn judged(&mut self, judged: &Judged, start: Instant, request: Option<&request::Request<'_>>) {
+        let (rules, verdict) = (judged.snapshot.rules(), &judged.verdict);
+        if let Some(entry) = &mut self.entry {
+            entry.record.judged(rules, verdict);
+        }
+        self.trace.judged(rules, verdict, judged.door, start, request);
+        judged.log_refusals(&Origin { request, trace_id: self.trace.id() });
+    }
+
+    /// As [`Self::judged`], of descriptors.
+    pub(in crate::doors) fn judged_descriptors(&mut self, judged: &JudgedDescriptors, start: Instant) {
+        let door = DecidingDoor::RateLimit;
+        self.trace.judged(judged.snapshot.rules(), &judged.verdicts.whole, door, start, None);
+        judged.log_refusals(&Origin { request: None, trace_id: self.trace.id() });
+    }
+
     /// The service has answered; the body comes next.
     fn answered(&mut self, context: &Context, response: &Response) {
+        self.trace.answered(context, response);
         if let Some(entry) = &mut self.entry {
             entry.record.upstream = context.attempts.told(entry.received());
             entry.record.status = response.status.as_u16();
@@ -183,13 +212,17 @@ impl Passage {
 
 impl Front {
     /// A worker's side of a door.
-    pub(in crate::doors) fn new(options: &FrontOptions, door: HttpDoor, metrics: &Arc<Metrics>) -> Self {
+    pub(in crate::doors) fn new(options: &FrontOptions, door: HttpDoor, shared: &Shared) -> Self {
+        let metrics = shared.metrics();
         Self {
+            traces: options.traces.clone(),
+            door,
             acceptor: Acceptor {
                 options: options.accept.clone(),
                 admission: options.admission.clone(),
                 patience: options.timeouts.first_byte,
                 metrics: metrics.clone(),
+                shows_peers: shared.shown_ids() == ShownIds::Clear,
             },
             trusted_proxies: options.trusted_proxies.clone(),
             clock: options.clock.clone(),
@@ -231,15 +264,24 @@ impl Front {
 
     /// A request begins; the service is asked next.
     fn begin(&self, context: &Context, request: &Request) -> Passage {
-        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, request))));
+        let trace = Trace::begin(self.traces.as_ref(), self.door, request, context.peer.tls.is_some());
+        let begin = |log: &Rc<WorkerLog>| Box::new(log.begin(self.record(context, request, &trace)));
+        let entry = self.access_log.as_ref().map(begin);
         context.attempts.forget();
-        Passage { _in_flight: self.counters.in_flight(), entry, unread: RequestBody::Empty, slots: RefCell::default() }
+        Passage {
+            _in_flight: self.counters.in_flight(),
+            trace,
+            entry,
+            unread: RequestBody::Empty,
+            slots: RefCell::default(),
+        }
     }
 
     /// What the access log says of a request, as far as it is known at its beginning.
-    fn record(&self, context: &Context, request: &Request) -> Record {
+    fn record(&self, context: &Context, request: &Request, trace: &Trace) -> Record {
         let client = self.trusted_proxies.client(context.peer.address, &request.fields);
-        Record::new(self.clock.now(), client, context.peer.subject(), request)
+        let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
+        Record { trace_id: trace.id().or(record.trace_id), ..record }
     }
 
     /// Writes a `Date` field's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).

@@ -16,7 +16,7 @@ use crate::doors::http::failure::{self, Failure};
 use crate::doors::http::forwarding;
 use crate::doors::http::message::{Request, Response, ResponseBody};
 use crate::doors::http::upstream::{Upstreams, Way};
-use crate::doors::http::{self as connections, Front, FrontOptions, Passage, Service, Stream, UpstreamOptions};
+use crate::doors::http::{self as connections, Front, FrontOptions, Passage, Service, Stream, Trace, UpstreamOptions};
 use crate::engine::accept;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
@@ -57,7 +57,7 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
     pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Front::new(&options.front, HttpDoor::Proxy, gate.shared().metrics());
+        let front = Front::new(&options.front, HttpDoor::Proxy, gate.shared());
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
         let orphans = Orphans::new(options.front.timeouts.response);
@@ -114,9 +114,7 @@ impl Proxy {
             .await
             .map_err(Failure::BadCost)?;
         passage.slots = judged.in_flight.take().into();
-        if let Some(entry) = &mut passage.entry {
-            entry.judged(&judged);
-        }
+        passage.judged(&judged, context.activity.now(), Some(&view));
         context.judged().await;
         let rules = judged.snapshot.rules();
         if let Some(accepted) = accept::accepted(rules, &judged.verdict, self.generations) {
@@ -130,9 +128,16 @@ impl Proxy {
     }
 
     /// Gets the answer to a request that may pass.
-    async fn pass(&self, context: &Context, request: Request, way: Option<&Way>, judged: &mut Judged) -> Response {
+    async fn pass(
+        &self,
+        context: &Context,
+        request: Request,
+        way: Option<&Way>,
+        judged: &mut Judged,
+        trace: &mut Trace,
+    ) -> Response {
         let mut settling = self.gate.settling(judged);
-        let mut response = match self.forward(context, request, way, judged, &mut settling).await {
+        let mut response = match self.forward(context, request, way, judged, &mut settling, trace).await {
             Ok(response) => {
                 self.front.counters.answered(response.status, false);
                 response
@@ -154,6 +159,7 @@ impl Proxy {
         way: Option<&Way>,
         judged: &Judged,
         settling: &mut Option<Settling>,
+        trace: &mut Trace,
     ) -> Result<Response, Failure> {
         let way = way.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
@@ -163,6 +169,7 @@ impl Proxy {
         forwarding::strip(&mut request.fields);
         context.peer.forward(request.version, &mut request.fields);
         accept::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.fields);
+        trace.pass_on(&mut request.fields);
         if let Some(protocol) = upgrade {
             request.fields.append("connection", "upgrade");
             request.fields.append("upgrade", protocol);
@@ -207,7 +214,9 @@ impl Service for Proxy {
                 passage.unread = request.body;
                 self.front.own(response)
             }
-            Ok(Ruled::Passed(way, mut judged)) => self.pass(context, request, way, &mut judged).await,
+            Ok(Ruled::Passed(way, mut judged)) => {
+                self.pass(context, request, way, &mut judged, &mut passage.trace).await
+            }
             Err(failure) => {
                 passage.unread = request.body;
                 self.front.failed(&failure)

@@ -51,6 +51,7 @@ use crate::engine::fields::Fields;
 use crate::engine::path::EscapedSlashes;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::gate::Gate;
+use crate::gate::refusals::Origin;
 use crate::metrics::DecidingDoor;
 use crate::store::Clock;
 
@@ -179,6 +180,7 @@ impl Spoe {
             Ok(judged) => judged,
             Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
         };
+        judged.log_refusals(&Origin { request: Some(&view), trace_id: None });
         let rules = judged.snapshot.rules();
         if let Some(accepted) = accept::accepted(rules, &judged.verdict, self.generations) {
             refuse(&accepted, ack);

@@ -12,6 +12,7 @@ use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
 use crate::engine::rules::Rules;
 use crate::engine::terms::Detail;
+use crate::engine::trace_context::TraceContext;
 use crate::engine::verdict::{Answer, Standing, Verdict};
 
 /// The status of a request whose client went away before there was an answer; nginx made this number known.
@@ -80,6 +81,8 @@ pub(in super::super) struct Record {
     pub(in super::super) user_agent: Option<Box<[u8]>>,
     /// `X-Request-Id`.
     pub(in super::super) request_id: Option<Box<[u8]>>,
+    /// The trace that it belongs to.
+    pub(in super::super) trace_id: Option<u128>,
     /// The status of the answer; 0 until there is one.
     pub(in super::super) status: u16,
     /// Bytes of the answer's body that went to the client.
@@ -115,6 +118,7 @@ impl Record {
             referer: value("referer"),
             user_agent: value("user-agent"),
             request_id: value("x-request-id"),
+            trace_id: TraceContext::of(&request.fields).map(|context| context.trace_id),
             status: 0,
             sent: 0,
             duration: Duration::ZERO,
@@ -127,22 +131,9 @@ impl Record {
         }
     }
 
-    /// Notes what became of the request by its limits, and the one that it hangs on: the one that binds, or the one that
-    /// would refuse, or the one that the store gave no answer for.
+    /// Notes what became of the request by its limits, and the one that it hangs on.
     pub(in crate::doors) fn judged(&mut self, rules: &Rules, verdict: &Verdict) {
-        let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
-        let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
-        let (ruling, limit) = match (verdict.standing, shadow, unanswered) {
-            (Standing::Denied, ..) => (Ruling::Denied, verdict.binding().map(|answer| answer.limit)),
-            (Standing::Unavailable, ..) => (Ruling::Error, unanswered.map(|unanswered| unanswered.limit)),
-            (Standing::Allowed, Some(shadow), _) => (Ruling::Shadow, Some(shadow.limit)),
-            (Standing::Allowed, None, Some(unanswered)) => (Ruling::Error, Some(unanswered.limit)),
-            (Standing::Allowed, None, None) if verdict.answers.is_empty() => (Ruling::Unlimited, None),
-            (Standing::Allowed, None, None) => {
-                let binding = verdict.binding().or(verdict.answers.first());
-                (Ruling::Allowed, binding.map(|answer| answer.limit))
-            }
-        };
+        let (ruling, limit) = ruling(verdict);
         self.ruling = Some(ruling);
         self.limit = limit.and_then(|limit| rules.limit(limit)).map(|limit| limit.name.as_str().into());
         let answer = match verdict.binding() {
@@ -157,6 +148,24 @@ impl Record {
             _ => None,
         });
         self.said = extras.flatten().map(|extra| extra.as_str().into()).collect();
+    }
+}
+
+/// What became of a request by its limits, and the one that it hangs on: the one that binds, or the one that would refuse, or
+/// the one that the store gave no answer for.
+pub(in super::super) fn ruling(verdict: &Verdict) -> (Ruling, Option<u32>) {
+    let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
+    let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
+    match (verdict.standing, shadow, unanswered) {
+        (Standing::Denied, ..) => (Ruling::Denied, verdict.binding().map(|answer| answer.limit)),
+        (Standing::Unavailable, ..) => (Ruling::Error, unanswered.map(|unanswered| unanswered.limit)),
+        (Standing::Allowed, Some(shadow), _) => (Ruling::Shadow, Some(shadow.limit)),
+        (Standing::Allowed, None, Some(unanswered)) => (Ruling::Error, Some(unanswered.limit)),
+        (Standing::Allowed, None, None) if verdict.answers.is_empty() => (Ruling::Unlimited, None),
+        (Standing::Allowed, None, None) => {
+            let binding = verdict.binding().or(verdict.answers.first());
+            (Ruling::Allowed, binding.map(|answer| answer.limit))
+        }
     }
 }
 
@@ -243,6 +252,9 @@ impl Writer {
         text(line, "referer", record.referer.as_deref());
         text(line, "user_agent", record.user_agent.as_deref());
         text(line, "request_id", record.request_id.as_deref());
+        if let Some(trace_id) = record.trace_id {
+            text(line, "trace_id", Some(format!("{trace_id:032x}").as_bytes()));
+        }
         if let Some(upstream) = &record.upstream {
             text(line, "upstream", Some(upstream.address.as_bytes()));
             milliseconds(line, "upstream_ms", upstream.time);
@@ -414,6 +426,7 @@ pub(in crate::doors) mod tests {
             referer: None,
             user_agent: None,
             request_id: None,
+            trace_id: None,
             status: 200,
             sent: 5,
             duration: Duration::from_micros(1_234),
@@ -436,6 +449,7 @@ pub(in crate::doors) mod tests {
             referer: Some(b"https://b.example/".as_slice().into()),
             user_agent: Some(b"curl/8".as_slice().into()),
             request_id: Some(b"r-1".as_slice().into()),
+            trace_id: Some(0x4bf9),
             upstream: Some(UpstreamUse {
                 address: "127.0.0.1:3000".into(),
                 time: Duration::from_micros(7),
@@ -480,6 +494,7 @@ pub(in crate::doors) mod tests {
             "time": "2026-11-21T04:00:06.789Z", "client": "2001:db8::7", "user": "CN=a b", "method": "GET",
             "target": "/a?b=c", "protocol": "HTTP/2.0", "host": "a.example", "status": 200, "bytes": 5,
             "duration_ms": 1.234, "referer": "https://b.example/", "user_agent": "curl/8", "request_id": "r-1",
+            "trace_id": "00000000000000000000000000004bf9",
             "upstream": "127.0.0.1:3000", "upstream_ms": 0.007, "attempts": 2, "verdict": "shadow", "limit": "L",
             "remaining": 3,
         });

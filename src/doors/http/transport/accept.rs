@@ -132,6 +132,8 @@ pub(crate) struct Acceptor {
     pub(crate) admission: Arc<Admission>,
     /// Where failures and handshakes are counted.
     pub(crate) metrics: Arc<Metrics>,
+    /// Whether clients' addresses may be logged.
+    pub(crate) shows_peers: bool,
 }
 
 impl Acceptor {
@@ -151,7 +153,8 @@ impl Acceptor {
                 if let Some(reason) = refused.reason() {
                     self.metrics.connection_failed(reason);
                 }
-                tracing::debug!(%peer, "a connection came to no HTTP: {refused}");
+                let peer = self.shows_peers.then(|| peer.to_string());
+                tracing::debug!(peer, "a connection came to no HTTP: {refused}");
                 None
             }
         }
