@@ -126,7 +126,7 @@ local function weights(token, drain)
   end
 end
 
--- What the numbers of a bucket or of a charge say: the TOKEN and DRAIN of "<token> <drain>", or a TOKEN of 1, no DRAIN,
+-- What the two words of a bucket's or a charge's numbers say: TOKEN and DRAIN of "<token> <drain>", or a TOKEN of 1, no DRAIN,
 -- COUNT and the window, or else the algorithm and its parameters, of "<count> <word>". Nothing if they say nothing.
 local function numbers_of(first, second)
   if not match(second, '%D') then

@@ -40,8 +40,8 @@ impl Micros {
 /// The largest integer below which a double holds every integer: what Redis' Lua can count with exactly.
 pub const EXACT: u64 = 1 << 53;
 
-/// The largest count of a sliding log: in Redis each entry takes some 10 bytes, and a look at one of so many takes a
-/// microsecond more than at one of a few.
+/// The largest count of a sliding log: in Redis each entry takes some 10 bytes, and to look at one in the midst of
+/// so many takes 1.2 microseconds in place of the 0.6 at an end.
 pub const MOST_LOGGED: u64 = 10_000;
 
 /// The largest number of requests in flight: in Redis each takes some 130 bytes.

@@ -34,7 +34,7 @@ impl Process {
             memory_limit_bytes: gauge(
                 registry,
                 "weir_memory_limit_bytes",
-                "Memory that the process may use: the least that its control groups and the machine allow",
+                "Memory that the process may use: the least that its control groups and the machine allow; 0 if unknown",
             )?,
             threads: gauge(registry, "process_threads", "Threads")?,
             open_fds: gauge(registry, "process_open_fds", "Open file descriptors")?,
@@ -93,7 +93,7 @@ fn memory_limit() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| kib(&text, "MemTotal:"));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let files = limit_files(&groups).into_iter();
-    // A group without a limit says `max`, or by the older interface a number that no machine has.
+    // The unit of systemd hides the machine's (`ProcSubset=pid`). A group without a limit says `max`, or by the older interface a number that no machine has.
     let limits = files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok());
     limits.chain(machine).min()
 }
