@@ -226,17 +226,17 @@ def weir_command(binary, upstream_port, ports, front, limits, *more):
     return [*command, "--admin", f"127.0.0.1:{admin}", "--workers", str(front.workers), "--limits", limits, *more]
 
 
-def weir(binary):
+def weir(binary, name="weir"):
     def start(stage, scenario, upstream_port, front):
         ports = free_ports(2)
         limits = stage.write(f"{scenario}.yaml", WEIR_LIMITS[scenario])
         command = weir_command(binary, upstream_port, ports, front, limits, "--store", "memory")
-        return Contender("weir", [stage.start(f"weir-{scenario}", command, ports[0])[0]], ports[1])
+        return Contender(name, [stage.start(f"{name}-{scenario}", command, ports[0])[0]], ports[1])
 
     return start
 
 
-def weir_redis(binary):
+def weir_redis(binary, name="weir+redis"):
     """Weir with a Redis of its own, whose CPU time and memory are counted with Weir's.
 
     The load generator, the upstream, Weir and Redis share a few cores, so that now and then Redis waits for one longer
@@ -246,10 +246,10 @@ def weir_redis(binary):
     def start(stage, scenario, upstream_port, front):
         redis_port, *ports = free_ports(3)
         command = [program("redis-server"), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
-        redis = stage.start(f"redis-{scenario}", [*command, "--dir", str(stage.directory)], redis_port)[0]
+        redis = stage.start(f"redis-{name}-{scenario}", [*command, "--dir", str(stage.directory)], redis_port)[0]
         limits = stage.write(f"{scenario}-redis.yaml", WEIR_LIMITS[scenario])
         store = ["--store", f"redis://127.0.0.1:{redis_port}", "--store-timeout", "1s"]
         command = weir_command(binary, upstream_port, ports, front, limits, *store)
-        return Contender("weir+redis", [redis, stage.start(f"weir-redis-{scenario}", command, ports[0])[0]], ports[1])
+        return Contender(name, [redis, stage.start(f"{name}-{scenario}", command, ports[0])[0]], ports[1])
 
     return start

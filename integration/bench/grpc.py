@@ -17,6 +17,7 @@ import tempfile
 import urllib.request
 
 from processes import Failure, free_ports
+from report import ratio
 from stage import Stage, program, weir_program
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -95,8 +96,8 @@ def write_messages(stage, kind, ids):
 class Contender:
     """A Weir process and what it needs, and how its CPU is counted."""
 
-    def __init__(self, stage, binary, store, workers):
-        self.store, self.processes = store, []
+    def __init__(self, stage, name, binary, store, workers):
+        self.name, self.store, self.processes = name, store, []
         port, self.admin = free_ports(2)
         limits = stage.write("limits.yaml", RULES)
         command = [binary, "serve", "--grpc", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{self.admin}"]
@@ -104,11 +105,11 @@ class Contender:
         if store == "redis":
             (redis_port,) = free_ports(1)
             redis = [program("redis-server"), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
-            process, _ = stage.start("redis", [*redis, "--dir", str(stage.directory)], redis_port)
+            process, _ = stage.start(f"redis-{name}", [*redis, "--dir", str(stage.directory)], redis_port)
             self.processes.append(process)
             command += ["--store", f"redis://127.0.0.1:{redis_port}", "--store-timeout", "1s"]
         self.port = port
-        process, _ = stage.start(f"weir-{store}", command, port)
+        process, _ = stage.start(f"{name}-{store}", command, port)
         self.processes.append(process)
 
     def metrics(self):
@@ -146,7 +147,8 @@ class Contender:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weir", help="the binary; built unless given")
+    parser.add_argument("--weir", help="the binary (default: built with cargo build --release)")
+    parser.add_argument("--baseline", help="another weir binary, measured beside it in the same rounds")
     parser.add_argument("--kinds", nargs="*", choices=METHODS, default=list(METHODS))
     parser.add_argument("--stores", nargs="*", choices=["memory", "redis"], default=["memory", "redis"])
     parser.add_argument("--ids", nargs="*", choices=["fixed", "varying"], default=["fixed", "varying"])
@@ -157,10 +159,16 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--json", help="a file for all figures")
     options = parser.parse_args()
-    binary = weir_program(options.weir)
+    binaries = {"weir": weir_program(options.weir)}
+    if options.baseline:
+        binaries["baseline"] = weir_program(options.baseline)
     turns = {}
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, Stage(directory) as stage:
-        contenders = [Contender(stage, binary, store, options.workers) for store in options.stores]
+        contenders = [
+            Contender(stage, name, binary, store, options.workers)
+            for store in options.stores
+            for name, binary in binaries.items()
+        ]
         messages = {(kind, ids): write_messages(stage, kind, ids) for kind in options.kinds for ids in options.ids}
         for number in range(options.rounds + 1):
             for (kind, ids), path in messages.items():
@@ -169,17 +177,19 @@ def main():
                     seconds = options.seconds if number else min(1, options.seconds)
                     turn = contender.round(kind, path, options, seconds)
                     if number:
-                        turns.setdefault((kind, ids, contender.store), []).append(turn)
-    print(f"{'':24}{'decisions/s':>12}{'CPU us':>9}{'Weir us':>9}{'p50 us':>9}{'p99 us':>9}")
+                        turns.setdefault((kind, ids, contender.store, contender.name), []).append(turn)
+    print(f"{'':33}{'decisions/s':>12}{'CPU us':>9}{'Weir us':>9}{'p50 us':>9}{'p99 us':>9}")
     rows, missed = [], 0
-    for (kind, ids, store), of_one in turns.items():
+    for (kind, ids, store, name), of_one in turns.items():
         row = {figure: statistics.median(turn[figure] for turn in of_one) for figure in of_one[0]}
-        goal = GOALS.get((kind, store)) if options.workers == 1 else None
+        goal = GOALS.get((kind, store)) if options.workers == 1 and name == "weir" else None
         verdict = "" if goal is None else f"  goal {goal:g}: {'hit' if row['cpu_us'] <= goal else 'MISSED'}"
+        if name == "weir" and (baseline := turns.get((kind, ids, store, "baseline"))):
+            verdict += f"  / baseline {ratio(of_one, baseline):.3f}"
         missed += "MISSED" in verdict
         figures = f"{row['rps']:12.0f}{row['cpu_us']:9.2f}{row['weir_us']:9.2f}{row['p50_us']:9.0f}{row['p99_us']:9.0f}"
-        print(f"{kind:6} {ids:8} {store:8} {figures}{verdict}")
-        rows.append({"kind": kind, "ids": ids, "store": store, "goal": goal, **row, "rounds": of_one})
+        print(f"{kind:6} {ids:8} {store:8}{name:9} {figures}{verdict}")
+        rows.append({"kind": kind, "ids": ids, "store": store, "binary": name, "goal": goal, **row, "rounds": of_one})
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
     return 1 if missed else 0

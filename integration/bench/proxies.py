@@ -193,6 +193,7 @@ def parser():
         "--streams", type=positive, default=1, help="at once on each, for --http2 (default: %(default)s)"
     )
     parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
+    parser.add_argument("--baseline", metavar="PATH", help="another weir binary, measured beside it in the same rounds")
     known = ["weir", "weir+redis", *STARTERS]
     parser.add_argument("--only", metavar="NAME,..", type=subset(known), default=known, help=f"of {', '.join(known)}")
     parser.add_argument("--json", metavar="FILE", help="also write every figure of every round there")
@@ -221,6 +222,10 @@ def run(options):
         return done
     starters = {"weir": contenders.weir(weir), "weir+redis": contenders.weir_redis(weir)} | STARTERS
     chosen = [start for name, start in starters.items() if name in options.only]
+    if options.baseline:
+        baseline = weir_program(options.baseline)
+        baselines = {"weir": contenders.weir, "weir+redis": contenders.weir_redis}
+        chosen += [start(baseline, report.BASELINES[name]) for name, start in baselines.items() if name in options.only]
     done["variants"] = [run_variant(variant, chosen, options) for variant in (ALL if options.all else [given])]
     report.print_misses([row for variant in done["variants"] for row in variant["ratios"]])
     print(f"medians of {options.rounds} rounds of {options.seconds} s, {options.connections} connections")

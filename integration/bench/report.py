@@ -9,6 +9,9 @@ FIGURES = {"cpu_us": "CPU per request", "p99_us": "p99"}
 # Whichever of them costs less CPU.
 CHEAPER = ("nginx", "haproxy")
 
+# Another binary of Weir is compared with its own kind alone.
+BASELINES = {"weir": "baseline", "weir+redis": "baseline+redis"}
+
 # What is held against a target: a figure of a contender, in a scenario, divided by a peer's, at most. `None` of the
 # scenarios is every one.
 TARGETS = [
@@ -34,7 +37,7 @@ def ratio(turns, others, figure="cpu_us"):
 
 def ratios(scenario, turns, plain):
     """Rows of Weir against each peer and the cheaper one, each with its target if it has one."""
-    peers = [name for name in turns if not name.startswith("weir")]
+    peers = [name for name in turns if not name.startswith(("weir", "baseline"))]
     candidates = [name for name in CHEAPER if name in turns]
     cheaper = min(candidates, key=lambda name: summary(turns[name])["cpu_us"], default=None)
     targets = TARGETS if plain else VARIANT_TARGETS
@@ -43,7 +46,8 @@ def ratios(scenario, turns, plain):
         for name in turns:
             if not name.startswith("weir"):
                 continue
-            for role, peer in [(peer, peer) for peer in peers] + ([("cheaper", cheaper)] if cheaper else []):
+            own = [(BASELINES[name], BASELINES[name])] if BASELINES[name] in turns else []
+            for role, peer in own + [(peer, peer) for peer in peers] + ([("cheaper", cheaper)] if cheaper else []):
                 target = next(
                     (
                         at_most
@@ -75,7 +79,7 @@ def print_ratios(title, rows):
         peer = row["peer"] if row["role"] == row["peer"] else f"{row['peer']}, the cheaper"
         verdict = "" if row["hit"] is None else f"   at most {row['at_most']}: {'HIT' if row['hit'] else 'MISS'}"
         print(
-            f"{FIGURES[row['figure']]:16} {row['scenario']:8} {row['weir']:11} / {peer:20} {row['ratio']:6.2f}{verdict}"
+            f"{FIGURES[row['figure']]:16} {row['scenario']:8} {row['weir']:11} / {peer:20} {row['ratio']:7.3f}{verdict}"
         )
 
 

@@ -71,7 +71,7 @@ def weir_program(given):
     """The binary under test: the one that was asked for, or one that is built now."""
     if given:
         if not pathlib.Path(given).is_file():
-            raise Failure(f"--weir {given}: no such file")
+            raise Failure(f"{given}: no such file")
         return given
     subprocess.run(["cargo", "build", "--release", "--bin", "weir"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
