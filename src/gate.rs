@@ -14,6 +14,7 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::engine::accept;
 use crate::engine::blocks::Blocks;
 use crate::engine::charge::{Decisions, Mode};
 use crate::engine::limit::{Limit, StoreErrorPolicy};
@@ -380,7 +381,13 @@ impl Gate {
         let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
         self.took(terms.door, terms.start);
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
-        Judged { snapshot, verdict, in_flight, unsettled, door: terms.door, refusals }
+        let goes_on = unsettled.is_none() || !accept::is_accepted(snapshot.rules(), &verdict);
+        let mut judged = Judged { snapshot, verdict, in_flight, unsettled, door: terms.door, refusals };
+        if !goes_on {
+            // No upstream will see the request, so what was reserved is given back.
+            drop(self.settling(&mut judged));
+        }
+        judged
     }
 
     /// Times a verdict.

@@ -5,10 +5,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{asked, call, cases, reload, serve};
-use crate::support::eventually;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 const STREAM: &str = "weir:{0}:Jobs#queue";
 const LIST: &str = "weir:{0}:Jobs#queue.list";
@@ -113,6 +113,24 @@ fn an_accepted_request_is_answered_with_its_entry_and_goes_no_further() {
     assert!(answer.text().contains("Jobs allows 1 waiting"), "{}", answer.text());
     assert!(upstream.requests().is_empty());
     assert_eq!(weir.get("/other", &[]).text(), "done", "other requests pass");
+}
+
+#[test]
+fn an_accepted_request_costs_nothing_that_only_an_upstream_could_tell() {
+    let redis = RedisServer::plain();
+    let limits = jobs("stream", 9, "")
+        + "  Tokens: { by: global, count: 100, period: 1h, cost_from_response: { header: x-used }, reserve: 10 }\n";
+    let weir = serve(&limits, &[], &redis, &[]);
+    let left = || {
+        call(&weir, &json!({ "limit": "Tokens", "op": "check", "cost": 0 })).1["limits"][0]["remaining"]
+            .as_u64()
+            .unwrap()
+    };
+    for _ in 0..3 {
+        assert_eq!(weir.get("/jobs", &[]).status(), 202);
+    }
+    assert_eq!(asked(&weir, "/envoy/jobs", &[]).status(), 202);
+    becomes("the reserves are given back", 100, left);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use super::{ALGORITHMS, answering, left, on_both, on_redis, settled, settles, setup, start, tokens};
-use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
+use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
 use crate::support::redis::{RedisServer, free_port};
 use crate::support::server::Weir;
 use crate::support::upstream::Upstream;
@@ -25,7 +25,7 @@ impl Held {
         let ((say, said), arrived) = (channel::<String>(), Arc::<AtomicU64>::default());
         let (said, seen) = (parking_lot::Mutex::new(said), arrived.clone());
         let upstream = Upstream::start(move |wire, _| {
-            while wire.request().is_some() {
+            while wire.head().is_some() {
                 seen.fetch_add(1, Ordering::Relaxed);
                 let Ok(answer) = said.lock().recv() else { return };
                 // Who has asked may be gone.
@@ -38,7 +38,13 @@ impl Held {
     /// Waits for a request, whose client is told nothing until [`Self::answer`].
     #[track_caller]
     fn has_one(&self) {
-        becomes("the request has arrived", 1, || self.arrived.load(Ordering::Relaxed));
+        self.has(1);
+    }
+
+    /// Waits for so many requests.
+    #[track_caller]
+    fn has(&self, count: u64) {
+        becomes("the requests have arrived", count, || self.arrived.load(Ordering::Relaxed));
         self.arrived.store(0, Ordering::Relaxed);
     }
 
@@ -79,6 +85,53 @@ fn a_client_that_does_not_wait_pays_all_the_same() {
     }
 }
 
+/// A limit that reserves, and one that counts some answers only.
+const BOTH: &str = "limits:\n  Tokens: { by: global, count: 10000, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
+                    Logins: { by: global, count: 1000, period: 1h, spend_when: { status: 401 } }\n";
+
+#[test]
+fn a_client_that_cuts_its_body_short_pays_for_what_was_sent() {
+    let held = Held::start();
+    on_both(BOTH, &held.upstream, |weir| {
+        let mut client = Frames::connect(weir.proxy);
+        client.send(frame(HEADERS, END_HEADERS, 1, &request("POST", "/", &[("content-length", "2")])));
+        client.send(frame(DATA, 0, 1, b"hi"));
+        held.has_one();
+        client.send(frame(RST_STREAM, 0, 1, &8u32.to_be_bytes()));
+        settles(weir, "Logins", 999);
+
+        let mut client = weir.connect();
+        client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n");
+        held.has_one();
+        drop(client);
+        settles(weir, "Logins", 998);
+        assert_eq!(left(weir, "Tokens"), 9_980);
+        assert_eq!(["Tokens", "Logins"].map(|limit| settled(weir, limit, "unanswered")), [2, 2]);
+    });
+}
+
+#[test]
+fn more_clients_than_can_be_waited_for_pay_at_once() {
+    const CLIENTS: u64 = 200;
+    let held = Held::start();
+    on_both(BOTH, &held.upstream, |weir| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| weir.connect()).collect();
+        for client in &clients {
+            (&client.stream).write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        }
+        held.has(CLIENTS);
+        drop(clients);
+        is_alone(weir);
+        for _ in 0..CLIENTS {
+            held.say.send("HTTP/1.1 401 No\r\nx-tokens-used: 10\r\ncontent-length: 0\r\n\r\n".to_owned()).unwrap();
+        }
+        settles(weir, "Logins", 1_000 - CLIENTS);
+        assert_eq!(left(weir, "Tokens"), 10_000 - 10 * CLIENTS);
+        let unanswered = settled(weir, "Logins", "unanswered");
+        assert!((CLIENTS - 128..CLIENTS).contains(&unanswered), "{unanswered} of {CLIENTS}");
+    });
+}
+
 #[test]
 fn a_body_that_nobody_reads_to_its_end_changes_nothing() {
     // It goes on until nobody listens.
@@ -104,21 +157,31 @@ fn a_body_that_nobody_reads_to_its_end_changes_nothing() {
 }
 
 #[test]
-fn without_an_answer_the_reserve_stays_unless_nothing_was_sent() {
+fn what_was_sent_and_not_answered_costs_the_reserve_and_what_was_not_sent_costs_nothing() {
     let closing = Upstream::start(|wire, _| drop(wire.request()));
-    on_both(&tokens(ALGORITHMS[0]), &closing, |weir| {
+    on_both(BOTH, &closing, |weir| {
         assert_eq!(weir.connect().get("/").status(), 502);
-        assert_eq!((left(weir, "Tokens"), settled(weir, "Tokens", "unanswered")), (90, 1));
+        settles(weir, "Logins", 999);
+        assert_eq!(left(weir, "Tokens"), 9_990);
+        assert_eq!(["Tokens", "Logins"].map(|limit| settled(weir, limit, "unanswered")), [1, 1]);
     });
     let gone = free_port();
-    let rules = tokens(ALGORITHMS[0]);
     let server = RedisServer::plain();
-    for setup in [setup(&rules), on_redis(&rules, &server)] {
-        let weir = setup.start(&format!("http://127.0.0.1:{gone}"));
+    for setup in [setup(BOTH), on_redis(BOTH, &server)] {
+        // Nobody listens at the first, and the others are answered here.
+        let weir = setup.start(&format!("a.example=http://127.0.0.1:{gone}"));
         becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
-        assert_eq!(weir.connect().get("/").status(), 502);
-        settles(&weir, "Tokens", 100);
-        assert_eq!(settled(&weir, "Tokens", "refunded"), 1);
+        let mut client = weir.connect();
+        for (request, status) in [
+            ("GET / HTTP/1.1\r\nhost: a.example", 502),
+            ("GET / HTTP/1.1\r\nhost: b.example", 404),
+            ("OPTIONS / HTTP/1.1\r\nhost: a.example\r\nmax-forwards: 0", 204),
+        ] {
+            client.send(format!("{request}\r\n\r\n"));
+            assert_eq!(client.response().status(), status, "{request}");
+        }
+        settles(&weir, "Tokens", 10_000);
+        assert_eq!((left(&weir, "Logins"), settled(&weir, "Tokens", "refunded")), (1_000, 3));
     }
 }
 

@@ -22,9 +22,19 @@ pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item
     })
 }
 
+/// The entry of a request that goes no further because a queue has taken it.
+fn accepted_entry<'a>(rules: &'a Rules, verdict: &'a Verdict) -> Option<&'a EntryId> {
+    entries(rules, verdict).find_map(|(then, id)| (then == Then::Accept).then_some(id))
+}
+
+/// True if a request goes no further because a queue has taken it.
+pub fn is_accepted(rules: &Rules, verdict: &Verdict) -> bool {
+    accepted_entry(rules, verdict).is_some()
+}
+
 /// The answer to a request that goes no further because a queue has taken it; `None` if it does go further.
 pub fn accepted(rules: &Rules, verdict: &Verdict, generations: Generations) -> Option<Reply> {
-    let (_, id) = entries(rules, verdict).find(|(then, _)| *then == Then::Accept)?;
+    let id = accepted_entry(rules, verdict)?;
     let mut fields = Fields::with_capacity(6, 256);
     fields.append("content-type", "application/json");
     fields.append("cache-control", "no-store");

@@ -101,7 +101,7 @@ pub enum Settled {
     Absent,
     /// It stays: what the response says is no whole number below 2^53.
     Unreadable,
-    /// It stays: no response came.
+    /// It stays, or is taken if nothing was before: no response came.
     Unanswered,
 }
 
@@ -130,7 +130,6 @@ impl Owed {
     pub fn settle(&self, heard: Heard<'_>, may_come: bool, elapsed: Micros) -> Option<(Settled, Vec<Charge>)> {
         let (cost, result) = match heard {
             Heard::Unsent => (0, None),
-            Heard::Nothing if self.cost.only_checks() => (0, Some(Settled::Unanswered)),
             Heard::Nothing => (self.reserve, Some(Settled::Unanswered)),
             Heard::Response(status, _) if self.cost.when.as_ref().is_some_and(|when| !when.contains(status)) => {
                 (0, None)
@@ -319,10 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_response_the_reserve_stays_unless_nothing_was_sent() {
+    fn without_a_response_what_was_sent_costs_the_reserve() {
         check(by_field(), Heard::Nothing, "unanswered");
         check(by_field(), Heard::Unsent, "refunded Refund 10");
-        check(on(&[(401, 401)]), Heard::Nothing, "unanswered");
+        check(on(&[(401, 401)]), Heard::Nothing, "unanswered SpendUpTo 10");
         check(on(&[(401, 401)]), Heard::Unsent, "unchanged");
     }
 

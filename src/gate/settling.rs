@@ -52,15 +52,25 @@ pub struct Unsettled {
 }
 
 /// A request that passed and whose response has not told its cost yet. Each limit is settled once; what is not when this
-/// is dropped is settled as without a word of the response.
+/// is dropped is settled by how far the request has come.
 pub struct Settling {
     settler: Arc<Settler>,
     view: Rc<View>,
     unsettled: Box<Unsettled>,
-    /// Of the response, if there is one.
-    status: Option<u16>,
+    progress: Progress,
     /// Whom a drain waits for.
     _token: TaskTrackerToken,
+}
+
+/// The progress of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// No upstream has seen any of it.
+    Unsent,
+    /// An upstream may have seen some of it.
+    Sent,
+    /// Its response has come, with this status.
+    Answered(u16),
 }
 
 /// Changes of one request, on their way to the store.
@@ -79,13 +89,15 @@ impl Unsettled {
 }
 
 impl Gate {
-    /// Takes over what is left to settle of a request that is sent to an upstream now; `None` if that is nothing. Whoever
-    /// sees no response leaves it where it is: what was reserved stays.
+    /// Takes over what is left to settle of a request that passed; `None` if that is nothing. Until [`Settling::sent`],
+    /// dropping it gives back what was reserved. A listener that sees no response leaves it where it is, and what was
+    /// reserved stays.
     pub fn settling(&self, judged: &mut Judged) -> Option<Settling> {
         let unsettled = judged.unsettled.take()?;
         let settler = self.settler.clone();
         let token = settler.open.token();
-        Some(Settling { settler, view: judged.snapshot.clone(), unsettled, status: None, _token: token })
+        let (view, progress) = (judged.snapshot.clone(), Progress::Unsent);
+        Some(Settling { settler, view, unsettled, progress, _token: token })
     }
 
     /// Waits until everything is settled: to be called when no more requests come.
@@ -98,21 +110,21 @@ impl Gate {
 }
 
 impl Settling {
+    /// Some of the request may have reached an upstream: without a response nobody can know what it cost.
+    pub fn sent(&mut self) {
+        self.progress = Progress::Sent;
+    }
+
     /// A response has come. `may_come` is whether trailers may follow.
     pub fn answered(&mut self, status: u16, fields: &Fields, may_come: bool) {
-        self.status = Some(status);
+        self.progress = Progress::Answered(status);
         self.settle(|owed| Heard::Response(status, value(owed, fields)), may_come);
     }
 
     /// The trailers of the response have come.
     pub fn trailers(&mut self, trailers: &Fields) {
-        let Some(status) = self.status else { return };
+        let Progress::Answered(status) = self.progress else { return };
         self.settle(|owed| Heard::Response(status, value(owed, trailers)), false);
-    }
-
-    /// The request was not sent to any upstream.
-    pub fn unsent(mut self) {
-        self.settle(|_| Heard::Unsent, false);
     }
 
     /// Whether nothing is left that a trailer could tell.
@@ -151,7 +163,11 @@ impl Settling {
 impl Drop for Settling {
     fn drop(&mut self) {
         if !self.is_done() {
-            let heard = self.status.map_or(Heard::Nothing, |status| Heard::Response(status, None));
+            let heard = match self.progress {
+                Progress::Unsent => Heard::Unsent,
+                Progress::Sent => Heard::Nothing,
+                Progress::Answered(status) => Heard::Response(status, None),
+            };
             self.settle(|_| heard, false);
         }
     }

@@ -52,7 +52,7 @@ impl Context {
 pub(in crate::doors) struct Attempts {
     last: RefCell<Option<Rc<Endpoint>>>,
     count: Cell<u32>,
-    /// Whether some of the request may have reached a server.
+    /// True if some of the request may have reached a server.
     was_sent: Cell<bool>,
     since: Cell<Option<Instant>>,
 }
@@ -82,12 +82,17 @@ impl Attempts {
         self.since.set(other.since.get());
     }
 
-    /// Some of the request may have reached a server.
-    pub(super) fn sent(&self) {
-        self.was_sent.set(true);
+    /// Some of the request may reach a server from here on; returns whether some of it may have before.
+    pub(super) fn sending(&self) -> bool {
+        self.was_sent.replace(true)
     }
 
-    /// Whether some of the request may have reached a server, if no response came.
+    /// No server has seen any of what [`Self::sending`] announced, which returned `before`.
+    pub(super) fn not_sent(&self, before: bool) {
+        self.was_sent.set(before);
+    }
+
+    /// True if some of the request may have reached a server.
     pub(in crate::doors) const fn was_sent(&self) -> bool {
         self.was_sent.get()
     }

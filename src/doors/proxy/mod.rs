@@ -114,6 +114,7 @@ impl Proxy {
             .await
             .map_err(Failure::BadCost)?;
         passage.slots = judged.in_flight.take().into();
+        let settling = self.gate.settling(&mut judged);
         passage.judged(&judged, context.activity.now(), Some(&view));
         context.judged().await;
         let rules = judged.snapshot.rules();
@@ -121,7 +122,7 @@ impl Proxy {
             return Ok(Ruled::Answered(accepted.into()));
         }
         if judged.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way, judged));
+            return Ok(Ruled::Passed(way, judged, settling));
         }
         let is_grpc = request.fields.is_grpc();
         Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
@@ -133,21 +134,17 @@ impl Proxy {
         context: &Context,
         request: Request,
         way: Option<&Way>,
-        judged: &mut Judged,
+        judged: &Judged,
+        settling: Option<Settling>,
         trace: &mut Trace,
     ) -> Response {
-        let mut settling = self.gate.settling(judged);
-        let mut response = match self.forward(context, request, way, judged, &mut settling, trace).await {
+        let mut response = match self.forward(context, request, way, judged, settling, trace).await {
             Ok(response) => {
                 self.front.counters.answered(response.status, false);
                 response
             }
             Err(failure) => self.front.failed(&failure),
         };
-        if let Some(settling) = settling {
-            // Nobody has taken it: there was no upstream to send the request to.
-            settling.unsent();
-        }
         reply::add_fields(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.fields);
         response
     }
@@ -158,7 +155,7 @@ impl Proxy {
         mut request: Request,
         way: Option<&Way>,
         judged: &Judged,
-        settling: &mut Option<Settling>,
+        settling: Option<Settling>,
         trace: &mut Trace,
     ) -> Result<Response, Failure> {
         let way = way.ok_or(Failure::NoRoute)?;
@@ -174,17 +171,15 @@ impl Proxy {
             request.fields.append("connection", "upgrade");
             request.fields.append("upgrade", protocol);
         }
-        let mut response = match (way, settling.take()) {
+        let mut response = match (way, settling) {
             (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (Way::Servers(forwarder), Some(settling)) => {
                 settling::exchange(forwarder.clone(), request, context, settling, &self.orphans).await?
             }
-            (Way::Echo, settling) => {
-                let answer = echo::answer(request, &context.activity).await;
-                match settling {
-                    None => answer?,
-                    Some(settling) => settling::settle(settling, answer, true)?,
-                }
+            (Way::Echo, None) => echo::answer(request, &context.activity).await?,
+            (Way::Echo, Some(mut settling)) => {
+                settling.sent();
+                settling::settle(settling, echo::answer(request, &context.activity).await, true)?
             }
         };
         let protocol = match response.body {
@@ -214,8 +209,8 @@ impl Service for Proxy {
                 passage.unread = request.body;
                 self.front.own(response)
             }
-            Ok(Ruled::Passed(way, mut judged)) => {
-                self.pass(context, request, way, &mut judged, &mut passage.trace).await
+            Ok(Ruled::Passed(way, judged, settling)) => {
+                self.pass(context, request, way, &judged, settling, &mut passage.trace).await
             }
             Err(failure) => {
                 passage.unread = request.body;
@@ -229,7 +224,7 @@ impl Service for Proxy {
 enum Ruled<'a> {
     /// It is refused, or a queue has taken it.
     Answered(Response),
-    Passed(Option<&'a Way>, Judged),
+    Passed(Option<&'a Way>, Judged, Option<Settling>),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).

@@ -1,12 +1,12 @@
 //! What the upstream's answer tells of the cost of a request, handed to the gate.
 //!
 //! A client that is gone does not get around its cost: the exchange goes on without it until the fields of the response
-//! have come, among the [`Orphans`] of the worker.
+//! have come, among the [`Orphans`] of the worker. Where that cannot be, what was sent is charged as without a response.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{self, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::doors::http::activity::Activity;
-use crate::doors::http::context::{Attempts, Context};
+use crate::doors::http::context::Context;
 use crate::doors::http::failure::UpstreamError;
 use crate::doors::http::message::{Request, Response, ResponseBody, Watched, Watcher};
 use crate::doors::http::upstream::Forwarder;
@@ -24,16 +24,16 @@ use crate::engine::fields::Fields;
 use crate::gate::Settling;
 
 /// Exchanges that a worker carries on without their clients, and as many that wait for their turn. Each occupies a
-/// connection to the upstream; with more than that clients leave on purpose, and what was reserved stays.
+/// connection to the upstream; with more than that clients leave on purpose, and their requests are charged at once.
 const MOST_ORPHANS: usize = 64;
 
-/// An upstream's answer, and how it was come by.
-type Sent = (Result<Response, UpstreamError>, Attempts);
-
-/// An exchange with an upstream, and what it will settle.
+/// An exchange with an upstream, settled by its response. One that is given up is charged, if any of it may have reached
+/// the upstream.
 struct Exchange {
-    sending: Pin<Box<dyn Future<Output = Sent>>>,
-    settling: Settling,
+    sending: Pin<Box<dyn Future<Output = Result<Response, UpstreamError>>>>,
+    context: Rc<Context>,
+    /// `None` once there is a response, or none will come.
+    settling: Option<Settling>,
 }
 
 /// Exchanges of a worker whose clients are gone.
@@ -58,25 +58,16 @@ pub(super) async fn exchange(
     settling: Settling,
     orphans: &Orphans,
 ) -> Result<Response, UpstreamError> {
-    let detached = context.detached();
-    let sending = Box::pin(async move {
-        let sent = forwarder.send(request, &detached).await;
-        (sent, detached.attempts)
-    });
-    let mut guard = Guard { exchange: Some(Exchange { sending, settling }), activity: &context.activity, orphans };
-    let (settling, sent, attempts) = poll_fn(|cx| {
-        let Some(mut exchange) = guard.exchange.take() else { return Poll::Pending };
-        match exchange.sending.as_mut().poll(cx) {
-            Poll::Ready((sent, attempts)) => Poll::Ready((exchange.settling, sent, attempts)),
-            Poll::Pending => {
-                guard.exchange = Some(exchange);
-                Poll::Pending
-            }
-        }
-    })
-    .await;
-    context.attempts.adopt(&attempts);
-    settle(settling, sent, context.attempts.was_sent())
+    let detached = Rc::new(context.detached());
+    let surroundings = detached.clone();
+    let sending = Box::pin(async move { forwarder.send(request, &surroundings).await });
+    let exchange = Exchange { sending, context: detached.clone(), settling: Some(settling) };
+    let mut guard = Guard { exchange: Some(exchange), activity: &context.activity, orphans };
+    let sent =
+        poll_fn(|cx| guard.exchange.as_mut().map_or(Poll::Pending, |exchange| Pin::new(exchange).poll(cx))).await;
+    guard.exchange = None;
+    context.attempts.adopt(&detached.attempts);
+    sent
 }
 
 /// Settles by an upstream's response, or by there being none. What only its trailers can tell is settled when they come,
@@ -89,8 +80,8 @@ pub(super) fn settle(
     let mut response = match sent {
         Ok(response) => response,
         Err(error) => {
-            if !was_sent {
-                settling.unsent();
+            if was_sent {
+                settling.sent();
             }
             return Err(error);
         }
@@ -110,11 +101,33 @@ impl Watcher for Settling {
     }
 }
 
+impl Future for Exchange {
+    type Output = Result<Response, UpstreamError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let sent = ready!(self.sending.as_mut().poll(cx));
+        let was_sent = self.context.attempts.was_sent();
+        Poll::Ready(match self.settling.take() {
+            Some(settling) => settle(settling, sent, was_sent),
+            None => sent,
+        })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if let Some(settling) = self.settling.as_mut().filter(|_| self.context.attempts.was_sent()) {
+            settling.sent();
+        }
+    }
+}
+
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // Of a request whose body did not come to its end there is nothing to be carried on.
-        if let Some(exchange) = self.exchange.take().filter(|_| !self.activity.is_uploading()) {
-            // One that there is no room for is dropped, and settles as without a response.
+        let Some(exchange) = self.exchange.take() else { return };
+        // Without the rest of its body a request comes to no answer, and one that was not sent need not be any more. Those
+        // are dropped, as are those beyond the bound.
+        if !self.activity.is_uploading() && exchange.context.attempts.was_sent() {
             let _ = self.orphans.found.try_send(exchange);
         }
     }
@@ -135,19 +148,14 @@ async fn keep(mut orphans: mpsc::Receiver<Exchange>, patience: Duration) {
         tokio::select! {
             Some(_) = running.join_next() => {}
             orphan = orphans.recv(), if running.len() < MOST_ORPHANS => match orphan {
-                Some(orphan) => drop(running.spawn_local(orphan.carry_on(patience))),
+                Some(orphan) => drop(running.spawn_local(carry_on(orphan, patience))),
                 None => return,
             },
         }
     }
 }
 
-impl Exchange {
-    async fn carry_on(self, patience: Duration) {
-        let Self { sending, settling } = self;
-        if let Ok((sent, attempts)) = timeout(patience, sending).await {
-            // Nobody reads the body; without it the upstream knows that it need not go on.
-            drop(settle(settling, sent, attempts.was_sent()));
-        }
-    }
+/// Nobody reads the body of the response; without a reader the upstream knows that it need not go on.
+async fn carry_on(exchange: Exchange, patience: Duration) {
+    let _ = timeout(patience, exchange).await;
 }

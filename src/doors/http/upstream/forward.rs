@@ -95,9 +95,6 @@ impl Forwarder {
                 }
                 Err(failed) => failed,
             };
-            if progress != Progress::Unsent {
-                context.attempts.sent();
-            }
             self.failed(&endpoint, &error, progress, context);
             // A mistake of the client's would be one again, and after a response timeout there is no time left.
             let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
@@ -185,6 +182,7 @@ impl Forwarder {
                     Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
                 };
             let is_http2 = matches!(connected, Connected::Http2(_));
+            let was_sent_before = context.attempts.sending();
             let sent = match connected {
                 Connected::Http1(connection) => connection.send(request, context, lease).await,
                 Connected::Http2(connection) => connection.send(request, context, lease).await,
@@ -193,6 +191,9 @@ impl Forwarder {
                 Ok(response) => return Ok(response),
                 Err(failed) => *failed,
             };
+            if !was_sent {
+                context.attempts.not_sent(was_sent_before);
+            }
             let progress = match (was_sent, was_reused) {
                 (false, _) => Progress::Unsent,
                 // The end of a shared connection is announced or seen at once: there is no such moment.
