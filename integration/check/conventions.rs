@@ -135,8 +135,8 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
         let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
         more.chain(own.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
     };
-    // What a client claims, which gateways pass on with the rest of its fields.
-    let claim = format!("203.0.113.5, {client}");
+    // What a client claims, which gateways pass on with the rest of its fields, and with what they append to it.
+    let claim = format!("203.0.113.5, \u{e9}, {client}");
     let forwarded = [
         ("host", "limiter"),
         ("x-forwarded-method", asked.method),
@@ -154,7 +154,7 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
         "envoy-address" => (
             asked.method,
             format!("/envoy{target}"),
-            with(&[("host", asked.host), ("x-forwarded-for", "203.0.113.5"), ("x-envoy-external-address", &client)]),
+            with(&[("host", asked.host), ("x-forwarded-for", "\u{e9}"), ("x-envoy-external-address", &client)]),
         ),
         "nginx" => (
             "GET",

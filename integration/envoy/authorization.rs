@@ -94,7 +94,7 @@ async fn the_address_is_the_clients_and_never_envoys() {
     let trusted = vec!["10.0.0.0/8", "127.0.0.0/8"];
     let weir = Setup { trusted, ..setup }.start("echo");
     let mut client = client(weir.grpc).await;
-    let forwarded = [("x-forwarded-for", "9.9.9.9, 203.0.113.7")];
+    let forwarded = [("x-forwarded-for", "9.9.9.9, \u{e9}, 203.0.113.7")];
     let external = [("x-forwarded-for", "9.9.9.9"), ("x-envoy-external-address", "203.0.113.8")];
     for (source, headers, expected) in [
         ("192.0.2.1", &[][..], 200),

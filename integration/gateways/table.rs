@@ -264,4 +264,5 @@ pub(super) const BEHIND_A_LOAD_BALANCER: &[Row] = &[
     Row { what: "one of another network", client: "2001:db8:0:2::1", steps: &[GET_4] },
     Row { what: "only what the load balancer adds is believed", client: "203.0.113.9, 192.0.2.3", steps: &[GET_4] },
     Row { what: "and not what stands before it", client: "203.0.113.10, 192.0.2.3", steps: &[GET_3] },
+    Row { what: "whatever bytes those are", client: "\u{e9}, 192.0.2.3", steps: &[GET_2] },
 ];

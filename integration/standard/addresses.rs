@@ -64,6 +64,13 @@ fn the_client_is_the_first_from_the_right_that_is_not_trusted() {
         // An open quote is the client's too, and ends where the proxy's own words begin.
         (&["forwarded: for=\"192.0.2.2, for=192.0.2.1"], true),
         (&["forwarded: for=\"192.0.2.1, for=192.0.2.2"], false),
+        // Any byte from 0x80 on is the client's, and hides nothing that a proxy has added to its line.
+        (&["x-forwarded-for: \u{e9}, 192.0.2.1"], true),
+        (&["x-forwarded-for: \u{e9}", "x-forwarded-for: 192.0.2.1, 10.0.0.1"], true),
+        (&["x-forwarded-for: 192.0.2.1, \u{e9}, 10.0.0.1"], false),
+        (&["forwarded: for=\u{e9}, for=192.0.2.1"], true),
+        (&["forwarded: for=192.0.2.1;host=\"\u{e9}\""], true),
+        (&["forwarded: for=\"\u{e9}, for=192.0.2.1;by=10.0.0.1"], true),
         // The two are not mixed.
         (&["forwarded: for=192.0.2.1", "x-forwarded-for: 192.0.2.2"], false),
         (&["forwarded: for=192.0.2.2", "x-forwarded-for: 192.0.2.1"], true),

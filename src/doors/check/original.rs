@@ -100,8 +100,8 @@ impl Original {
         }
         let fields = &request.fields;
         let host = required(fields, "Host", "Envoy sends it by itself")?;
-        let client = match only(fields, "X-Envoy-External-Address")? {
-            Some(client) => Some(parse_address("X-Envoy-External-Address", client)?),
+        let client = match address(fields, "X-Envoy-External-Address")? {
+            Some(client) => Some(client),
             None => trusted.client_of_gateway(fields),
         };
         Self::new(request.method.as_str(), rest, host, client, slashes)
@@ -114,9 +114,9 @@ impl Original {
     /// A client of the one may send what the other sets, so `Method` and `Path` count only where there is no `X-Original-*`,
     /// and where `X-Original-URI` and `-URL` are both there they must say the same.
     pub(super) fn nginx(fields: &Fields, trusted: &TrustedProxies, slashes: EscapedSlashes) -> Result<Self, Unusable> {
-        let client = match only(fields, "X-Real-IP")? {
+        let client = match address(fields, "X-Real-IP")? {
             // The address that nginx has from the socket, or from its realip module: it stands for a socket's peer here.
-            Some(client) => Some(trusted.client(parse_address("X-Real-IP", client)?, fields)),
+            Some(peer) => Some(trusted.client(peer, fields)),
             None => trusted.client_of_gateway(fields),
         };
         let (uri, url) = (only(fields, "X-Original-URI")?, only(fields, "X-Original-URL")?);
@@ -174,8 +174,8 @@ impl Original {
     }
 }
 
-/// The value of a field that comes once at most; an empty one counts as absent, as nginx makes of it what is not set.
-fn only<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a str>, Unusable> {
+/// The value of a header that comes once at most; an empty one counts as absent, as nginx makes of it what is not set.
+fn single<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a [u8]>, Unusable> {
     let mut values = fields.all(name);
     let (first, second) = (values.next(), values.next());
     if second.is_some() {
@@ -183,11 +183,27 @@ fn only<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a str>, U
             format!("`{name}` comes twice; let the gateway replace what the client sends of it, not add to it");
         return Err(Unusable::Gateway(reason));
     }
-    let Some(value) = first else { return Ok(None) };
-    match fields::text(value) {
-        Some(text) => Ok(Some(text.trim()).filter(|text| !text.is_empty())),
-        None => Err(Unusable::Client("a request has printable ASCII in its target and its host".into())),
-    }
+    Ok(first.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()))
+}
+
+/// As [`single`], of a part of the client's request.
+fn only<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a str>, Unusable> {
+    let text = |value| fields::text(value).ok_or(Unusable::Client(NOT_TEXT.into()));
+    single(fields, name)?.map(text).transpose()
+}
+
+const NOT_TEXT: &str = "a request has printable ASCII in its target and its host";
+
+/// As [`single`], of an address that the gateway says.
+fn address(fields: &Fields, name: &'static str) -> Result<Option<IpAddr>, Unusable> {
+    let parse = |value: &[u8]| {
+        let text = String::from_utf8_lossy(value);
+        address::parse(&text).map_err(|_| Unusable::Value {
+            told: format!("`{name}` is {}, which is no IP address", quoted(&text)),
+            hidden: format!("`{name}` is no IP address"),
+        })
+    };
+    single(fields, name)?.map(parse).transpose()
 }
 
 fn required<'a>(fields: &'a Fields, name: &'static str, help: &str) -> Result<&'a str, Unusable> {
@@ -201,13 +217,6 @@ fn missing(name: &str, help: &str) -> Unusable {
 fn contradiction(one: &str, other: &str) -> Unusable {
     let reason = format!("`{one}` and `{other}` contradict each other; let the gateway set or remove both");
     Unusable::Gateway(reason)
-}
-
-fn parse_address(name: &str, text: &str) -> Result<IpAddr, Unusable> {
-    address::parse(text).map_err(|_| Unusable::Value {
-        told: format!("`{name}` is {}, which is no IP address", quoted(text)),
-        hidden: format!("`{name}` is no IP address"),
-    })
 }
 
 /// The authority and the target of an absolute URL.
@@ -305,6 +314,12 @@ mod tests {
         check_nginx(&behind, "POST /x%2e%2e//y?q=1 A.example 198.51.100.1");
         behind[4].1 = "unix:";
         check_nginx(&behind, "gateway: `X-Real-IP` is `unix:`, which is no IP address");
+        behind[4].1 = "10.0.0.\u{e9}";
+        check_nginx(&behind, "gateway: which is no IP address");
+        // A byte of the client's does not hide what its proxies have added.
+        behind[4..]
+            .copy_from_slice(&[("X-Real-IP", "10.0.0.1"), ("X-Forwarded-For", "\u{e9}, 198.51.100.1, 10.0.0.2")]);
+        check_nginx(&behind, "POST /x%2e%2e//y?q=1 A.example 198.51.100.1");
     }
 
     #[test]
@@ -363,6 +378,8 @@ mod tests {
         };
         forward(&given, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
         forward(&given[..4], "POST /x%2e%2e//y?q=1 a.example -");
+        let appended = [&given[..4], &[("X-Forwarded-For", "\u{e9}, 203.0.113.7")]].concat();
+        forward(&appended, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
         for missing in 1..4 {
             let name = given[missing].0;
             let lines: Vec<_> = given.into_iter().filter(|(other, _)| *other != name).collect();

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
+use std::net::IpAddr;
+
 use super::call::{self, Call, Subject};
 use super::original::Original;
 use crate::doors::http::properties::Property;
@@ -48,10 +50,15 @@ fn original_request(bytes: &[u8]) {
         }
     }
     let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-    for original in [
-        Original::nginx(&given, &trusted, EscapedSlashes::Keep),
-        Original::forward(&given, &trusted, EscapedSlashes::Keep),
-    ] {
+    // Whatever bytes come before it, what the gateway adds says who the client is.
+    let client = IpAddr::from([192, 0, 2, 7]);
+    given.append("x-forwarded-for", client.to_string());
+    let forwarded = Original::forward(&given, &trusted, EscapedSlashes::Keep);
+    assert!(
+        forwarded.as_ref().is_ok_and(|original| original.client == Some(client)) || forwarded.is_err(),
+        "{given:?}"
+    );
+    for original in [Original::nginx(&given, &trusted, EscapedSlashes::Keep), forwarded] {
         let Ok(original) = original else { continue };
         let is_method = !original.method.is_empty() && fields::is_name(original.method.as_bytes());
         assert!(is_method && target::check_method(&original.method).is_ok(), "{original:?}");
@@ -131,11 +138,14 @@ mod tests {
     proptest! {
         #[test]
         fn of_original_requests(lines in prop::collection::vec(
-            (0u8..12, "(GET|POST|get|OPTIONS|https?://[a-z]{0,3}(:[0-9]{1,3})?(/[ -~]{0,8})?|/[ -~]{0,12}|\\*|a\\.example|[0-9.:, ]{1,20}|\\PC{0,8})"),
+            (0u8..12, prop_oneof![
+                "(GET|POST|get|OPTIONS|https?://[a-z]{0,3}(:[0-9]{1,3})?(/[ -~]{0,8})?|/[ -~]{0,12}|\\*|a\\.example|[0-9.:, ]{1,20}|\\PC{0,8})".prop_map(String::into_bytes),
+                prop::collection::vec(any::<u8>(), 0..8),
+            ]),
             0..8,
         )) {
-            let text: Vec<String> = lines.into_iter().map(|(name, value)| format!("{}{value}", char::from(name + b'\x30'))).collect();
-            original_request(text.join("\n").as_bytes());
+            let lines: Vec<Vec<u8>> = lines.into_iter().map(|(name, value)| [&[name + b'\x30'], &value[..]].concat()).collect();
+            original_request(&lines.join(&b'\n'));
         }
 
         #[test]

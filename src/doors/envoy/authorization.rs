@@ -122,10 +122,10 @@ impl Asked {
             return Err(Unfit::Call(Status::new(Code::InvalidArgument, message)));
         };
         let source = source.unwrap_or_default();
-        let fields = fields_of(&http);
+        let bad = |detail: &str| Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail));
+        let fields = fields_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
         let client = client(&source, &fields, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
-        let bad = |detail: &str| Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail));
         // CONNECT has no path.
         let target = if path.is_empty() { "/".to_owned() } else { path };
         target::check_method(&method).map_err(bad)?;
@@ -154,8 +154,9 @@ pub(super) fn seen(request: CheckRequest) -> Option<Fields> {
 }
 
 /// The fields of the client's request. Envoy has the pseudo-fields of HTTP/2 among them, also of a request of HTTP/1;
-/// `:authority` is the `Host` here as at every door. What cannot be a field is left out.
-fn fields_of(http: &HttpRequest) -> Fields {
+/// `:authority` is the `Host` here as at every door. `None` if a value cannot be one: left out, it would hide what proxies
+/// have added to it.
+fn fields_of(http: &HttpRequest) -> Option<Fields> {
     let raw = http.header_map.as_ref().map_or(&[][..], |map| &map.headers);
     let raw = raw.iter().map(|line| (&line.key, if line.raw_value.is_empty() { &line.value } else { &line.raw_value }));
     let lines = http.headers.iter().map(|entry| (&entry.key, &entry.value)).chain(raw);
@@ -166,11 +167,14 @@ fn fields_of(http: &HttpRequest) -> Fields {
     }
     for (name, value) in lines {
         // A colon is no part of a token, so the pseudo-fields go with the rest.
-        if fields::is_name(name) && fields::is_value(value) && !name.eq_ignore_ascii_case(b"host") {
+        if fields::is_name(name) && !name.eq_ignore_ascii_case(b"host") {
+            if !fields::is_value(value) {
+                return None;
+            }
             fields.append(name, value.trim_ascii());
         }
     }
-    fields
+    Some(fields)
 }
 
 /// The client's address. The metadata of the call has an `x-forwarded-for` too, but that is Envoy's own address.
@@ -372,6 +376,7 @@ mod tests {
         check_client(forwarded, peer("10.0.0.1"), &lines, "203.0.113.7");
         check_client(source, peer("10.0.0.1"), &lines, "10.0.0.1");
         check_client(both, peer("192.0.2.1"), &lines[..1], "192.0.2.1");
+        check_client(both, peer("10.0.0.1"), &[("x-forwarded-for", "\u{e9}, 203.0.113.7, 10.0.0.2")], "203.0.113.7");
         check_client(both, peer("::ffff:192.0.2.1"), &[], "192.0.2.1");
         check_client(both, peer("192.0.2.1"), &[("x-envoy-external-address", "nobody")], "192.0.2.1");
         check_client(both, Peer::default(), &lines[..1], "none");
@@ -381,18 +386,20 @@ mod tests {
     #[test]
     fn fields_are_those_of_the_client() {
         let mut given = http("GET", "/", &[(":method", "GET"), (":authority", "b"), ("x-id", " 7 "), ("x y", "1")]);
-        given.headers.extend(entries(&[("host", "b"), ("x-bad", "a\nb")]));
+        given.headers.extend(entries(&[("host", "b\n")]));
         let raw = |key: &'static str, value: &'static str, raw_value: &'static [u8]| HeaderValue {
             key: key.into(),
             value: value.into(),
             raw_value: raw_value.into(),
         };
         given.header_map = Some(HeaderMap { headers: vec![raw("x-raw", "", b"\xff"), raw("x-raw", "2", b"")] });
-        let found = fields_of(&given);
+        let found = fields_of(&given).unwrap();
         let lines: Vec<_> = found.iter().collect();
         let expected: [(&[u8], &[u8]); 4] =
             [(b"host", b"A.example:80"), (b"x-id", b"7"), (b"x-raw", b"\xff"), (b"x-raw", b"2")];
         assert_eq!(lines, expected);
+        given.headers.extend(entries(&[("x-forwarded-for", "\u{1}, 203.0.113.7")]));
+        assert!(fields_of(&given).is_none());
     }
 
     #[test]

@@ -246,8 +246,12 @@ const fn via(version: Version) -> &'static str {
 
 /// How often a request has been here, by its `Via`.
 pub(in crate::doors) fn hops(fields: &Fields) -> usize {
-    let entries = fields.all("via").filter_map(text).flat_map(|line| line.split(','));
-    entries.filter(|entry| entry.split_ascii_whitespace().nth(1) == Some(PSEUDONYM)).count()
+    let entries = fields.all("via").flat_map(|line| line.split(|byte| *byte == b','));
+    let received_by = |entry: &[u8]| {
+        let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.nth(1) == Some(PSEUDONYM.as_bytes())
+    };
+    entries.filter(|entry| received_by(entry)).count()
 }
 
 #[cfg(test)]
@@ -316,6 +320,7 @@ mod tests {
     fn a_request_that_was_here_is_recognised() {
         let fields = Fields::from_iter([("via", "1.1 weir, 1.0 weirs"), ("Via", "2 weir (x)"), ("via", "weir")]);
         assert_eq!(hops(&fields), 2);
+        assert_eq!(hops(&Fields::from_iter([("via", "\u{e9}, 1.1 weir")])), 1, "what a client sends hides nothing");
     }
 
     #[test]

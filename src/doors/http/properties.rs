@@ -4,11 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU8;
 
 use super::http1::properties as http1;
 use super::transport::proxy_protocol;
 use super::upstream::Routes;
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{AddressSource, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::form::Form;
 use crate::engine::id::Id;
@@ -26,7 +27,7 @@ pub const ALL: [(&str, Property); 9] = [
     ("proxy_header", proxy_header),
     ("path", |bytes| text(bytes, path)),
     ("pattern", |bytes| text(bytes, pattern)),
-    ("addresses", |bytes| text(bytes, addresses)),
+    ("addresses", addresses),
     ("routes", |bytes| text(bytes, routes)),
     ("id", |bytes| text(bytes, id)),
 ];
@@ -89,34 +90,46 @@ fn pattern(given: &str) {
     }
 }
 
-/// Whatever a client says, the proxy that is trusted has the last word.
-fn addresses(claim: &str) {
-    if !fields::is_value(claim.as_bytes()) {
+/// Whatever bytes a client sends, the proxy that is trusted has the last word.
+fn addresses(claim: &[u8]) {
+    if !fields::is_value(claim) {
         return;
     }
     let (proxy, client) = (IpAddr::from([10, 0, 0, 1]), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)));
-    let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-    let by = |name: &str, lines: &[String]| {
-        trusted.client(proxy, &lines.iter().map(|line| (name, line)).collect::<Fields>())
-    };
-    let quoted = claim.replace('\\', "\\\\").replace('"', "\\\"");
+    let quoted: Vec<u8> = claim
+        .iter()
+        .flat_map(|byte| if matches!(byte, b'\\' | b'"') { vec![b'\\', *byte] } else { vec![*byte] })
+        .collect();
+    let trusted = |source| TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source);
     for (name, said) in [
-        ("x-forwarded-for", "192.0.2.7".to_owned()),
-        ("forwarded", "for=192.0.2.7".to_owned()),
-        ("forwarded", "for=\"192.0.2.7:80\";by=x".to_owned()),
-        ("forwarded", format!("for=192.0.2.7;host=\"{quoted}\"")),
-        ("forwarded", format!("host=\"{quoted}\";for=192.0.2.7")),
+        ("x-forwarded-for", b"192.0.2.7".to_vec()),
+        ("forwarded", b"for=192.0.2.7".to_vec()),
+        ("forwarded", b"for=\"192.0.2.7:80\";by=x".to_vec()),
+        ("forwarded", [b"for=192.0.2.7;host=\"", &quoted[..], b"\""].concat()),
+        ("forwarded", [b"host=\"", &quoted[..], b"\";for=192.0.2.7"].concat()),
     ] {
-        // What is not text is not read, so what stands left of it in its line is not either.
-        if fields::text(claim.as_bytes()).is_some() {
-            assert_eq!(by(name, &[format!("{claim},{said}")]), client, "{name}: {claim},{said}");
-            assert_eq!(by(name, &[claim.to_owned(), said]), client, "{name}: {claim}");
+        let (source, other) = if name == "forwarded" {
+            (AddressSource::Forwarded, "x-forwarded-for")
+        } else {
+            (AddressSource::XForwardedFor, "forwarded")
+        };
+        let appended = [claim, b",", &said].concat();
+        for lines in
+            [vec![(name, &appended[..])], vec![(name, claim), (name, &said)], vec![(other, claim), (name, &said)]]
+        {
+            let headers = Fields::from_iter(lines);
+            assert_eq!(trusted(source).client(proxy, &headers), client, "{headers:?}");
+            if name != "forwarded" {
+                assert_eq!(trusted(source).client_of_gateway(&headers), Some(client), "{headers:?}");
+            }
         }
     }
-    let untrusted = trusted.client(client, &Fields::from_iter([("x-forwarded-for", claim), ("forwarded", claim)]));
-    assert_eq!(untrusted, client);
-    by("x-forwarded-for", &[claim.to_owned()]);
-    by("forwarded", &[claim.to_owned()]);
+    for source in [AddressSource::XForwardedFor, AddressSource::Forwarded, AddressSource::Hops(NonZeroU8::MIN)] {
+        let claims = Fields::from_iter([("x-forwarded-for", claim), ("forwarded", claim)]);
+        assert_eq!(trusted(source).client(client, &claims), client);
+        trusted(source).client(proxy, &claims);
+        trusted(source).is_disputed(proxy, &claims);
+    }
 }
 
 /// Routes are taken or refused with a reason, and always alike.
@@ -159,15 +172,19 @@ mod tests {
         }
 
         #[test]
-        fn of_addresses(text in "([0-9a-f.:,;= \\[\\]\"\\\\]|for=|10\\.0\\.0\\.9|unknown|é){0,12}") {
-            addresses(&text);
+        fn of_addresses(parts in prop::collection::vec(
+            prop_oneof!["([0-9a-f.:,;= \\[\\]\"\\\\]|for=|10\\.0\\.0\\.9|unknown)".prop_map(String::into_bytes), any::<u8>().prop_map(|byte| vec![byte])],
+            0..12,
+        )) {
+            addresses(&parts.concat());
         }
 
         #[test]
         fn of_texts(text in "([0-9.:%/=,a-z\\[\\]{}*-]|\\n|\\PC|http://|https://|unix:|1h|µs|127.0.0.1|::1){0,20}") {
-            for property in [routes, id, path, pattern, addresses] {
+            for property in [routes, id, path, pattern] {
                 property(&text);
             }
+            addresses(text.as_bytes());
         }
 
         #[test]
