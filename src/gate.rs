@@ -21,12 +21,13 @@ use crate::engine::limit::{Limit, StoreErrorPolicy};
 use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
-use crate::engine::rules::{BadCost, Plan, Rules};
+use crate::engine::rules::{BadCost, Plan, Planned, Rules};
 use crate::engine::verdict::{Answer, Unanswered, Verdict};
 use crate::metrics::{DecidingDoor, DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Batch, Store, StoreError};
 
+mod beside;
 mod descriptors;
 pub mod operator;
 mod purpose;
@@ -347,7 +348,10 @@ impl Gate {
         }
         let mut in_flight = None;
         let mut is_local = false;
-        let verdict = if plan.is_refused() || plan.charges.is_empty() {
+        let verdict = if plan.is_refused() {
+            self.count_denied(&snapshot, plan.charges.iter(), terms.now, false);
+            Verdict::refused(plan)
+        } else if plan.charges.is_empty() {
             Verdict::refused(plan)
         } else {
             let effective_from = snapshot.rules().effective_from();
@@ -373,6 +377,7 @@ impl Gate {
         let mut refusals = Vec::new();
         if is_counted {
             snapshot.count_verdict(&verdict, terms.start, &mut refusals);
+            snapshot.count_uncharged(&verdict, plan.origins.iter().map(|origin| origin.limit));
             snapshot.name(&mut refusals, &verdict, &plan.charges);
         }
         snapshot.snapshot.warn_of_values(&verdict);
@@ -446,11 +451,17 @@ impl Gate {
                 unanswered.push(Unanswered { limit: origin.limit, refuses });
             }
         }
-        // A request that is refused anyway must not be charged locally.
-        let refused = unanswered.iter().any(|limit| limit.refuses);
-        let mut keep = plan.origins.iter().map(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
+        let is_local = |origin: &Planned| policy(origin.limit) == StoreErrorPolicy::Local;
+        if unanswered.iter().any(|limit| limit.refuses) {
+            // A request that is denied anyway must not be charged locally.
+            let pairs = plan.origins.iter().zip(&plan.charges);
+            let charges = pairs.filter_map(|(origin, charge)| is_local(origin).then_some(charge));
+            self.count_denied(snapshot, charges, now, true);
+            return Verdict::refused(plan).unanswered(unanswered);
+        }
+        let mut keep = plan.origins.iter().map(is_local);
         plan.charges.retain(|_| keep.next().unwrap_or(false));
-        plan.origins.retain(|origin| !refused && policy(origin.limit) == StoreErrorPolicy::Local);
+        plan.origins.retain(|origin| is_local(origin));
         let effective_from = snapshot.rules().effective_from();
         let batch = Batch { charges: &plan.charges, effective_from, now };
         let mut decisions = self.shared.local.decide(&batch).unwrap_or_default();
@@ -506,7 +517,7 @@ mod tests {
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
-    use crate::engine::limit::{Limit, LimitMode};
+    use crate::engine::limit::{Limit, LimitMode, Missing};
     use crate::engine::numbers::{Allowance, Numbers};
     use crate::engine::request::sample;
     use crate::engine::verdict::Standing;
@@ -576,6 +587,23 @@ mod tests {
         let verdict = ask(&gate, "GET").await;
         assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
         assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Counted\",result=\"uncharged\"}"), "1");
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by_itself() {
+        let numbers = Numbers::sliding_window(5, 3_600_000_000_000, true).unwrap();
+        let counting = Limit { allowance: Allowance::Windows([numbers].into()), ..limit("Counting", 1) };
+        let header = Component { source: Source::Header(http::HeaderName::from_static("x-id")), form: Form::Text };
+        let named = Limit { by: vec![header], missing: Missing::Deny, ..limit("Named", 9) };
+        let gate = gate(vec![named, counting]);
+        for _ in 0..3 {
+            assert!(!ask(&gate, "GET").await.is_allowed());
+        }
+        let fields = Fields::from_iter([("x-id", "1")]);
+        let verdict = gate.judge(&request("GET", &fields), DecidingDoor::Proxy, Instant::now()).await.unwrap().verdict;
+        assert_eq!((verdict.is_allowed(), verdict.answers[1].decision.remaining), (true, 1));
+        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Counting\",result=\"uncharged\"}"), "3");
     }
 
     /// What becomes of ten requests to a limit of 3 while the store is down.

@@ -56,8 +56,8 @@
 //! - Nothing that grows is without a named bound, nothing that waits without a deadline, nothing that is spawned
 //!   without an owner.
 //! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
-//! - What an operator blocks is refused before any store is asked, by every worker at once; a process that nobody is blocked
-//!   in looks at one pointer for it.
+//! - What an operator blocks is denied before any store is asked, by every worker at once; a process that nobody is blocked
+//!   in looks at one pointer for it. Limits beside a block that count denied requests are told afterwards.
 //! - Who clients are is in no line of the log unless somebody asks for it (`--log-ids clear`, `--access-log`); what operators
 //!   change is there with the bucket that they name.
 //! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.

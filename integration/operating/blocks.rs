@@ -16,10 +16,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use serde_json::{Value, json};
 
 use super::{TOKEN, ask, done, each_store, serve, spend};
-use crate::support::eventually;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
+use crate::support::{becomes, eventually};
 
 const HOUR: &str = r#"{"for": "1h", "reason": "scraping"}"#;
 
@@ -130,7 +130,7 @@ fn a_block_ends_by_itself_and_leaves_nothing() {
         let refused = weir.get("/wide", &[("x-id", "7")]);
         assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("1")));
         eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
-        crate::support::becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
+        becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
         assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
     }
     let keys = || redis.cli(&["KEYS", "*blocked*"]);
@@ -194,7 +194,17 @@ fn what_is_blocked_stays_so_without_a_store() {
 const BY_ADDRESS: &str = "\
 limits:
   PerAddress: { by: ip, burst: 1000 }
+  Beside: { by: method, burst: 1000 }
+  Counting: { by: global, algorithm: sliding_window, count: 100, period: 10h, count_denied: true }
   PerUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 1000 }
+  BesideUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 1000 }
+  CountingUsers:
+    match: { domain: api, descriptor: { user: '*' } }
+    by: global
+    algorithm: sliding_window
+    count: 100
+    period: 10h
+    count_denied: true
 ";
 
 /// What a client of the address 192.0.2.7 or the user `bob` is told at a door: the status, and `Retry-After`.
@@ -226,7 +236,7 @@ async fn at_door(weir: &Weir, door: &str) -> (u16, Option<String>) {
             (status, answer.field("retry-after").map(str::to_owned))
         }
         "json" => {
-            let body = r#"{"limit": "PerAddress", "id": "192.0.2.7"}"#;
+            let body = r#"{"request": {"method": "GET", "url": "http://a/", "ip": "192.0.2.7"}}"#;
             let mut wire = Wire::connect(weir.door("check"));
             wire.send(format!(
                 "POST /json HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -268,22 +278,51 @@ async fn at_door(weir: &Weir, door: &str) -> (u16, Option<String>) {
 }
 
 #[test]
-fn every_door_refuses_who_is_blocked() {
+fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let flags =
-        ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1", "--admin-token", TOKEN];
-    let weir = Weir::serve(BY_ADDRESS, &flags);
-    let doors = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz", "rate limit service"];
-    for door in doors {
-        assert_eq!(runtime.block_on(at_door(&weir, door)), (200, None), "{door}");
-    }
-    block(&weir, "PerAddress:192.0.2.7", HOUR);
-    block(&weir, "PerUser:bob", HOUR);
-    for door in doors {
-        let (status, wait) = runtime.block_on(at_door(&weir, door));
-        let wait = wait.and_then(|wait| wait.parse::<u64>().ok());
-        assert!(status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)), "{door}: {status} {wait:?}");
-    }
+    each_store(|store, _| {
+        let flags = [
+            &["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1"],
+            &["--workers", "1", "--admin-token", TOKEN][..],
+            store,
+        ];
+        let weir = Weir::serve(BY_ADDRESS, &flags.concat());
+        becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+        let left = |limit: &str| {
+            let state = done(&weir, "GET", &format!("/buckets/{limit}"), "");
+            state["windows"][0]["remaining"].as_u64().unwrap()
+        };
+        let uncharged =
+            |limit: &str| weir.metric(&format!("weir_decisions_total{{limit=\"{limit}\",result=\"uncharged\"}}"));
+        let http = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz"];
+        let listeners = [&http[..], &["rate limit service"]].concat();
+        for listener in &listeners {
+            assert_eq!(runtime.block_on(at_door(&weir, listener)), (200, None), "{listener}");
+        }
+        assert_eq!(["Beside:GET", "Counting", "BesideUser:bob", "CountingUsers"].map(left), [994, 94, 999, 99]);
+        block(&weir, "PerAddress:192.0.2.7", HOUR);
+        block(&weir, "PerUser:bob", HOUR);
+        for (asked, listener) in (1..).zip(&listeners) {
+            let (status, wait) = runtime.block_on(at_door(&weir, listener));
+            let wait = wait.and_then(|wait| wait.parse::<u64>().ok());
+            assert!(
+                status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)),
+                "{listener}: {status} {wait:?}"
+            );
+            let (requests, descriptors) = if http.contains(listener) { (asked, 0) } else { (6, 1) };
+            becomes(listener, 94 - requests, || left("Counting"));
+            becomes(listener, 99 - descriptors, || left("CountingUsers"));
+            for (limit, expected) in [
+                ("Beside", requests),
+                ("Counting", requests),
+                ("BesideUser", descriptors),
+                ("CountingUsers", descriptors),
+            ] {
+                assert_eq!(uncharged(limit), expected, "{limit} at {listener}");
+            }
+        }
+        assert_eq!(["Beside:GET", "BesideUser:bob"].map(left), [994, 999]);
+    });
 }
 
 /// They are read in pages, so that the server is not kept from requests.
@@ -300,7 +339,7 @@ fn a_thousand_blocks_are_read_whole() {
     redis.cli(&words);
     block(&one, "Wide:new", HOUR);
     for weir in [&one, &other] {
-        crate::support::becomes("all of them are known", 1_000, || weir.metric("weir_blocks"));
+        becomes("all of them are known", 1_000, || weir.metric("weir_blocks"));
         for id in ["0", "199", "200", "998", "new"] {
             check_refused(&weir.get("/wide", &[("x-id", id)]), "Wide");
         }

@@ -78,6 +78,12 @@ impl Charge {
         self.elevated().filter(is_active).map_or(&self.numbers, |elevated| &elevated.numbers)
     }
 
+    /// Whether it counts in its bucket even if the request is denied (`count_denied`).
+    pub fn counts_denied(&self) -> bool {
+        let spends = matches!(self.mode, Mode::Spend | Mode::SpendOnly) && self.cost > 0;
+        spends && self.numbers.refill().counts_denied()
+    }
+
     /// Whether a meter is all there is to its bucket.
     #[inline]
     pub fn is_metered(&self) -> bool {

@@ -61,6 +61,7 @@ impl Gate {
         let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
         let mut refusals = Vec::new();
         snapshot.count_verdict(&verdicts.whole, start, &mut refusals);
+        snapshot.count_uncharged(&verdicts.whole, plans.asked_limits());
         snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
         self.took(DecidingDoor::RateLimit, start);
         let knows_domain = snapshot.rules().knows_domain(question.domain);
@@ -91,12 +92,14 @@ impl Gate {
                 unanswered.push(Unanswered { limit, refuses });
             }
         }
-        // A request that is refused anyway must not be charged locally.
+        let pairs = || plans.charges.iter().zip(&is_local);
+        let local = || pairs().filter(|(_, local)| **local).map(|(charge, _)| charge);
         if unanswered.iter().any(|limit| limit.refuses) {
+            // A request that is denied anyway must not be charged locally.
+            self.count_denied(snapshot, local(), now, true);
             return (Vec::new(), unanswered);
         }
-        let pairs = || plans.charges.iter().zip(&is_local);
-        let charges: Vec<Charge> = pairs().filter(|(_, local)| **local).map(|(charge, _)| charge.clone()).collect();
+        let charges: Vec<Charge> = local().cloned().collect();
         let batch = Batch { charges: &charges, effective_from: snapshot.rules().effective_from(), now };
         let mut decisions = self.shared.local.decide(&batch).unwrap_or_default().into_iter();
         (pairs().map(|(_, local)| if *local { decisions.next() } else { None }).collect(), unanswered)

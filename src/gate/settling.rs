@@ -18,7 +18,7 @@ use crate::metrics::{Count, SettlementResult};
 use crate::store::{Batch, Store};
 
 /// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so there are
-/// more only if more than 50,000 requests a second settle while Redis does not answer.
+/// more only if more than 50,000 requests per second settle while Redis does not answer.
 const MAX_UNDER_WAY: usize = 1_024;
 
 /// How often trouble is logged. A response that says no cost is the upstream's way with all of its responses, and the
@@ -74,12 +74,12 @@ enum Progress {
 }
 
 /// Changes of one request, on their way to the store.
-struct Job {
-    charges: Vec<Charge>,
-    effective_from: Micros,
-    now: Micros,
+pub(super) struct Job {
+    pub(super) charges: Vec<Charge>,
+    pub(super) effective_from: Micros,
+    pub(super) now: Micros,
     /// What each of its limits counts if they are made, and if not.
-    counters: Vec<(Count, Count)>,
+    pub(super) counters: Vec<(Count, Count)>,
 }
 
 impl Unsettled {
@@ -187,7 +187,7 @@ impl Settler {
     }
 
     /// Makes changes where their request was charged. Memory answers at once, and Redis is not waited for.
-    fn run(self: &Arc<Self>, job: Job, is_local: bool) {
+    pub(super) fn run(self: &Arc<Self>, job: Job, is_local: bool) {
         if is_local {
             return job.count(self.shared.local.decide(&job.batch()).is_ok());
         }

@@ -51,8 +51,8 @@ pub struct Plans {
     pub charges: Vec<Charge>,
     /// One for each descriptor, in their order.
     pub members: Vec<Member>,
-    /// Whether a limit refuses the request without asking the store. Then nothing is charged, and the store is only asked
-    /// where the other buckets stand.
+    /// Whether a limit denies the request without asking the store. Then only what counts denied requests is charged, and
+    /// the store is asked where the other buckets stand.
     pub is_refused: bool,
 }
 
@@ -189,7 +189,11 @@ impl Rules {
         });
         if plans.is_refused {
             for charge in &mut plans.charges {
-                (charge.cost, charge.mode) = (0, Mode::Check);
+                if charge.counts_denied() {
+                    charge.mode = Mode::SpendOnly;
+                } else {
+                    (charge.cost, charge.mode) = (0, Mode::Check);
+                }
             }
         }
         plans
@@ -246,6 +250,13 @@ impl Rules {
                 *verdict = Verdict::of(&[], std::mem::take(&mut verdict.answers));
             }
         }
+    }
+}
+
+impl Plans {
+    /// The limits that the store is asked about, some of them several times.
+    pub fn asked_limits(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().flat_map(|member| &member.asked).map(|asked| asked.origin.limit)
     }
 }
 
