@@ -232,7 +232,8 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
 
 #[test]
 fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
-    let limits = "limits: { L: { by: { header: x-id }, count: 2, period: 1h } }";
+    let limits = "limits: { L: { by: { header: x-id }, count: 2, period: 1h }, \
+        M: { by: { header: x-user }, count: 2, period: 1h } }";
     let weir = Weir::serve(limits, &["--workers", "2", "--max-keys", "2000"]);
     let status = |id: &str| weir.get("/", &[("x-id", id)]).status();
     assert_eq!([status("victim"), status("victim"), status("victim")], [200, 200, 429]);
@@ -251,9 +252,15 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     assert_eq!(status("victim"), 429, "the flood freed the bucket");
     // New ids share one bucket at the bound, and it is empty.
     assert_eq!(status("newcomer"), 429);
+    // A quarter of the table is the other limit's, and no more.
     let keys = weir.metric("weir_keys");
-    assert!((1_900..=2_100).contains(&keys), "{keys} keys are held");
+    assert!((1_500..=1_503).contains(&keys), "{keys} keys are held");
+    for user in 0..20 {
+        let ask = || weir.get("/", &[("x-user", &user.to_string())]).status();
+        assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    }
     assert!(weir.metric("weir_keys_overflowed_total") > 10_000);
+    assert_eq!(weir.metric("weir_keys_limited_total{limit=\"M\"}"), 0);
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Cache};
@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::accept;
 use crate::engine::blocks::Blocks;
-use crate::engine::charge::{Decisions, Mode};
+use crate::engine::charge::{Charge, Decisions, Mode};
 use crate::engine::limit::{Limit, StoreErrorPolicy};
 use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
@@ -29,6 +29,7 @@ use crate::store::{Batch, Store, StoreError};
 
 mod beside;
 mod descriptors;
+mod keys;
 pub mod operator;
 mod purpose;
 pub mod refusals;
@@ -38,6 +39,8 @@ mod slots;
 mod throttle;
 
 pub use descriptors::JudgedDescriptors;
+pub use keys::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
+use keys::{NewKeys, Newcomers, Recent, limit_keys};
 pub use purpose::{Objection, Purpose};
 use refusals::{Refusal, RefusalLog, Refusals};
 use settling::Settler;
@@ -55,12 +58,15 @@ pub struct Shared {
     refusal_log: Arc<RefusalLog>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
+    bounds: KeyBounds,
 }
 
 /// Rules, and the handles of their limits' metrics in the same order.
 struct Snapshot {
     rules: Rules,
     limits: Vec<LimitMetrics>,
+    /// What counts the charges to buckets that new ids share.
+    limited: Vec<Arc<AtomicU64>>,
     /// Whether a worker has had the scripts of the rules compiled.
     scripts_checked: AtomicBool,
     /// Limits whose scripts give values that are no fields.
@@ -77,6 +83,8 @@ pub struct View {
     metrics: Arc<Metrics>,
     /// In the order of the rules.
     limits: Vec<LimitTallies>,
+    /// In the same order.
+    new_keys: Vec<NewKeys>,
     /// Refusals that had no line in the log, in the same order.
     suppressed: Vec<Cell<u64>>,
 }
@@ -84,8 +92,9 @@ pub struct View {
 impl View {
     fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>) -> Rc<Self> {
         let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
+        let new_keys = snapshot.limits.iter().map(|_| NewKeys::default()).collect();
         let suppressed = snapshot.limits.iter().map(|_| Cell::default()).collect();
-        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits, suppressed })
+        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits, new_keys, suppressed })
     }
 
     /// The rules.
@@ -108,13 +117,31 @@ impl Shared {
     /// As [`Self::new`], and logs refused requests.
     pub fn logging(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore, log: RefusalLog) -> Self {
         let refusal_log = Arc::new(log);
+        local.set_limits(&limit_keys(&rules, &metrics));
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics, &refusal_log)));
-        Self { snapshot, blocks: Arc::default(), metrics, refusal_log, local }
+        Self { snapshot, blocks: Arc::default(), metrics, refusal_log, local, bounds: KeyBounds::default() }
+    }
+
+    /// With these bounds on buckets.
+    #[must_use]
+    pub fn bounded(self, bounds: KeyBounds) -> Self {
+        let shared = Self { bounds, ..self };
+        shared.divide_keys(&shared.snapshot.load().rules);
+        shared
+    }
+
+    /// Tells the tables in memory which limits there are.
+    fn divide_keys(&self, rules: &Rules) {
+        let keys = limit_keys(rules, &self.metrics);
+        for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
+            table.set_limits(&keys);
+        }
     }
 
     /// Puts new rules in force. Requests that have begun keep the old ones.
     pub fn replace(&self, rules: Rules) {
         let mut snapshot = snapshot(rules, &self.metrics, &self.refusal_log);
+        self.divide_keys(&snapshot.rules);
         let last = self.snapshot.load();
         snapshot.refusals.take_over(&snapshot.rules, &last.refusals, &last.rules);
         self.snapshot.store(Arc::new(snapshot));
@@ -151,7 +178,8 @@ fn snapshot(rules: Rules, metrics: &Metrics, refusal_log: &Arc<RefusalLog>) -> S
     let settlements = rules.limits().iter().map(settles).collect();
     let refusals = Refusals::new(refusal_log, rules.names());
     let (scripts_checked, warned_of_values) = (AtomicBool::new(false), Mutex::default());
-    Snapshot { rules, limits, scripts_checked, warned_of_values, settlements, refusals }
+    let limited = rules.names().map(|name| metrics.keys_limited(name)).collect();
+    Snapshot { rules, limits, limited, scripts_checked, warned_of_values, settlements, refusals }
 }
 
 /// A worker's gate: the shared rules and its own connection to the store.
@@ -162,6 +190,8 @@ pub struct Gate {
     view: RefCell<CachedView>,
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     slots: Rc<Slots>,
+    /// What this worker has charged in Redis.
+    recent: Option<Recent>,
     /// Renews slots; it is there from the first request on that could have one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
@@ -220,7 +250,8 @@ impl Gate {
         let settler = Settler::new(shared.clone(), store.clone());
         let (keeper, complaints) = (OnceCell::new(), Throttle::default());
         let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
-        Self { shared, store, settler, view, blocks, slots, keeper, seconds, complaints }
+        let recent = matches!(store, Store::Redis(_)).then(Recent::new);
+        Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints }
     }
 
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
@@ -355,6 +386,11 @@ impl Gate {
             Verdict::refused(plan)
         } else {
             let effective_from = snapshot.rules().effective_from();
+            if let Some(recent) = &self.recent {
+                for (place, origin) in plan.origins.iter().enumerate() {
+                    self.bound_new(recent, &snapshot, &mut plan.charges, (place, origin.limit), terms.now);
+                }
+            }
             if terms.sees_end {
                 in_flight = self.slots.name(&mut plan.charges, effective_from, terms.now, terms.start);
             }
@@ -398,6 +434,24 @@ impl Gate {
     /// Times a verdict.
     fn took(&self, door: DecidingDoor, start: Instant) {
         self.seconds[door as usize].observe(start.elapsed().as_secs_f64());
+    }
+
+    /// Lets new ids of a limit share a bucket in Redis if there are more of them than there may be.
+    fn bound_new(
+        &self,
+        recent: &Recent,
+        snapshot: &View,
+        charges: &mut [Charge],
+        (place, limit): (usize, u32),
+        now: Micros,
+    ) {
+        let rules = snapshot.rules();
+        let newcomers = || {
+            let (new_keys, limited) =
+                (snapshot.new_keys.get(limit as usize)?, snapshot.snapshot.limited.get(limit as usize)?);
+            Some(Newcomers { limit: rules.limit(limit)?, new_keys, limited })
+        };
+        recent.bound(charges, place, newcomers, (now, self.shared.bounds.max_new_keys, rules.fingerprinter()));
     }
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {

@@ -11,6 +11,7 @@ mod http2;
 mod in_flight;
 mod large;
 mod limiting;
+mod new_ids;
 mod retrying;
 mod slots_of_processes;
 mod tls;

@@ -20,7 +20,7 @@ use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
 use weir::engine::reply::Generations;
 use weir::engine::rules::Rules;
-use weir::gate::Shared;
+use weir::gate::{KeyBounds, Shared};
 use weir::metrics::Metrics;
 use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
 use weir::store::memory::MemoryStore;
@@ -91,7 +91,8 @@ impl Setup {
         let clock = self.clock.clone();
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
-        let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local));
+        let bounds = KeyBounds { memory: Some(memory.clone()), ..KeyBounds::default() };
+        let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local).bounded(bounds));
         let readiness = Arc::new(Readiness::default());
         let admission = Admission::new(self.connections, &metrics);
         let front = FrontOptions {

@@ -119,7 +119,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let local = MemoryStore::new(args.store.max_keys());
-    let shared = Arc::new(gate::Shared::logging(rules, metrics, local, args.log.refusals()));
+    let shared = gate::Shared::logging(rules, metrics, local, args.log.refusals());
+    let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
     let readiness = Arc::new(Readiness::default());
     let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::value_parser;
+
 use super::values::parse_duration;
+use crate::gate::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::redis::{RedisOptions, RedisStore, Target};
 use crate::store::{Clock, Store};
@@ -33,9 +36,14 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_KEY_FILE")]
     store_key_file: Option<PathBuf>,
 
-    /// Buckets held in memory at most; beyond it new ids of a limit share one bucket. A million takes 58 MiB
+    /// Buckets held in memory at most, half of them reserved in even shares for the limits; beyond that the new ids of a
+    /// limit share one bucket. A million takes 58 MiB
     #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_max_keys)]
     max_keys: usize,
+
+    /// New ids a second that each limit may bring to Redis, for each worker; beyond that they share one bucket of the limit
+    #[arg(long, value_name = "N", env = "WEIR_MAX_NEW_KEYS", default_value_t = DEFAULT_MAX_NEW_KEYS, value_parser = value_parser!(u64).range(1..))]
+    max_new_keys: u64,
 }
 
 /// A store that was checked and not yet opened: what each worker opens for itself.
@@ -64,6 +72,12 @@ impl StoreArgs {
     /// The bound of a table in memory.
     pub(super) const fn max_keys(&self) -> usize {
         self.max_keys
+    }
+
+    /// The bounds on buckets, of which those in memory hold for the store of this plan.
+    pub(super) fn key_bounds(&self, plan: &StorePlan) -> KeyBounds {
+        let memory = if let StorePlan::Memory(store) = plan { Some(Arc::clone(store)) } else { None };
+        KeyBounds { memory, max_new_keys: self.max_new_keys }
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) const KEYS: &[&str] = &[
     "enforce_for",
     "missing",
     "on_store_error",
+    "max_keys",
+    "max_new_keys",
     "per_call",
     "short",
     "algorithm",
@@ -313,6 +315,12 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     if let Ok(Some(policy)) = policy {
         limit.on_store_error = policy;
     }
+    if let Ok(most) = fields.read("max_keys", findings, at_least_one) {
+        limit.max_keys = most;
+    }
+    if let Ok(most) = fields.read("max_new_keys", findings, at_least_one) {
+        limit.max_new_keys = most;
+    }
     if let Ok(Some(per_call)) = fields.read("per_call", findings, truth) {
         limit.per_call = per_call;
     }
@@ -356,6 +364,13 @@ pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64
     let (Cost::Fixed(cost), Some(windows)) = (cost, allowance.windows()) else { return None };
     let elevated = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
     windows.iter().map(|numbers| numbers.burst().max(elevated)).min().filter(|burst| burst < cost)
+}
+
+fn at_least_one(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+    match whole(node, findings)? {
+        0 => Err(findings.error(node.place, "this must be at least 1", "remove it for the default")),
+        number => Ok(number),
+    }
 }
 
 /// A percentage, in parts of [`WHOLE_SHARE`]; four digits after the point.

@@ -10,7 +10,7 @@ use super::numbers::Micros;
 use super::refill::Kind;
 use super::sliding::{self, SlidingWindow};
 use super::slots::{self, Slots, SlotsEdit};
-use super::terms::{Detail, Terms};
+use super::terms::{Detail, Slot, Terms};
 
 /// What is kept of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +149,11 @@ impl Content {
             }
             Edit::Elevated(kept) => kept.map(Self::Elevated),
         }
+    }
+
+    /// Whether a request in flight holds this slot in it.
+    pub fn holds(&self, slot: Slot, now: Micros) -> bool {
+        matches!(self, Self::Slots(slots) if slots.holds(slot, now))
     }
 
     /// Whether it says no more at `now` than a full bucket does.

@@ -1,5 +1,6 @@
 //! The keys of buckets: ids as text that users cannot forge.
 
+use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use super::address;
@@ -10,10 +11,28 @@ use super::form::sha256;
 /// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
 const LONGEST_COMPONENT: usize = 64;
 
+/// Stands for the ids that share a bucket because too many of them are new. No component encodes to it.
+const NEWCOMERS: &str = "~new";
+
 /// The bucket of one id, given as opaque text: what a scenario names.
 pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     let mut key = Key::new(short, fingerprinter);
     key.push(id);
+    let fingerprint = key.fingerprint();
+    key.bucket(fingerprint)
+}
+
+/// The bucket that ids share which come when their limit has more new ones than it may, in place of that under `key`:
+/// the one of this number. No id can be written so.
+pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> Bucket {
+    let (id, mark) = key.split_at(key.find('#').unwrap_or(key.len()));
+    let short = id.split(':').next().unwrap_or(id);
+    let mut key = Key::new(short, fingerprinter);
+    key.push_encoded(NEWCOMERS);
+    if number > 0 {
+        let _ = write!(key.text, ".{number}");
+    }
+    key.text.push_str(mark);
     let fingerprint = key.fingerprint();
     key.bucket(fingerprint)
 }

@@ -42,6 +42,10 @@ pub struct Limit {
     pub missing: Missing,
     /// What happens when the store does not answer.
     pub on_store_error: StoreErrorPolicy,
+    /// The buckets that it may have in memory at most; `None` if only its share of the table bounds them.
+    pub max_keys: Option<u64>,
+    /// The new ids that it may bring to Redis in a second, for each worker; `None` for what all limits may.
+    pub max_new_keys: Option<u64>,
     /// Whether a caller that names the limit may give the numbers of its call.
     pub per_call: bool,
     /// How its tokens come back, those of calls with numbers of their own included.
@@ -162,6 +166,8 @@ impl Limit {
             enforce_for: WHOLE_SHARE,
             missing: Missing::Skip,
             on_store_error: StoreErrorPolicy::Allow,
+            max_keys: None,
+            max_new_keys: None,
             per_call: false,
             algorithm: Algorithm::Gcra,
             queue: None,

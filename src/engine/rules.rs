@@ -170,7 +170,7 @@ impl Rules {
     }
 
     /// The limit that stands for all those which requests carry with them, and its index.
-    pub(super) fn carried(&self) -> (u32, &Limit) {
+    pub fn carried(&self) -> (u32, &Limit) {
         (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
     }
 

@@ -97,7 +97,8 @@ impl Slots {
         self.leases.partition_point(|(end, _)| *end <= now)
     }
 
-    fn holds(&self, name: Slot, now: Micros) -> bool {
+    /// Whether a request holds this slot.
+    pub(super) fn holds(&self, name: Slot, now: Micros) -> bool {
         self.leases.iter().any(|(end, slot)| *slot == name && *end > now)
     }
 

@@ -39,7 +39,13 @@ impl Gate {
         deadline: Option<Instant>,
     ) -> Result<JudgedDescriptors, BadCost> {
         let snapshot = self.view();
-        let plans = snapshot.rules().plan(question, self.blocks().as_deref())?;
+        let mut plans = snapshot.rules().plan(question, self.blocks().as_deref())?;
+        if let Some(recent) = &self.recent {
+            for asked in plans.members.iter().flat_map(|member| &member.asked) {
+                let place = (asked.charge as usize, asked.origin.limit);
+                self.bound_new(recent, &snapshot, &mut plans.charges, place, question.now);
+            }
+        }
         for limit in plans.members.iter().flat_map(|member| &member.unlimited) {
             snapshot.count(*limit, DecisionResult::Unlimited);
         }

@@ -61,10 +61,17 @@ impl Metrics {
         SettlementMetrics { results: self.settlements.of(name) }
     }
 
+    /// What counts the charges of a limit to the bucket that its ids share beyond its bound.
+    pub fn keys_limited(&self, name: &str) -> Arc<AtomicU64> {
+        let [count] = self.keys_limited.of(name);
+        count.0
+    }
+
     /// Forgets limits that the rules no longer have.
     pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
         self.decisions.of_limits.lock().retain(|name, _| is_kept(name));
         self.settlements.of_limits.lock().retain(|name, _| is_kept(name));
+        self.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
     }
 }
 
@@ -94,7 +101,7 @@ pub(super) struct PerLimit<const RESULTS: usize> {
 }
 
 impl<const RESULTS: usize> PerLimit<RESULTS> {
-    /// `results` are the values of the label `result`.
+    /// `results` are the values of the label `result`; a metric that has none has one result, the empty text.
     pub(super) fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
         Self { name, help, results, of_limits: Mutex::default() }
     }
@@ -121,7 +128,11 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
             let limit = escaped(limit);
             for (result, count) in self.results.iter().zip(counts) {
                 let value = digits.format(count.0.load(Ordering::Relaxed));
-                add(&[self.name, "{limit=\"", &limit, "\",result=\"", result, "\"} ", value, "\n"]);
+                let labels = ["\",result=\"", result];
+                let labels = if result.is_empty() { &[][..] } else { &labels[..] };
+                add(&[self.name, "{limit=\"", &limit]);
+                add(labels);
+                add(&["\"} ", value, "\n"]);
             }
         }
     }

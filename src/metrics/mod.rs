@@ -52,6 +52,7 @@ pub struct Metrics {
     pub workers: IntGauge,
     decisions: PerLimit<{ DecisionResult::ALL.len() }>,
     settlements: PerLimit<{ SettlementResult::ALL.len() }>,
+    keys_limited: PerLimit<1>,
     /// How long a verdict took, the store's part included, by [`DecidingDoor`].
     decision_seconds: HistogramVec,
     /// How long Redis took; a decision in memory is not timed by itself.
@@ -150,6 +151,11 @@ impl Metrics {
                 "weir_settlements_total",
                 "Settlements by what responses tell, by limit and result",
                 SettlementResult::ALL.map(SettlementResult::label),
+            ),
+            keys_limited: PerLimit::new(
+                "weir_keys_limited_total",
+                "Charges to the bucket that new ids of a limit share beyond its bound",
+                [""],
             ),
             decision_seconds: histograms(
                 &registry,
@@ -491,6 +497,7 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         self.decisions.write(&mut text);
         self.settlements.write(&mut text);
+        self.keys_limited.write(&mut text);
         Ok(text)
     }
 }

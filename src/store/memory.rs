@@ -1,22 +1,27 @@
 //! Buckets in this process' memory: a sharded table of fingerprints, bounded.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use contents::Contents;
 use parking_lot::{Mutex, MutexGuard};
 use shared::Shared;
+pub use shares::{LimitKeys, Reserve};
+use shares::{Shares, Tag};
 use smallvec::{SmallVec, smallvec};
 use table::Table;
 
 use super::{Batch, StoreError};
-use crate::engine::charge::{Charge, Decisions, Outcome};
+use crate::engine::charge::{Charge, Decisions, Mode, Outcome};
 use crate::engine::content::{self, Content, Edit, NeedsServer};
 use crate::engine::meter::{self, Change, Meter};
 use crate::engine::numbers::Micros;
 use crate::engine::settle::{FEW, Settled, Tried, has_duplicate, settle};
+use crate::engine::terms::{Slot, Terms};
 
 mod contents;
 mod shared;
+mod shares;
 mod table;
 
 /// The default bound on the buckets that are held.
@@ -37,8 +42,9 @@ const FULL_SWEEP: usize = 1_024;
 /// The table.
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
+    max_keys: usize,
     keys_per_shard: usize,
-    /// The buckets that new ids share when their shard is at its bound. Locked after any shard.
+    /// The buckets that new ids share when their limit or their shard is at its bound. Locked after any shard.
     shared: Mutex<Shared>,
 }
 
@@ -46,6 +52,8 @@ struct Shard {
     table: Table,
     /// The buckets that are more than a meter. They count towards the same bound.
     contents: Contents,
+    /// What each limit may hold; the same in all shards.
+    shares: Arc<Shares>,
     evicted: u64,
     overflowed: u64,
 }
@@ -57,7 +65,7 @@ pub struct Usage {
     pub keys: u64,
     /// Buckets dropped because they were full again.
     pub evicted: u64,
-    /// Charges made to a shared bucket because the table was at its bound.
+    /// Charges made to a shared bucket because the table or the limit was at its bound.
     pub overflowed: u64,
 }
 
@@ -65,14 +73,25 @@ impl MemoryStore {
     /// A table of `max_keys` buckets (at least 1), and one more a window of a limit when it is at the bound.
     ///
     /// Ids fall on shards by chance. A shard takes four standard deviations more than its fair share, so that none is
-    /// turned away before the whole table is at its bound; the table can come to hold 4 % more than `max_keys`, if that
-    /// is more than 13 000, and exactly that many if not.
+    /// turned away before the whole table is at its bound.
     pub fn new(max_keys: usize) -> Self {
         let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
         let fair = max_keys.div_ceil(shards).max(1);
         let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
-        let shards = (0..shards).map(|_| Mutex::new(Shard::new(keys_per_shard))).collect();
-        Self { shards, keys_per_shard, shared: Mutex::default() }
+        let shares = Arc::new(Shares::of_none(max_keys));
+        let shards = (0..shards).map(|_| Mutex::new(Shard::new(keys_per_shard, shares.clone()))).collect();
+        Self { shards, max_keys, keys_per_shard, shared: Mutex::default() }
+    }
+
+    /// Divides the table among these limits; see [`LimitKeys`]. The buckets of limits that are not among them stay until
+    /// they are full. Until it is called, the table is whoever's comes first.
+    pub fn set_limits(&self, limits: &[LimitKeys]) {
+        let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
+        let Some(first) = shards.first() else { return };
+        let shares = Arc::new(first.shares.renewed(limits, self.max_keys));
+        for shard in &mut shards {
+            shard.shares = shares.clone();
+        }
     }
 
     /// Decides the charges of one request, all or nothing.
@@ -82,7 +101,7 @@ impl MemoryStore {
             && charge.is_metered()
         {
             let mut shard = self.shards[self.shard(charge)].lock();
-            let place = shard.place(charge, now, self.keys_per_shard);
+            let place = shard.place(charge, now, self.keys_per_shard, &[]);
             let mut shared = (place == Place::Shared).then(|| self.shared.lock());
             let meter = read(shared.as_deref(), place, charge);
             let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
@@ -102,8 +121,11 @@ impl MemoryStore {
         // Where a limit had elevated numbers, its bucket is not in the table yet.
         let is_elsewhere = |charge: &Charge| shards.iter().any(|shard| shard.contents.get(filed(charge)).is_some());
         let is_plain = |charge: &Charge| charge.is_metered() && !is_elsewhere(charge);
-        if batch.charges.iter().all(is_plain) && shards.iter().all(has_room) {
-            return Ok(self.decide_metered(batch, &numbers, &mut shards));
+        if batch.charges.iter().all(is_plain)
+            && shards.iter().all(has_room)
+            && let Some(decisions) = self.decide_metered(batch, &numbers, &mut shards)
+        {
+            return Ok(decisions);
         }
         self.decide_together(batch, &numbers, &mut shards, &mut None)
     }
@@ -122,9 +144,15 @@ impl MemoryStore {
         batches.iter().map(|batch| self.decide_together(batch, &numbers, &mut shards, &mut shared)).collect()
     }
 
-    /// Decides charges whose buckets are meters, with room for all of them: what nearly every request with several
-    /// charges has. Measured with four, it takes half the time of the general way, which copies more.
-    fn decide_metered(&self, batch: &Batch<'_>, numbers: &[usize], shards: &mut [MutexGuard<'_, Shard>]) -> Decisions {
+    /// Decides charges whose buckets are meters, with room for all of them in their shards: what nearly every request with
+    /// several charges has. Measured with four, it takes half the time of the general way, which copies more. `None` if a
+    /// limit has no room.
+    fn decide_metered(
+        &self,
+        batch: &Batch<'_>,
+        numbers: &[usize],
+        shards: &mut [MutexGuard<'_, Shard>],
+    ) -> Option<Decisions> {
         let (now, effective_from) = (batch.now, batch.effective_from);
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
         // With a million buckets each is a cache miss, and one decision after the other would wait for each in turn: four
@@ -133,30 +161,36 @@ impl MemoryStore {
         std::hint::black_box(touched.fold(0, u64::wrapping_add));
         let mut decisions = Decisions::with_capacity(batch.charges.len());
         let mut changes = Few::with_capacity(batch.charges.len());
+        let mut new: Few<Tag> = Few::new();
         let mut denied = false;
         for charge in batch.charges {
             let guard = guard(charge);
             let found = shards[guard].table.find(filed(charge));
+            let spot = match found {
+                Some((slot, _)) => Ok(slot),
+                None => Err(shards[guard].room(charge, &new)?),
+            };
+            new.extend(spot.err());
             let meter = found.as_ref().map(|(_, meter)| meter);
             let (decision, change) = meter::decide(meter, charge, now, effective_from);
             denied |= decision.is_denied();
             decisions.push(decision);
-            changes.push((guard, found.map(|(slot, _)| slot), change));
+            changes.push((guard, spot, change));
         }
         if denied {
-            return decisions.corrected(|place, decision| match decision.outcome {
+            return Some(decisions.corrected(|place, decision| match decision.outcome {
                 Outcome::Allowed => {
                     let charge = &batch.charges[place];
                     let found = shards[guard(charge)].table.find(filed(charge));
                     meter::standing(found.as_ref().map(|(_, meter)| meter), charge, now, effective_from)
                 }
                 _ => decision,
-            });
+            }));
         }
-        for ((guard, slot, change), charge) in changes.into_iter().zip(batch.charges) {
-            shards[guard].write(slot, filed(charge), change);
+        for ((guard, spot, change), charge) in changes.into_iter().zip(batch.charges) {
+            shards[guard].write(spot, filed(charge), change);
         }
-        decisions
+        Some(decisions)
     }
 
     /// Decides charges of any kind. The shared buckets are locked if they are needed, and left to those who come after.
@@ -170,11 +204,22 @@ impl MemoryStore {
         let now = batch.now;
         let guard = |charge: &Charge| numbers.partition_point(|number| *number < self.shard(charge));
         let mut places = Few::with_capacity(batch.charges.len());
-        let mut new: Few<usize> = smallvec![0; shards.len()];
+        let mut new: Few<Tag> = Few::new();
+        let mut new_of_shard: Few<usize> = smallvec![0; shards.len()];
         for charge in batch.charges {
             let guard = guard(charge);
-            let place = shards[guard].place(charge, now, self.keys_per_shard.saturating_sub(new[guard]));
-            new[guard] += usize::from(place == Place::New);
+            let bound = self.keys_per_shard.saturating_sub(new_of_shard[guard]);
+            let mut place = shards[guard].place(charge, now, bound, &new);
+            if let Some(slot) = returned(charge)
+                && !shards[guard].contents.get(filed(charge)).is_some_and(|content| content.holds(slot, now))
+                && shared.get_or_insert_with(|| self.shared.lock()).holds(charge, slot, now)
+            {
+                place = Place::Shared;
+            }
+            if let Place::New(tag) = place {
+                new_of_shard[guard] += 1;
+                new.push(tag);
+            }
             places.push(place);
         }
         if shared.is_none() && places.contains(&Place::Shared) {
@@ -249,6 +294,15 @@ const fn filed(charge: &Charge) -> u64 {
     charge.bucket.fingerprint as u64
 }
 
+/// The slot that a charge gives back. It may have been taken from the bucket that new ids share, although there is room
+/// for one of its own by now.
+fn returned(charge: &Charge) -> Option<Slot> {
+    match charge.terms.as_deref() {
+        Some(Terms::Slot(slot)) if charge.mode == Mode::Refund => Some(*slot),
+        _ => None,
+    }
+}
+
 /// A list of one entry a charge.
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -267,15 +321,15 @@ enum Place {
     Content,
     /// There as well, with this meter: the limit had elevated numbers when the bucket was written.
     Elevated(Meter),
-    /// To be put there; there is room.
-    New,
+    /// To be put there, with the tag of its limit; there is room.
+    New(Tag),
     /// In the limit's shared bucket: the bucket is new and there is no room.
     Shared,
 }
 
 impl Shard {
-    fn new(bound: usize) -> Self {
-        Self { table: Table::new(bound), contents: Contents::new(bound), evicted: 0, overflowed: 0 }
+    fn new(bound: usize, shares: Arc<Shares>) -> Self {
+        Self { table: Table::new(bound), contents: Contents::new(bound), shares, evicted: 0, overflowed: 0 }
     }
 
     /// Buckets held.
@@ -283,23 +337,34 @@ impl Shard {
         self.table.len() + self.contents.len()
     }
 
-    /// Does with a bucket that was found in `slot`, or that is new, what a charge has decided. There is room for it.
+    /// Does what a charge has decided with a bucket that was found in a slot, or that is new and of the limit with this
+    /// tag. There is room for it.
     #[inline]
-    fn write(&mut self, slot: Option<usize>, fingerprint: u64, change: Change) {
-        match (slot, change) {
+    fn write(&mut self, spot: Result<usize, Tag>, fingerprint: u64, change: Change) {
+        match (spot, change) {
             (_, Change::Keep) => {}
-            (Some(slot), Change::Write(meter)) => self.table.update(slot, fingerprint, meter),
-            (None, Change::Write(meter)) => {
-                if self.table.insert(fingerprint, meter) {
-                    self.evicted += self.table.sweep(meter.since, SWEEP);
+            (Ok(slot), Change::Write(meter)) => self.table.update(slot, fingerprint, meter),
+            (Err(tag), Change::Write(meter)) => {
+                if self.table.insert(fingerprint, tag, meter) {
+                    self.shares.take(tag);
+                    self.evicted += self.table.sweep(meter.since, SWEEP, &self.shares);
                 }
             }
-            (_, Change::Clear) => self.table.remove(fingerprint),
+            (_, Change::Clear) => self.table.remove(fingerprint, &self.shares),
         }
     }
 
+    /// The tag of a charge's limit, if that may have another bucket beside those of `new`.
+    fn room(&self, charge: &Charge, new: &[Tag]) -> Option<Tag> {
+        let tag = self.shares.tag(charge);
+        let same = new.iter().filter(|other| **other == tag).count();
+        self.shares.has_room(tag, same as u64, new.len() as u64).then_some(tag)
+    }
+
+    /// Where a charge's bucket is, in a shard of at most `bound` buckets. `new` are the tags of those that the request at
+    /// hand brings besides.
     #[inline]
-    fn place(&mut self, charge: &Charge, now: Micros, bound: usize) -> Place {
+    fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[Tag]) -> Place {
         let is_metered = charge.is_metered();
         if is_metered && let Some((slot, meter)) = self.table.find(filed(charge)) {
             return Place::Held(slot, meter);
@@ -307,15 +372,19 @@ impl Shard {
         if let Some(place) = self.place_of_content(charge, is_metered) {
             return place;
         }
-        if self.len() >= bound {
-            // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and
-            // an attacker would only have to send enough new ids to be rid of a denial.
-            self.evicted += self.table.sweep(now, FULL_SWEEP) + self.contents.sweep(now, FULL_SWEEP);
+        let room = |shard: &Self| shard.room(charge, new).filter(|_| shard.len() < bound);
+        if let Some(tag) = room(self) {
+            return Place::New(tag);
         }
-        if self.len() < bound {
-            return Place::New;
+        // Only a full bucket may go: forgetting one that is not would give its owner a full one for nothing, and an
+        // attacker would only have to send enough new ids to be rid of a denial.
+        let shares = &self.shares;
+        self.evicted += self.table.sweep(now, FULL_SWEEP, shares) + self.contents.sweep(now, FULL_SWEEP, shares);
+        if let Some(tag) = room(self) {
+            return Place::New(tag);
         }
         self.overflowed += 1;
+        self.shares.limited(self.shares.tag(charge));
         Place::Shared
     }
 
@@ -335,7 +404,7 @@ impl Shard {
 fn read(shared: Option<&Shared>, place: Place, charge: &Charge) -> Option<Meter> {
     match place {
         Place::Held(_, meter) | Place::Elevated(meter) => Some(meter),
-        Place::New | Place::Content => None,
+        Place::New(_) | Place::Content => None,
         Place::Shared => shared?.meter(charge),
     }
 }
@@ -345,13 +414,11 @@ fn apply(shard: &mut Shard, shared: Option<&mut Shared>, place: Place, charge: &
     let fingerprint = filed(charge);
     match (place, change, shared) {
         (_, Change::Keep, _) | (Place::Shared, _, None) | (Place::Content, ..) => {}
-        (Place::Held(slot, _), change, _) => shard.write(Some(slot), fingerprint, change),
-        (Place::New, change, _) => shard.write(None, fingerprint, change),
+        (Place::Held(slot, _), change, _) => shard.write(Ok(slot), fingerprint, change),
+        (Place::New(tag), change, _) => shard.write(Err(tag), fingerprint, change),
         (Place::Elevated(_), change, _) => {
-            shard.contents.remove(fingerprint);
-            if let Change::Write(meter) = change {
-                shard.table.insert(fingerprint, meter);
-            }
+            shard.contents.remove(fingerprint, &shard.shares);
+            shard.write(Err(shard.shares.tag(charge)), fingerprint, change);
         }
         (Place::Shared, change, Some(shared)) => shared.apply(charge, change),
     }
@@ -368,12 +435,13 @@ fn edit_content(
     match (place, shared) {
         (Place::Shared, None) => {}
         (Place::Shared, Some(shared)) => shared.edit(charge, edit, now),
-        (Place::Held(..) | Place::New | Place::Content | Place::Elevated(_), _) => {
+        (Place::Held(..) | Place::New(_) | Place::Content | Place::Elevated(_), _) => {
+            let Shard { table, contents, shares, .. } = shard;
             if let Place::Held(..) = place {
-                shard.table.remove(filed(charge));
+                table.remove(filed(charge), shares);
             }
-            if shard.contents.apply(filed(charge), edit) {
-                shard.evicted += shard.contents.sweep(now, SWEEP);
+            if contents.apply(filed(charge), edit, || shares.tag(charge), shares) {
+                shard.evicted += contents.sweep(now, SWEEP, shares);
             }
         }
     }
@@ -527,6 +595,74 @@ mod tests {
         now.fetch_add(20 * SECOND, Ordering::Relaxed);
         assert!(spend(&store, "L", 12, slow), "once others are full there is room");
         assert_eq!(store.usage().overflowed, 5);
+    }
+
+    fn limit(short: &str, max_keys: Option<u64>) -> LimitKeys {
+        LimitKeys { short: short.into(), max_keys, reserve: Reserve::Share, limited: Arc::default() }
+    }
+
+    /// Charges so many new ids of a limit; how many found a bucket of their own.
+    fn newcomers(store: &Timed, limit: &str, ids: std::ops::Range<u32>, numbers: Numbers) -> u64 {
+        let before = store.usage().overflowed;
+        let count = ids.len() as u64;
+        ids.for_each(|id| {
+            spend(store, limit, id, numbers);
+        });
+        count - (store.usage().overflowed - before)
+    }
+
+    #[test]
+    fn a_flood_of_one_limit_leaves_the_others_their_shares() {
+        let (store, now) = store(100);
+        let limits = [limit("Free", None), limit("Users", None), limit("Small", Some(3))];
+        store.set_limits(&limits);
+        let day = Numbers::new(1, 1, 86_400_000 * SECOND).unwrap();
+        // Half of the table in three shares, of which one is smaller, and what is left.
+        assert_eq!(newcomers(&store, "Free", 0..150, day), 100 - 16 - 3);
+        assert_eq!(newcomers(&store, "Users", 0..30, day), 16);
+        assert_eq!(newcomers(&store, "Small", 0..30, day), 3);
+        assert!(!spend(&store, "Free", 0, day), "what is exhausted stays");
+        assert!(!spend(&store, "Users", 15, day));
+        let counted = limits.each_ref().map(|limit| limit.limited.load(Ordering::Relaxed));
+        assert_eq!(counted, [150 - 81, 30 - 16, 30 - 3]);
+        now.fetch_add(86_400 * SECOND, Ordering::Relaxed);
+        assert_eq!(newcomers(&store, "Users", 100..250, day), 100 - 16 - 3, "full buckets of others make room");
+    }
+
+    #[test]
+    fn limits_come_and_go_and_keep_what_they_hold() {
+        let (store, now) = store(100);
+        store.set_limits(&[limit("A", None)]);
+        let hour = Numbers::new(1, 1, 3_600_000 * SECOND).unwrap();
+        assert_eq!(newcomers(&store, "A", 0..70, hour), 70);
+        store.set_limits(&[limit("B", Some(40)), limit("C", None)]);
+        assert_eq!(
+            newcomers(&store, "B", 0..70, hour),
+            25,
+            "its share; A, which is gone, holds more than the open half"
+        );
+        assert!(!spend(&store, "A", 69, hour));
+        store.set_limits(&[limit("A", None), limit("B", Some(10))]);
+        assert_eq!(newcomers(&store, "B", 70..80, hour), 0, "it holds more than it may");
+        assert_eq!(newcomers(&store, "A", 70..80, hour), 5);
+        now.fetch_add(3_600 * SECOND, Ordering::Relaxed);
+        assert_eq!(newcomers(&store, "B", 100..120, hour), 10);
+        assert_eq!(newcomers(&store, "A", 100..220, hour), 90);
+    }
+
+    /// Its request may find a bucket of its own by the time that it ends.
+    #[test]
+    fn a_slot_of_a_shared_bucket_is_given_back_there() {
+        let (store, _) = store(1);
+        let slots = Numbers::slots(1, 60 * 1_000_000_000).unwrap();
+        let slot = |id: u32, mode| Charge {
+            terms: Some(Box::new(Terms::Slot(Slot(id.into())))),
+            ..charge("L", id, slots, 1, mode)
+        };
+        let outcomes = [(1, Mode::Spend), (2, Mode::Spend), (1, Mode::Refund), (2, Mode::Refund), (3, Mode::Spend)]
+            .map(|(id, mode)| decide(&store, &[slot(id, mode)])[0].outcome);
+        assert_eq!(outcomes, [Outcome::Allowed; 5]);
+        assert_eq!(decide(&store, &[slot(4, Mode::Spend)])[0].outcome, Outcome::Allowed, "the shared slot is free");
     }
 
     #[test]

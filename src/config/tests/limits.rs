@@ -31,6 +31,8 @@ limits:
     enforce_for: 12.5%
     missing: shared
     on_store_error: local
+    max_keys: 1000
+    max_new_keys: 50
     per_call: true
     short: f
     algorithm: token_bucket
@@ -70,6 +72,7 @@ overrides:
     assert_eq!(full.cost, Cost::Header("x-cost".parse().unwrap()));
     assert_eq!((full.mode, full.enforce_for), (LimitMode::Enforce, 125_000));
     assert_eq!((full.missing, full.on_store_error, full.per_call), (Missing::Shared, StoreErrorPolicy::Local, true));
+    assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
 
     let whole = Component { source: identity::Source::Ip { ipv6_prefix: 128 }, form: Form::Text };
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
@@ -78,7 +81,7 @@ overrides:
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, Origin { file: 0, line: 24, comment: Some("why".into()) });
+    assert_eq!(first.origin, Origin { file: 0, line: 26, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
@@ -229,6 +232,9 @@ fn fields_say_what_would_be_right() {
         ("enforce_for: 1.00001%", "four digits"),
         ("missing: ignore", "known are `skip`, `deny`, `shared`"),
         ("on_store_error: fail", "known are"),
+        ("max_keys: 5, max_new_keys: 5", ""),
+        ("max_keys: 0", "at least 1"),
+        ("max_new_keys: 1e3", "1e3"),
         ("per_call: true", ""),
         ("per_call: yes", "write `true`"),
         ("short: rq", ""),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::shares::{Shares, Tag};
 use crate::engine::content::{Content, Edit};
 use crate::engine::numbers::Micros;
 
@@ -14,7 +15,7 @@ const MOST_STALE: usize = 64;
 
 /// The buckets, by their fingerprint.
 pub(super) struct Contents {
-    buckets: HashMap<u64, Content>,
+    buckets: HashMap<u64, (Tag, Content)>,
     /// The order in which sweeps look at them. A bucket that went by another way leaves its place until a sweep passes.
     order: VecDeque<u64>,
     /// The entries of all of them.
@@ -40,46 +41,55 @@ impl Contents {
 
     /// What is kept of a bucket, if it is held.
     pub(super) fn get(&self, fingerprint: u64) -> Option<&Content> {
-        self.buckets.get(&fingerprint)
+        self.buckets.get(&fingerprint).map(|(_, content)| content)
     }
 
     /// Forgets a bucket, if it is held.
-    pub(super) fn remove(&mut self, fingerprint: u64) {
-        if let Some(content) = self.buckets.remove(&fingerprint) {
+    pub(super) fn remove(&mut self, fingerprint: u64, shares: &Shares) {
+        if let Some((tag, content)) = self.buckets.remove(&fingerprint) {
+            shares.free(tag);
             self.entries -= content.entries();
         }
     }
 
-    /// Does what a charge has decided; whether that has made a new bucket.
-    pub(super) fn apply(&mut self, fingerprint: u64, edit: &Edit) -> bool {
-        let before = self.buckets.remove(&fingerprint);
-        let was_held = before.is_some();
+    /// Does what a charge of the limit with this tag has decided; whether that has made a new bucket.
+    pub(super) fn apply(&mut self, fingerprint: u64, edit: &Edit, tag: impl FnOnce() -> Tag, shares: &Shares) -> bool {
+        let (held, before) = self.buckets.remove(&fingerprint).unzip();
         self.entries -= before.as_ref().map_or(0, Content::entries);
-        let Some(mut content) = Content::apply(before, edit) else { return false };
+        let Some(mut content) = Content::apply(before, edit) else {
+            if let Some(tag) = held {
+                shares.free(tag);
+            }
+            return false;
+        };
         if self.entries + content.entries() > self.most_entries {
             content.shrink();
         }
         self.entries += content.entries();
-        self.buckets.insert(fingerprint, content);
-        if !was_held {
+        let tag = held.unwrap_or_else(|| {
+            let tag = tag();
+            shares.take(tag);
+            tag
+        });
+        self.buckets.insert(fingerprint, (tag, content));
+        if held.is_none() {
             self.order.push_back(fingerprint);
             if self.order.len() > 2 * self.buckets.len() + MOST_STALE {
                 // A bucket that is made full and used again, over and over, is in it as often.
                 self.order = self.buckets.keys().copied().collect();
             }
         }
-        !was_held
+        held.is_none()
     }
 
     /// Forgets those of the next `looked_at` buckets that say no more than a full one; how many they were.
-    pub(super) fn sweep(&mut self, now: Micros, looked_at: usize) -> u64 {
+    pub(super) fn sweep(&mut self, now: Micros, looked_at: usize, shares: &Shares) -> u64 {
         let mut dropped = 0;
         for _ in 0..looked_at.min(self.order.len()) {
             let Some(fingerprint) = self.order.pop_front() else { break };
             match self.buckets.get(&fingerprint) {
-                Some(content) if content.has_ended(now) => {
-                    self.entries -= content.entries();
-                    self.buckets.remove(&fingerprint);
+                Some((_, content)) if content.has_ended(now) => {
+                    self.remove(fingerprint, shares);
                     dropped += 1;
                 }
                 Some(_) => self.order.push_back(fingerprint),
@@ -102,18 +112,18 @@ mod tests {
         let numbers = Numbers::sliding_log(10, 1_000_000_000).unwrap();
         let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers, 1, Mode::Spend);
         let tried = decide(contents.get(fingerprint), &charge, Micros(now), Micros(0)).unwrap();
-        contents.apply(fingerprint, &tried.edit);
+        contents.apply(fingerprint, &tried.edit, || Tag(0), &Shares::of_none(1));
         !tried.decision.is_denied()
     }
 
     #[test]
     fn buckets_that_have_ended_go_and_leave_no_trace() {
-        let mut contents = Contents::new(100);
+        let (mut contents, shares) = (Contents::new(100), Shares::of_none(100));
         for fingerprint in 0..50 {
             assert!(spend(&mut contents, fingerprint, 1_000 + fingerprint));
         }
-        assert_eq!((contents.len(), contents.sweep(Micros(1_000_999), 100)), (50, 0));
-        assert_eq!((contents.sweep(Micros(1_001_024), 100), contents.len()), (25, 25));
+        assert_eq!((contents.len(), contents.sweep(Micros(1_000_999), 100, &shares)), (50, 0));
+        assert_eq!((contents.sweep(Micros(1_001_024), 100, &shares), contents.len()), (25, 25));
         assert_eq!((contents.order.len(), contents.entries), (25, 25));
     }
 
@@ -122,7 +132,7 @@ mod tests {
         let mut contents = Contents::new(100);
         for turn in 0..1_000 {
             assert!(spend(&mut contents, 1, 1_000 + turn));
-            contents.remove(1);
+            contents.remove(1, &Shares::of_none(1));
         }
         assert_eq!((contents.len(), contents.entries), (0, 0));
         assert!(contents.order.len() <= 1 + MOST_STALE + 2, "{}", contents.order.len());

@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::shares::short_of;
 use crate::engine::charge::Charge;
 use crate::engine::content::{Content, Edit};
 use crate::engine::meter::{Change, Meter};
 use crate::engine::numbers::Micros;
+use crate::engine::terms::Slot;
 
 /// One bucket for each window of a limit, by `<short>#<window>`. A limit that a reload removed leaves its own here until
 /// it is full.
@@ -29,6 +31,12 @@ impl Shared {
         let meter = || self.meters.get(&key).filter(|_| charge.elevated().is_some());
         let content = self.contents.get(&key).map(Cow::Borrowed);
         content.or_else(|| Some(Cow::Owned(Content::of_meter(*meter()?))))
+    }
+
+    /// Whether a slot of a charge's limit is held here.
+    pub(super) fn holds(&self, charge: &Charge, slot: Slot, now: Micros) -> bool {
+        let content = || self.contents.get(&shared_key(charge));
+        !self.contents.is_empty() && content().is_some_and(|content| content.holds(slot, now))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -68,7 +76,7 @@ impl Shared {
 /// The key without its id.
 fn shared_key(charge: &Charge) -> String {
     let key = &charge.bucket.key;
-    let short = key.split([':', '#']).next().unwrap_or(key);
+    let short = short_of(key);
     let window = key.rsplit_once('#').map_or("0", |(_, window)| window);
     format!("{short}#{window}")
 }

@@ -6,6 +6,7 @@
 //! the second time only when the first is answered. A removal moves the followers back and leaves no mark, so churn
 //! neither slows the table down nor makes it grow.
 
+use super::shares::{Shares, TAG_BITS, Tag};
 use crate::engine::meter::Meter;
 use crate::engine::numbers::Micros;
 use crate::engine::refill::Refill;
@@ -16,11 +17,15 @@ const SMALLEST: usize = 16;
 /// A bucket. 40 bytes, at most 7 of 10 slots taken: 57 bytes a bucket when a table is at its bound.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Half of the bucket's; 0 in a vacant slot. Among a million buckets two are mistaken for one another once in a
-    /// thousand million such tables, and the other half would cost every lookup a fifth more memory to look at.
+    /// The upper bits are of the bucket's fingerprint, the lower ones the tag of its limit; 0 in a vacant slot. Among a
+    /// million buckets two are mistaken for one another in one of 700,000 such tables, and a longer fingerprint would
+    /// cost every lookup a fifth more memory to look at.
     fingerprint: u64,
     meter: Meter,
 }
+
+/// The bits of the tag.
+const TAG: u64 = (1 << TAG_BITS) - 1;
 
 const VACANT: Entry =
     Entry { fingerprint: 0, meter: Meter { since: Micros(0), level: 0, token: 0, refill: Refill::evenly(0) } };
@@ -63,47 +68,54 @@ impl Table {
     #[inline]
     pub(super) fn update(&mut self, slot: usize, fingerprint: u64, meter: Meter) {
         match self.slots.get_mut(slot) {
-            Some(entry) if entry.fingerprint == key(fingerprint) => entry.meter = meter,
+            Some(entry) if is_of(entry, key(fingerprint)) => entry.meter = meter,
             _ => {
-                self.insert(fingerprint, meter);
+                if let Ok(slot) = self.locate(key(fingerprint)) {
+                    self.slots[slot].meter = meter;
+                }
             }
         }
     }
 
-    /// Sets the meter of a bucket; whether the bucket is new.
-    pub(super) fn insert(&mut self, fingerprint: u64, meter: Meter) -> bool {
+    /// Adds a bucket of the limit with this tag, or sets the meter of one that is held; whether it is new.
+    pub(super) fn insert(&mut self, fingerprint: u64, tag: Tag, meter: Meter) -> bool {
         let fingerprint = key(fingerprint);
-        let mut slot = match self.locate(fingerprint) {
+        let slot = match self.locate(fingerprint) {
             Ok(slot) => {
                 self.slots[slot].meter = meter;
                 return false;
             }
             Err(slot) => slot,
         };
+        self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), meter });
+        true
+    }
+
+    /// Adds an entry that belongs into `slot`.
+    fn add(&mut self, mut slot: usize, mut moved: Entry) {
         if self.held >= capacity(self.slots.len()) {
             self.grow();
-            slot = self.locate(fingerprint).unwrap_or_else(|slot| slot);
+            slot = self.locate(moved.fingerprint).unwrap_or_else(|slot| slot);
         }
         debug_assert!(self.held < self.bound, "the caller has checked the bound");
         // Whatever stands here and behind moves on by one, so the order of home slots is kept.
-        let mut moved = Entry { fingerprint, meter };
         while moved.fingerprint != VACANT.fingerprint {
             std::mem::swap(&mut self.slots[slot], &mut moved);
             slot = self.next(slot);
         }
         self.held += 1;
-        true
     }
 
     /// Forgets a bucket, if it is held.
-    pub(super) fn remove(&mut self, fingerprint: u64) {
+    pub(super) fn remove(&mut self, fingerprint: u64, shares: &Shares) {
         if let Ok(slot) = self.locate(key(fingerprint)) {
+            shares.free(tag(&self.slots[slot]));
             self.vacate(slot);
         }
     }
 
     /// Forgets the buckets that are full at `now` among the next `slots` slots; how many they were.
-    pub(super) fn sweep(&mut self, now: Micros, slots: usize) -> u64 {
+    pub(super) fn sweep(&mut self, now: Micros, slots: usize, shares: &Shares) -> u64 {
         let mut dropped = 0;
         for _ in 0..slots.min(self.slots.len()) {
             self.cursor = self.next(self.cursor);
@@ -112,6 +124,7 @@ impl Table {
                 && entry.fingerprint != VACANT.fingerprint
                 && entry.meter.is_full(now)
             {
+                shares.free(tag(entry));
                 self.vacate(self.cursor);
                 dropped += 1;
             }
@@ -128,7 +141,7 @@ impl Table {
         let mut slot = self.home(fingerprint);
         for distance in 0..self.slots.len() {
             let entry = &self.slots[slot];
-            if entry.fingerprint == fingerprint {
+            if is_of(entry, fingerprint) {
                 return Ok(slot);
             }
             // One that is nearer to its home than we would be here has a later home: ours is not behind it.
@@ -161,15 +174,16 @@ impl Table {
         self.held = 0;
         for entry in old {
             if entry.fingerprint != VACANT.fingerprint {
-                self.insert(entry.fingerprint, entry.meter);
+                let slot = self.locate(entry.fingerprint).unwrap_or_else(|slot| slot);
+                self.add(slot, entry);
             }
         }
     }
 
-    /// Where an entry belongs: its fingerprint, scaled.
+    /// Where an entry belongs: its fingerprint without the tag, scaled.
     #[expect(clippy::cast_possible_truncation, reason = "the product is below the length")]
     fn home(&self, fingerprint: u64) -> usize {
-        ((u128::from(fingerprint) * self.slots.len() as u128) >> 64) as usize
+        ((u128::from(fingerprint & !TAG) * self.slots.len() as u128) >> 64) as usize
     }
 
     /// How far behind its home the entry in `slot` stands.
@@ -189,9 +203,21 @@ impl Table {
     }
 }
 
-/// The fingerprint under which a bucket is filed; that of a vacant slot is taken.
+/// The fingerprint under which a bucket is filed, with room for a tag; that of a vacant slot is taken.
 const fn key(fingerprint: u64) -> u64 {
-    if fingerprint == VACANT.fingerprint { 1 } else { fingerprint }
+    let fingerprint = fingerprint & !TAG;
+    if fingerprint == VACANT.fingerprint { TAG + 1 } else { fingerprint }
+}
+
+/// Whether an entry is that of a fingerprint, whatever its tag.
+#[inline]
+const fn is_of(entry: &Entry, fingerprint: u64) -> bool {
+    (entry.fingerprint ^ fingerprint) & !TAG == 0
+}
+
+/// The tag of an entry.
+const fn tag(entry: &Entry) -> Tag {
+    Tag((entry.fingerprint & TAG) as u16)
 }
 
 /// The entries that a table of so many slots takes: 7 of 10, at which a lookup looks at two slots on average.
@@ -228,8 +254,8 @@ mod tests {
     /// Few fingerprints, many of them with the same home or at the end of the table, where it wraps around.
     fn fingerprint() -> impl Strategy<Value = u64> {
         (0..4u64, 0..40u64).prop_map(|(part, number)| match part {
-            0 => number,
-            1 => u64::MAX - number,
+            0 => number << TAG_BITS,
+            1 => u64::MAX - (number << TAG_BITS),
             _ => number << 58 | part << 30,
         })
     }
@@ -246,22 +272,25 @@ mod tests {
         /// The table does what a map does, and its entries stay in order.
         #[test]
         fn is_a_map(bound in 1..60usize, steps in prop::collection::vec(step(), 1..300)) {
-            let mut table = Table::new(bound);
+            let (mut table, shares) = (Table::new(bound), Shares::of_none(bound));
             let mut map: HashMap<u64, u64> = HashMap::new();
             for step in steps {
                 match step {
                     Step::Insert(fingerprint, full_at) => {
                         if map.len() < bound || map.contains_key(&key(fingerprint)) {
-                            let new = table.insert(fingerprint, meter(full_at));
+                            let new = table.insert(fingerprint, Tag(0), meter(full_at));
+                            if new {
+                                shares.take(Tag(0));
+                            }
                             prop_assert_eq!(new, map.insert(key(fingerprint), full_at).is_none());
                         }
                     }
                     Step::Remove(fingerprint) => {
-                        table.remove(fingerprint);
+                        table.remove(fingerprint, &shares);
                         map.remove(&key(fingerprint));
                     }
                     Step::Sweep(now, slots) => {
-                        let dropped = table.sweep(Micros(now), slots);
+                        let dropped = table.sweep(Micros(now), slots, &shares);
                         let before = map.len();
                         map.retain(|fingerprint, full_at| *full_at > now || table.find(*fingerprint).is_some());
                         prop_assert_eq!(u64::try_from(before - map.len()).unwrap(), dropped);
@@ -274,7 +303,7 @@ mod tests {
                 }
             }
             for _ in 0..bound {
-                table.sweep(Micros(100), table.slots());
+                table.sweep(Micros(100), table.slots(), &shares);
             }
             prop_assert_eq!(table.len(), 0);
         }

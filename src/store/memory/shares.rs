@@ -1,0 +1,169 @@
+//! How many of a table's buckets each limit may hold.
+//!
+//! Half of the table is divided evenly among the limits; nobody else can take that from them. The other half goes to
+//! whoever comes first. So one who makes up ids for one limit fills that limit's share and the open half, and all other
+//! limits keep theirs. Buckets are never taken back, as only a full one may leave: that is why the shares are reserved.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::engine::charge::Charge;
+
+/// Limits that are told apart, and one more for all the others: as many as the 12 bits tell that an entry has for them.
+const MOST_TAGS: usize = 1 << TAG_BITS;
+
+/// The bits of a [`Tag`].
+pub(super) const TAG_BITS: u32 = 12;
+
+/// What is reserved for a limit whose requests have one id: room for its windows.
+const WINDOWS: u64 = 16;
+
+/// Stands for a limit in its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(pub(super) u16);
+
+/// What a table has to know of a limit.
+#[derive(Clone, Debug)]
+pub struct LimitKeys {
+    /// Its name in keys.
+    pub short: String,
+    /// The buckets it may hold at most; `None` if only the table bounds them.
+    pub max_keys: Option<u64>,
+    /// What of the table is kept for it.
+    pub reserve: Reserve,
+    /// Counts the charges to the bucket that its ids share beyond the bound.
+    pub limited: Arc<AtomicU64>,
+}
+
+/// What of a table is kept for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// An even share of one half.
+    Share,
+    /// The buckets of one id: its requests have no others.
+    OneId,
+    /// Nothing.
+    Nothing,
+}
+
+/// The shares of all limits. They are replaced as a whole while nobody uses the table.
+pub(super) struct Shares {
+    tags: HashMap<Box<str>, Tag>,
+    /// By their tags. The first is that of all limits that the table was not told of; nothing is reserved for them.
+    limits: Vec<Share>,
+    /// The buckets that are reserved for no limit.
+    open: u64,
+    /// What limits hold of them: of each what is above its reserve.
+    open_held: AtomicU64,
+}
+
+struct Share {
+    held: AtomicU64,
+    reserved: u64,
+    most: u64,
+    limited: Arc<AtomicU64>,
+}
+
+impl Shares {
+    /// Those of a table that was told of no limit.
+    pub(super) fn of_none(max_keys: usize) -> Self {
+        Self {
+            tags: HashMap::new(),
+            limits: vec![Share::unbounded(0)],
+            open: max_keys as u64,
+            open_held: AtomicU64::new(0),
+        }
+    }
+
+    /// Those of `limits`, with what each holds now. A limit that is gone keeps its buckets until they are full.
+    pub(super) fn renewed(&self, limits: &[LimitKeys], max_keys: usize) -> Self {
+        let held = |tag: usize| self.limits[tag].held.load(Ordering::Relaxed);
+        let mut shares: Vec<Share> = (0..self.limits.len()).map(|tag| Share::unbounded(held(tag))).collect();
+        let mut is_taken = vec![false; shares.len()];
+        let mut tags = self.tags.clone();
+        tags.retain(|short, tag| {
+            let tag = usize::from(tag.0);
+            is_taken[tag] = held(tag) > 0 || limits.iter().any(|limit| *limit.short == **short);
+            is_taken[tag]
+        });
+        let mut vacant = (1..shares.len()).filter(|tag| !is_taken[*tag]).collect::<Vec<_>>();
+        let sharing = limits.iter().filter(|limit| limit.reserve == Reserve::Share).count().max(1);
+        let even = (max_keys / 2 / sharing) as u64;
+        for limit in limits {
+            let known = tags.get(&*limit.short).map(|tag| usize::from(tag.0));
+            let Some(tag) = known.or_else(|| vacant.pop()).or((shares.len() < MOST_TAGS).then_some(shares.len()))
+            else {
+                continue;
+            };
+            if tag == shares.len() {
+                shares.push(Share::unbounded(0));
+            }
+            let Ok(number) = u16::try_from(tag) else { continue };
+            tags.insert(limit.short.as_str().into(), Tag(number));
+            let most = limit.max_keys.unwrap_or(u64::MAX);
+            let share = &mut shares[tag];
+            share.reserved = match limit.reserve {
+                Reserve::Share => even.min(most),
+                Reserve::OneId => even.min(WINDOWS),
+                Reserve::Nothing => 0,
+            };
+            share.most = most;
+            share.limited = limit.limited.clone();
+        }
+        let reserved: u64 = shares.iter().map(|share| share.reserved).sum();
+        let above = |share: &Share| share.held.load(Ordering::Relaxed).saturating_sub(share.reserved);
+        let open_held = AtomicU64::new(shares.iter().map(above).sum());
+        Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held }
+    }
+
+    /// The tag of a charge's limit.
+    pub(super) fn tag(&self, charge: &Charge) -> Tag {
+        self.tags.get(short_of(&charge.bucket.key)).copied().unwrap_or(Tag(0))
+    }
+
+    /// Whether a limit may have another bucket. The request at hand has already found room for `same` of the same limit
+    /// and for `new` in all.
+    pub(super) fn has_room(&self, tag: Tag, same: u64, new: u64) -> bool {
+        let share = self.share(tag);
+        let held = share.held.load(Ordering::Relaxed) + same;
+        let is_open = || self.open_held.load(Ordering::Relaxed) + new < self.open;
+        held < share.most && (held < share.reserved || is_open())
+    }
+
+    /// Counts a bucket of a limit. Threads that find room at the same moment may exceed a bound by as many as they are.
+    pub(super) fn take(&self, tag: Tag) {
+        let share = self.share(tag);
+        if share.held.fetch_add(1, Ordering::Relaxed) >= share.reserved {
+            self.open_held.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts that one is gone.
+    pub(super) fn free(&self, tag: Tag) {
+        let share = self.share(tag);
+        if share.held.fetch_sub(1, Ordering::Relaxed) > share.reserved {
+            self.open_held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a charge to the bucket that a limit's ids share.
+    pub(super) fn limited(&self, tag: Tag) {
+        self.share(tag).limited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn share(&self, tag: Tag) -> &Share {
+        self.limits.get(usize::from(tag.0)).unwrap_or(&self.limits[0])
+    }
+}
+
+impl Share {
+    fn unbounded(held: u64) -> Self {
+        Self { held: AtomicU64::new(held), reserved: 0, most: u64::MAX, limited: Arc::default() }
+    }
+}
+
+/// The name of the limit in a bucket's key.
+pub(super) fn short_of(key: &str) -> &str {
+    key.split([':', '#']).next().unwrap_or(key)
+}
