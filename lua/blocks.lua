@@ -1,4 +1,4 @@
--- The ids that are blocked, for all gateways: what is there to be read, and another block or the end of one.
+-- The ids that are blocked, for all gateways: reads them, and blocks or unblocks one.
 --
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , read 0
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , block 10000 60000000 PerAddress:192.0.2.1 ''
@@ -11,18 +11,26 @@
 --   read VERSION [FROM COUNT]   the version and, unless it is this one, how many members were looked at and for each block
 --                               among them the member, the microseconds that are left of it, and its note. COUNT members
 --                               from FROM on, or all: ten thousand at once would keep the server for 100 ms
---   block MOST SPAN MEMBER NOTE blocks it for SPAN microseconds from now, whatever was left before: 1, or 0 if MOST others
---                               are blocked
---   unblock MEMBER              1, or 0 if it was not blocked
+--   block MOST SPAN MEMBER NOTE [KNOWN]
+--                               blocks it for SPAN microseconds from now, whatever was left before: 1, or 0 if MOST others
+--                               are blocked. The new version is later than KNOWN
+--   unblock MEMBER [KNOWN]      1, or 0 if it was not blocked
+--   restore VERSION [SPAN MEMBER NOTE]...
+--                               1 if these are all blocks now, under this version, or 0 if the server's own is not older
 --
--- What has ended is removed by the next who writes, and both keys expire with the last block. The version of nothing is 0.
+-- What has ended is removed by the next who writes. The version outlives the last block: a gateway that still knows of one
+-- must learn that it was ended. It is kept until no block that there has been could still hold, and a version of 0 means
+-- that there was none or that the server has lost them; a gateway that has them restores them.
 -- SPAN and the time together must be below 2^53.
 
 local format, max, tonumber = string.format, math.max, tonumber
 local blocks, notes, wish = KEYS[1], KEYS[2], ARGV[1]
 local VERSION, EVERYTHING = '!version', 1000000
-local usage = 'ERR usage: KEY KEY , read VERSION | block MOST SPAN MEMBER NOTE | unblock MEMBER'
-if #KEYS ~= 2 or not ARGV[2] or (wish == 'block' and not ARGV[5]) then
+-- Microseconds. A gateway's clock may be slower than the server's; and no block lasts longer than 366 days.
+local SLACK, LONGEST = 60000000, 366 * 86400000000
+local usage = 'ERR usage: KEY KEY , read VERSION | block MOST SPAN MEMBER NOTE [KNOWN] | unblock MEMBER [KNOWN] '
+  .. '| restore VERSION [SPAN MEMBER NOTE]...'
+if #KEYS ~= 2 or not ARGV[2] or (wish == 'block' and not ARGV[5]) or (wish == 'restore' and #ARGV % 3 ~= 2) then
   return redis.error_reply(usage)
 end
 
@@ -47,8 +55,35 @@ if wish == 'read' then
     end
   end
   return reply
-elseif wish ~= 'block' and wish ~= 'unblock' then
+elseif wish ~= 'block' and wish ~= 'unblock' and wish ~= 'restore' then
   return redis.error_reply(usage)
+end
+
+-- Keeps both keys for so many microseconds at least.
+local function keep(span)
+  if span / 1000 > redis.call('PTTL', blocks) then
+    redis.call('PEXPIRE', blocks, format('%.0f', span / 1000))
+  end
+  redis.call('PEXPIRE', notes, redis.call('PTTL', blocks))
+end
+
+local function add(span, member, note)
+  redis.call('ZADD', blocks, format('%.0f', now + span), member)
+  redis.call('HSET', notes, member, note)
+end
+
+if wish == 'restore' then
+  if version >= tonumber(ARGV[2]) then
+    return 0
+  end
+  redis.call('DEL', blocks, notes)
+  for place = 3, #ARGV, 3 do
+    add(tonumber(ARGV[place]), ARGV[place + 1], ARGV[place + 2])
+  end
+  redis.call('ZADD', blocks, ARGV[2], VERSION)
+  -- Nobody can tell how long the blocks were that other gateways may still know of.
+  keep(LONGEST)
+  return 1
 end
 
 local function remove(member)
@@ -62,31 +97,23 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', blocks, '-inf', format('%.0f
   end
 end
 
+local known
 if wish == 'unblock' then
   if remove(ARGV[2]) == 0 then
     return 0
   end
+  known = ARGV[3]
 else
   local most, span, member = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
   local others = redis.call('ZCARD', blocks) - (version > 0 and 1 or 0)
   if others >= most and not redis.call('ZSCORE', blocks, member) then
     return 0
   end
-  redis.call('ZADD', blocks, format('%.0f', now + span), member)
-  redis.call('HSET', notes, member, ARGV[5])
+  add(span, member, ARGV[5])
+  keep(span + SLACK)
+  known = ARGV[6]
 end
 
 -- A clock that stepped back must not give two contents one version.
-redis.call('ZADD', blocks, format('%.0f', max(now, version + 1)), VERSION)
-local last = 0
-for _, member in ipairs(redis.call('ZRANGE', blocks, -2, -1)) do
-  last = member == VERSION and last or max(last, tonumber(redis.call('ZSCORE', blocks, member)))
-end
-if last > now then
-  local left = format('%.0f', math.ceil((last - now) / 1000))
-  redis.call('PEXPIRE', blocks, left)
-  redis.call('PEXPIRE', notes, left)
-else
-  redis.call('DEL', blocks, notes)
-end
+redis.call('ZADD', blocks, format('%.0f', max(now, version + 1, (tonumber(known) or 0) + 1)), VERSION)
 return 1

@@ -133,8 +133,8 @@ fn a_block_ends_by_itself_and_leaves_nothing() {
         becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
         assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
     }
-    let keys = || redis.cli(&["KEYS", "*blocked*"]);
-    eventually("its keys have expired", || if keys().is_empty() { Ok(()) } else { Err(keys()) });
+    let ttl: u64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
+    assert!((3_600..=3_660).contains(&ttl), "the first block was for an hour, and its version is kept as long: {ttl}");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
     let noted = done(&other, "GET", "/buckets/Wide:a%7Bb%7D:c", "");
     assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
     let ttl: i64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
-    assert!((3_500..=3_600).contains(&ttl), "{ttl}");
+    assert!((3_500..=3_660).contains(&ttl), "{ttl}");
     assert!(
         redis.cli(&["ZRANGE", "weir:{0}:!blocked", "0", "-1"]).contains("Wide:a%7Bb%7D%3Ac"),
         "no text of a user makes a tag"
@@ -174,7 +174,8 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
         200 => Ok(()),
         status => Err(status),
     });
-    assert_eq!(redis.cli(&["EXISTS", "weir:{0}:!blocked", "weir:{0}:!blocked-notes"]), "0");
+    assert_eq!(redis.cli(&["ZRANGE", "weir:{0}:!blocked", "0", "-1"]), "!version");
+    assert_eq!(redis.cli(&["EXISTS", "weir:{0}:!blocked-notes"]), "0");
 }
 
 #[test]
@@ -186,9 +187,75 @@ fn what_is_blocked_stays_so_without_a_store() {
     eventually("the store is away", || if weir.metric("weir_store_connections") == 0 { Ok(()) } else { Err(()) });
     check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
     assert!(spend(&weir, "/wide", &[("x-id", "8")]), "`on_store_error: allow`");
-    // It comes back empty, and what was blocked there is so no longer.
     redis.restart();
-    eventually("what the store has holds", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err(()) });
+    eventually("the store has what it had lost", || match redis.cli(&["EXISTS", "weir:{0}:!blocked"]).as_str() {
+        "1" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+}
+
+#[test]
+fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
+    let mut redis = RedisServer::plain();
+    let url = redis.url();
+    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let (one, other) = (serve(&store), serve(&store));
+    let blocks = |weir: &Weir, count: u64| becomes("as many blocks as there are", count, || weir.metric("weir_blocks"));
+    for id in ["7", "8"] {
+        block(&one, &format!("Wide:{id}"), HOUR);
+    }
+    blocks(&other, 2);
+    let restored = |redis: &RedisServer, members: &str| {
+        eventually("it was written back", || match redis.cli(&["ZCARD", "weir:{0}:!blocked"]) {
+            count if count == members => Ok(()),
+            count => Err(count),
+        });
+    };
+    redis.kill();
+    redis.restart();
+    restored(&redis, "3");
+    redis.cli(&["FLUSHALL"]);
+    restored(&redis, "3");
+    redis.cli(&["DEL", "weir:{0}:!blocked"]);
+    restored(&redis, "3");
+    let later = serve(&store);
+    blocks(&later, 2);
+    for weir in [&one, &other, &later] {
+        check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+    }
+    let noted = done(&later, "GET", "/buckets/Wide:7", "");
+    assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
+
+    // Whoever was not there when a block was ended does not bring it back, be it the last one or not.
+    for (id, members) in [("7", "2"), ("8", "1")] {
+        other.signal("STOP");
+        done(&one, "DELETE", &format!("/buckets/Wide:{id}/block"), "");
+        other.signal("CONT");
+        for weir in [&one, &other, &later] {
+            eventually("it passes", || if spend(weir, "/wide", &[("x-id", id)]) { Ok(()) } else { Err("blocked") });
+        }
+        assert_eq!(redis.cli(&["ZCARD", "weir:{0}:!blocked"]), members);
+    }
+
+    // A block that is made in a store that has lost the others leaves none out.
+    block(&one, "Wide:8", HOUR);
+    redis.cli(&["FLUSHALL"]);
+    block(&one, "Wide:9", HOUR);
+    redis.cli(&["FLUSHALL"]);
+    done(&one, "DELETE", "/buckets/Wide:8/block", "");
+    for weir in [&one, &other, &later] {
+        eventually("one of two", || if spend(weir, "/wide", &[("x-id", "8")]) { Ok(()) } else { Err("blocked") });
+        blocks(weir, 1);
+        check_refused(&weir.get("/wide", &[("x-id", "9")]), "Wide");
+    }
+    done(&one, "DELETE", "/buckets/Wide:9/block", "");
+    for weir in [&one, &other, &later] {
+        blocks(weir, 0);
+    }
+    redis.cli(&["FLUSHALL"]);
+    block(&other, "Wide:1", r#"{"for": "1h"}"#);
+    restored(&redis, "2");
 }
 
 const BY_ADDRESS: &str = "\
@@ -371,14 +438,25 @@ fn the_script_of_blocks_is_used_by_hand() {
         other => Err(other.to_owned()),
     });
     let now = read("0");
+    assert_eq!(call(&["restore", &now[0], "60000000", "L:d", ""]), "0", "what it has is as new");
     assert!(now[0].parse::<u64>().unwrap() > first[0].parse().unwrap(), "every change is another version");
     assert_eq!([&now[2], &now[4], &now[5]], ["L:c", "", "L:a"]);
     let left: i64 = redis.cli(&["PTTL", "weir:{0}:!blocked-notes"]).parse().unwrap();
-    assert!((55_000..=60_000).contains(&left), "{left}");
+    assert!((110_000..=120_000).contains(&left), "{left}");
+    let next = (now[0].parse::<u64>().unwrap() + 3_600_000_000).to_string();
+    assert_eq!((call(&["unblock", "L:a"]), call(&["unblock", "L:c", &next])), ("1".into(), "1".into()));
+    let empty = read("0");
+    assert!(empty[0].parse::<u64>().unwrap() > next.parse().unwrap(), "later than what its caller knows");
+    assert_eq!((&empty[1..], redis.cli(&["DBSIZE"])), (&["1".to_owned()][..], "1".to_owned()), "the version alone");
+    assert_eq!(call(&["restore", &next, "60000000", "L:d", ""]), "0", "it is older");
+    redis.cli(&["FLUSHALL"]);
+    assert_eq!(call(&["restore", &next, "60000000", "L:d", "why", "70000000", "L:e", ""]), "1");
+    let restored = read("0");
     assert_eq!(
-        (call(&["unblock", "L:a"]), call(&["unblock", "L:c"]), redis.cli(&["DBSIZE"])),
-        ("1".into(), "1".into(), "0".into())
+        (&restored[0], &restored[1], &restored[2], &restored[4]),
+        (&next, &"3".into(), &"L:d".into(), &"why".into())
     );
+    assert!(call(&["restore", "1", "2"]).contains("usage"), "a call that lacks something");
     assert!(call(&["block", "2"]).contains("usage"), "a call that lacks something");
     assert!(call(&["forget", "x"]).contains("usage"));
 }

@@ -158,8 +158,9 @@ impl Operator {
                 self.apply(list);
             }
             Store::Redis(store) => {
-                let note = json!({ "bucket": block.bucket, "reason": block.reason, "by": block.by }).to_string();
-                let edit = BlockEdit::Block { key: &found.key, span, note: &note };
+                self.catch_up(store, &mut known).await?;
+                let known_version = known.version.unwrap_or(0);
+                let edit = BlockEdit::Block { key: &found.key, span, note: &note(&block), known: known_version };
                 if store.edit_block(edit).await? == Edited::Unchanged {
                     return Err(full());
                 }
@@ -184,7 +185,9 @@ impl Operator {
         let was_blocked = match self.gate.store() {
             Store::Memory(_) => is_known,
             Store::Redis(store) => {
-                let edited = store.edit_block(BlockEdit::Unblock { key: &found.key }).await?;
+                self.catch_up(store, &mut known).await?;
+                let edit = BlockEdit::Unblock { key: &found.key, known: known.version.unwrap_or(0) };
+                let edited = store.edit_block(edit).await?;
                 edited == Edited::Done || is_known
             }
         };
@@ -245,24 +248,40 @@ impl Operator {
         }
     }
 
-    /// Takes over what the store has blocked, if that is another version than the one that is known.
+    /// Takes over what the store has blocked, if that is another version than the one that is known. A store whose version
+    /// is older has lost what was blocked, as one that restarts empty has: then it gets that back.
     async fn catch_up(&self, store: &RedisStore, known: &mut Known) -> Result<(), StoreError> {
-        if let Some(KeptBlocks { version, list }) = store.blocks(known.version).await? {
-            let now = self.clock.now();
-            let read = |block: KeptBlock| {
-                let note: serde_json::Value = serde_json::from_str(&block.note).unwrap_or_default();
-                let text = |member: &str| note[member].as_str().map(str::to_owned);
-                Block {
-                    until: Micros(now.0.saturating_add(block.left.0)),
-                    bucket: text("bucket").unwrap_or_else(|| block.key.clone()),
-                    reason: text("reason"),
-                    by: text("by").unwrap_or_default(),
-                    key: block.key,
+        let Some(mut kept) = store.blocks(known.version).await? else { return Ok(()) };
+        let now = self.clock.now();
+        if let Some(version) = known.version.filter(|known| *known > kept.version) {
+            let blocks = self.blocks();
+            let holding = blocks.list().iter().filter(|block| block.until > now);
+            let list: Vec<KeptBlock> = holding
+                .map(|block| KeptBlock { key: block.key.clone(), left: block.until.since(now), note: note(block) })
+                .collect();
+            let ours = KeptBlocks { version, list };
+            if !ours.list.is_empty() {
+                if store.restore_blocks(&ours).await? == Edited::Done {
+                    tracing::warn!(blocks = ours.list.len(), "the store had lost what is blocked; it was written back");
+                    return Ok(());
                 }
-            };
-            self.apply(list.into_iter().take(MOST_BLOCKS).map(read).collect());
-            known.version = Some(version);
+                // Another gateway was faster.
+                kept = store.blocks(None).await?.unwrap_or(kept);
+            }
         }
+        let read = |block: KeptBlock| {
+            let note: serde_json::Value = serde_json::from_str(&block.note).unwrap_or_default();
+            let text = |member: &str| note[member].as_str().map(str::to_owned);
+            Block {
+                until: Micros(now.0.saturating_add(block.left.0)),
+                bucket: text("bucket").unwrap_or_else(|| block.key.clone()),
+                reason: text("reason"),
+                by: text("by").unwrap_or_default(),
+                key: block.key,
+            }
+        };
+        self.apply(kept.list.into_iter().take(MOST_BLOCKS).map(read).collect());
+        known.version = Some(kept.version);
         Ok(())
     }
 
@@ -334,6 +353,11 @@ impl Operator {
             windows,
         }
     }
+}
+
+/// What is noted beside a block, for people and other gateways.
+fn note(block: &Block) -> String {
+    json!({ "bucket": block.bucket, "reason": block.reason, "by": block.by }).to_string()
 }
 
 fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowState {

@@ -43,11 +43,15 @@ pub enum BlockEdit<'a> {
         span: Micros,
         /// What is noted beside it. The store does not read it.
         note: &'a str,
+        /// The version that is known, 0 for none: the new one is later.
+        known: u64,
     },
     /// It is blocked no longer.
     Unblock {
         /// The beginning of its buckets' keys.
         key: &'a str,
+        /// The version that is known, 0 for none: the new one is later.
+        known: u64,
     },
 }
 
@@ -56,7 +60,7 @@ pub enum BlockEdit<'a> {
 pub enum Edited {
     /// It is done.
     Done,
-    /// Nothing has changed: there are [`MOST_BLOCKS`] others, or there is nothing to unblock.
+    /// Nothing has changed: there are [`MOST_BLOCKS`] others, or there is nothing to unblock or to restore.
     Unchanged,
 }
 
@@ -74,7 +78,7 @@ pub struct KeptBlock {
 /// All that is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptBlocks {
-    /// Another one for every change; 0 if nothing is blocked.
+    /// A later one for every change; 0 if nothing was blocked lately, or if the server has lost it.
     pub version: u64,
     /// In the order of their ends.
     pub list: Vec<KeptBlock>,
@@ -84,17 +88,24 @@ impl RedisStore {
     /// Blocks an id or ends its block. After [`StoreError::Late`] it may have been done.
     pub async fn edit_block(&self, edit: BlockEdit<'_>) -> Result<Edited, StoreError> {
         let answer = match edit {
-            BlockEdit::Block { key, span, note } => {
-                let (most, span) = (MOST_BLOCKS.to_string(), span.0.to_string());
-                self.call_blocks(&["block", &most, &span, key, note]).await?
+            BlockEdit::Block { key, span, note, known } => {
+                let (most, span, known) = (MOST_BLOCKS.to_string(), span.0.to_string(), known.to_string());
+                self.call_blocks(&["block", &most, &span, key, note, &known]).await?
             }
-            BlockEdit::Unblock { key } => self.call_blocks(&["unblock", key]).await?,
+            BlockEdit::Unblock { key, known } => self.call_blocks(&["unblock", key, &known.to_string()]).await?,
         };
-        match answer {
-            Value::Int(1) => Ok(Edited::Done),
-            Value::Int(0) => Ok(Edited::Unchanged),
-            other => Err(nonsense(&other)),
-        }
+        edited(&answer)
+    }
+
+    /// Writes back all that is blocked, unless the store has this version or a later one. After [`StoreError::Late`] it
+    /// may have been done.
+    pub async fn restore_blocks(&self, blocks: &KeptBlocks) -> Result<Edited, StoreError> {
+        let mut words = vec!["restore".to_owned(), blocks.version.to_string()];
+        words.extend(
+            blocks.list.iter().flat_map(|block| [block.left.0.to_string(), block.key.clone(), block.note.clone()]),
+        );
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        edited(&self.call_blocks(&words).await?)
     }
 
     /// What is blocked; `None` if it is what it was under the version that is known.
@@ -165,6 +176,14 @@ impl RedisStore {
             Err(error) if error.code().is_none() => Err(StoreError::Down),
             Err(error) => Err(StoreError::Refused(describe(&error))),
         }
+    }
+}
+
+fn edited(answer: &Value) -> Result<Edited, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Edited::Done),
+        Value::Int(0) => Ok(Edited::Unchanged),
+        other => Err(nonsense(other)),
     }
 }
 
