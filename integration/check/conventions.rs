@@ -268,6 +268,20 @@ fn every_gateway_hears_what_the_proxy_says_on_redis() {
     check_all(&on_redis(RULES, &server));
 }
 
+/// A gateway's upstream may take it for the name with hyphens, so it is charged as that one; the proxy removes it.
+#[test]
+fn a_name_with_underscores_is_no_way_around_a_limit() {
+    let weir =
+        stopped("limits: { PerKey: { by: { header: x-api-key }, burst: 1, count: 1, period: 1h } }").start("echo");
+    let asked = |fields| Asked { client: 1, fields, ..ASKED };
+    for (way, name) in WAYS.iter().enumerate() {
+        let denied = if *name == "proxy" { 200 } else { 429 };
+        assert_eq!(ask(&weir, way, &asked(&[("X-Api-Key", "{}")])).status, 200, "{name}");
+        assert_eq!(ask(&weir, way, &asked(&[("X_Api_Key", "{}")])).status, denied, "{name}");
+        assert_eq!(ask(&weir, way, &asked(&[("x-api_key", "{}")])).status, denied, "{name}");
+    }
+}
+
 /// `on_store_error: deny` while Redis is away: no gateway lets it pass, and the client can be told 503.
 #[test]
 fn a_store_that_is_away_is_no_allowance() {

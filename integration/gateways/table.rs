@@ -228,6 +228,14 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         ],
     },
     Row {
+        what: "a name with underscores, which an application may take for the key, does not reach it",
+        client: "127.0.0.14",
+        steps: &[
+            Step { fields: &[("x_api_key", "alpha")], ..GET_4 },
+            Step { fields: &[("X_API_Key", "stolen")], ..GET_3 },
+        ],
+    },
+    Row {
         what: READ_DIFFERENTLY,
         client: "127.0.0.13",
         steps: &[

@@ -131,6 +131,7 @@ fn options(proxy: &str) -> ServerOptions {
     let front = FrontOptions {
         accept: AcceptOptions::default(),
         trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
+        client_headers: weir::doors::http::ClientHeaders::default(),
         clock: weir::store::Clock::own(),
         timeouts: Timeouts::default(),
         limits: DoorLimits::default(),

@@ -157,6 +157,11 @@ fn requests_become_requests() {
             ..ROW
         },
         Row {
+            fields: get!(("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4"), ("transfer_encoding", "chunked")),
+            seen: &["GET / HTTP/1.1", "-x_api_key", "-x_forwarded_for", "-transfer_encoding"],
+            ..ROW
+        },
+        Row {
             fields: &[(":method", "GET"), (":scheme", "http"), (":path", "//a/../%2e?b=%20"), ("host", "a.example:81")],
             seen: &["GET //a/../%2e?b=%20 HTTP/1.1", "host: a.example:81"],
             ..ROW

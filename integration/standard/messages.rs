@@ -1,5 +1,7 @@
 //! 5.1: requests.
 
+use weir::engine::underscores::Underscores;
+
 use super::{ROW, Row, check, check_all, check_refused};
 use crate::support::server::{Setup, WIDE};
 use crate::support::upstream::{Upstream, ok};
@@ -309,8 +311,8 @@ fn field_lines_are_what_they_should_be() {
     );
     check(&Row {
         line: "5.1.6",
-        sent: "GET / HTTP/1.1\r\nHoSt:a\r\nx-a: \t one  two\t \r\nx-b:\r\nx-c: caf\u{e9}\r\n!#$%&'*+-.^_`|~: 1\r\n\r\n",
-        seen: &["GET / HTTP/1.1", "host: a", "x-a: one  two", "x-b:", "x-c: caf\u{e9}", "!#$%&'*+-.^_`|~: 1"],
+        sent: "GET / HTTP/1.1\r\nHoSt:a\r\nx-a: \t one  two\t \r\nx-b:\r\nx-c: caf\u{e9}\r\n!#$%&'*+-.^`|~: 1\r\n\r\n",
+        seen: &["GET / HTTP/1.1", "host: a", "x-a: one  two", "x-b:", "x-c: caf\u{e9}", "!#$%&'*+-.^`|~: 1"],
         ..ROW
     });
 }
@@ -459,13 +461,70 @@ fn chunks_are_what_they_should_be() {
     check(&Row { line: "5.1.7", sent: long.leak(), back: &["400", "close"], seen: &["cut"], ..ROW });
 }
 
+/// CGI, WSGI, Rack and PHP take them for the names with hyphens.
+#[test]
+fn names_with_underscores() {
+    const SENT: &str = "GET / HTTP/1.1\r\nhost: a\r\nx_api_key: 1\r\nX_Forwarded_For: 1.2.3.4\r\nX_Real-IP: 1.2.3.4\r\n\
+                        X_Queue_Entry: 1\r\nX_RateLimit_Remaining: 9\r\nTransfer_Encoding: chunked\r\n\
+                        Content_Length: 7\r\nTrue_Client_IP: 1.2.3.4\r\nTrue-Client-IP: 1.2.3.4\r\nx-id: a_b\r\n\r\n";
+    const OWN_ARE_GONE: [&str; 9] = [
+        "GET / HTTP/1.1",
+        "x-forwarded-for: 127.0.0.1",
+        "-x_forwarded_for",
+        "-x_real-ip",
+        "-x_queue_entry",
+        "-x_ratelimit_remaining",
+        "-transfer_encoding",
+        "-content_length",
+        "x-id: a_b",
+    ];
+    let own_and = |more: &[&'static str]| [&OWN_ARE_GONE, more].concat().leak() as &_;
+    check_all(&[
+        Row { line: "5.1.5", sent: SENT, seen: own_and(&["-x_api_key", "-true_client_ip"]), ..ROW },
+        Row {
+            line: "5.1.5",
+            sent: SENT,
+            seen: own_and(&["-x_api_key", "-true_client_ip", "-true-client-ip"]),
+            setup: |setup| setup.client_headers.dropped = ["true-client-ip".to_owned()].into(),
+            ..ROW
+        },
+        Row {
+            line: "5.1.5",
+            sent: SENT,
+            seen: own_and(&["x_api_key: 1", "-true_client_ip", "-true-client-ip"]),
+            setup: |setup| {
+                setup.client_headers.dropped = ["true-client-ip".to_owned()].into();
+                setup.client_headers.underscores = Underscores::Keep;
+            },
+            ..ROW
+        },
+        Row {
+            line: "5.1.5",
+            sent: SENT,
+            seen: own_and(&["-x_api_key", "-true_client_ip", "true-client-ip: 1.2.3.4"]),
+            setup: |setup| {
+                setup.client_headers.dropped = ["true-client-ip".to_owned()].into();
+                setup.trusted = vec!["127.0.0.0/8"];
+            },
+            ..ROW
+        },
+        Row {
+            line: "5.1.5",
+            sent: SENT,
+            back: &["400", "~underscore", "close"],
+            setup: |setup| setup.client_headers.underscores = Underscores::Reject,
+            ..ROW
+        },
+    ]);
+}
+
 #[test]
 fn trailers_stay_behind_the_body() {
     check(&Row {
         line: "5.1.9",
         sent: "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n2\r\nhi\r\n0\r\nx-sum: 1\r\n\
                content-length: 5\r\ntransfer-encoding: x\r\nhost: b\r\nauthorization: x\r\ncookie: x\r\nratelimit: x\r\n\
-               x-ratelimit-limit: 1\r\nx-forwarded-for: 1.2.3.4\r\nforwarded: for=1.2.3.4\r\nconnection: close\r\nte: x\r\n\
+               x-ratelimit-limit: 1\r\nx-forwarded-for: 1.2.3.4\r\nforwarded: for=1.2.3.4\r\nconnection: close\r\nte: x\r\nx_forwarded_for: 1.2.3.4\r\n\
                expect: x\r\nvia: x\r\nmax-forwards: 1\r\ntrailer: x\r\n\r\n",
         seen: &[
             "POST / HTTP/1.1",
@@ -483,6 +542,7 @@ fn trailers_stay_behind_the_body() {
             "-+x-ratelimit-limit",
             "-+x-forwarded-for",
             "-+forwarded",
+            "-+x_forwarded_for",
             "-+connection",
             "-+te",
             "-+expect",

@@ -11,11 +11,12 @@ use weir::doors::admin::tokens::Tokens;
 use weir::doors::check::CheckOptions;
 use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyOptions};
 use weir::doors::http::{
-    AcceptOptions, AccessLog, Admission, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts, UpstreamOptions,
+    AcceptOptions, AccessLog, Admission, ClientHeaders, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts,
+    UpstreamOptions,
 };
 use weir::doors::proxy::ProxyOptions;
 use weir::doors::{DoorKind, DoorOptions};
-use weir::engine::client_address::TrustedProxies;
+use weir::engine::client_address::{AddressSource, TrustedProxies};
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
 use weir::engine::reply::Generations;
@@ -39,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) limits: DoorLimits,
     pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
+    pub(crate) client_address: AddressSource,
+    pub(crate) client_headers: ClientHeaders,
     pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
     pub(crate) connections: ConnectionLimits,
@@ -70,6 +73,8 @@ impl Setup {
             limits: DoorLimits::default(),
             accept: AcceptOptions::default(),
             trusted: Vec::new(),
+            client_address: AddressSource::default(),
+            client_headers: ClientHeaders::default(),
             drain_delay: Duration::ZERO,
             grace: Duration::from_millis(200),
             connections: ConnectionLimits::default(),
@@ -97,7 +102,9 @@ impl Setup {
         let admission = Admission::new(self.connections, &metrics);
         let front = FrontOptions {
             accept: self.accept,
-            trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect()),
+            trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect())
+                .saying_in(self.client_address),
+            client_headers: self.client_headers,
             clock: self.clock,
             timeouts: self.timeouts,
             limits: self.limits,

@@ -8,7 +8,7 @@ use http::Uri;
 
 use super::ExitCode;
 use super::rules::RulesArgs;
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{AddressSource, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::identity::{Component, Source};
@@ -51,6 +51,10 @@ pub struct Args {
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = super::values::parse_network)]
     trusted_proxies: Vec<ipnet::IpNet>,
 
+    /// Where they say it: `xff`, `forwarded` or `hops=N`
+    #[arg(long, value_name = "WHERE", env = "WEIR_CLIENT_ADDRESS", default_value = "xff")]
+    client_address: AddressSource,
+
     /// The subject of the client's certificate, such as `CN=client 1,O=Acme`
     #[arg(long, value_name = "TEXT")]
     tls_subject: Option<String>,
@@ -84,7 +88,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
         return Ok(ExitCode::BadInput);
     };
     let path = normalise(uri.path());
-    let client = TrustedProxies::new(args.trusted_proxies.clone()).client(args.ip, &headers);
+    let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
+    let client = trusted.client(args.ip, &headers);
     let descriptor: Vec<Entry<'_>> = args.descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),

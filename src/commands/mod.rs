@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 mod admin_flags;
 pub mod bucket;
 pub mod check;
+mod client_flags;
 mod config_file;
 mod door_flags;
 mod doors;

@@ -4,9 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use super::admin_flags::AdminArgs;
+use super::client_flags::ClientArgs;
 use super::door_flags::DoorArgs;
 use super::doors::{DoorsArgs, NO_DOOR};
 use super::process::ProcessArgs;
@@ -15,12 +14,10 @@ use super::store::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
-use super::values::parse_network;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
 use crate::doors::admin::Readiness;
 use crate::doors::http::{ConnectorReloader, FrontOptions, ServerTlsReloader, Traces};
-use crate::engine::client_address::TrustedProxies;
 use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::reply::Generations;
 use crate::gate;
@@ -40,10 +37,6 @@ pub struct Args {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Proxies in front whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for the peers of a unix socket
-    #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
-    trusted_proxies: Vec<IpNet>,
-
     /// Generations of rate limit fields: ietf-11, ietf-03, x-ratelimit, none
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
@@ -51,6 +44,9 @@ pub struct Args {
     /// A YAML file of these flags, each by its name: `store: redis://...`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
+
+    #[command(flatten)]
+    client: ClientArgs,
 
     #[command(flatten)]
     upstream: UpstreamArgs,
@@ -77,6 +73,13 @@ pub struct Args {
     traces: TraceArgs,
 }
 
+impl Args {
+    /// What the rules are for.
+    fn how(&self, has_redis: bool, sees_ends: bool) -> How {
+        How { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.headers().underscores }
+    }
+}
+
 /// Serves until a signal ends it.
 pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let checked = logging::start(&args.log).and_then(|log| {
@@ -101,7 +104,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
-    let how = How { shadow: args.rules.shadow, has_redis: plan.is_redis(), sees_ends: upstream.is_some() };
+    let how = args.how(plan.is_redis(), upstream.is_some());
     let (reloader, loaded) = Reloader::start(args.rules.files(), how, random_fingerprinter(), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
@@ -135,11 +138,12 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
             return Ok(ExitCode::Usage);
         }
     };
-    let trusted_proxies = TrustedProxies::new(args.trusted_proxies.clone());
+    let trusted_proxies = args.client.trusted_proxies();
     let admission = args.process.admission(&trusted_proxies, shared.metrics());
     let front = FrontOptions {
         accept,
         trusted_proxies,
+        client_headers: args.client.headers(),
         clock,
         timeouts: args.door.timeouts(
             args.upstream.connect_timeout,

@@ -160,6 +160,22 @@ impl Fields {
         self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
 
+    /// Whether a name has an underscore.
+    pub fn has_underscores(&self) -> bool {
+        // One look at all of the text is quicker than one at each name; names are looked at if a value has one, too.
+        memchr::memchr(b'_', &self.text).is_some() && self.iter().any(|(name, _)| name.contains(&b'_'))
+    }
+
+    /// Writes hyphens for the underscores of all names.
+    pub fn fold_underscores(&mut self) {
+        for line in &self.lines {
+            let start = line.start as usize;
+            let name = self.text.get_mut(start..start + usize::from(line.name)).unwrap_or_default();
+            name.iter_mut().filter(|byte| **byte == b'_').for_each(|byte| *byte = b'-');
+            self.marks |= mark(name);
+        }
+    }
+
     /// Writes all lines as they are sent, each with its CR LF. Lines that stand one behind the other are copied as one.
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut lines = self.lines.iter().peekable();

@@ -49,5 +49,6 @@ pub mod suggest;
 pub mod target;
 pub mod terms;
 pub mod trace_context;
+pub mod underscores;
 pub mod verdict;
 mod window;

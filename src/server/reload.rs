@@ -2,7 +2,10 @@
 
 use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
 use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::identity;
+use crate::engine::limit::{Cost, Limit};
 use crate::engine::rules::Rules;
+use crate::engine::underscores::Underscores;
 use crate::gate::Shared;
 use crate::store::Clock;
 
@@ -24,6 +27,8 @@ pub struct How {
     /// Whether there is a proxy door: without one, rules that count requests in flight are as good as broken, since
     /// nobody sees a request end.
     pub sees_ends: bool,
+    /// Whether rules see headers whose names have underscores.
+    pub underscores: Underscores,
 }
 
 /// What a look at the files came to.
@@ -96,7 +101,33 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
         report.errors += 1;
         rules = None;
     }
+    if how.underscores != Underscores::Keep {
+        let file = sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone());
+        let unseen = rules.iter().flat_map(Rules::limits).filter_map(|limit| underscored(limit, &file));
+        let unseen: Vec<_> = unseen.collect();
+        report.warnings += unseen.len();
+        report.problems.extend(unseen);
+    }
     Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
+}
+
+/// The warning about a limit that goes by a header with an underscore, which no request has by then.
+fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
+    let by = limit.by.iter().filter_map(|component| match &component.source {
+        identity::Source::Header(name) => Some(name),
+        _ => None,
+    });
+    let matched = limit.conditions.headers.iter().map(|header| &header.name);
+    let cost = if let Cost::Header(name) = &limit.cost { Some(name) } else { None };
+    let name = by.chain(matched).chain(cost).find(|name| name.as_str().contains('_'))?;
+    Some(Problem {
+        severity: Severity::Warning,
+        file: file.to_owned(),
+        place: None,
+        message: format!("`{}` goes by `{name}`, and no request has a header with an underscore", limit.name),
+        help: "name the header with hyphens, or start with `--underscores keep`".to_owned(),
+        source_line: None,
+    })
 }
 
 /// The wall clock in seconds.
@@ -109,11 +140,31 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::config::Source;
     use crate::metrics::Metrics;
     use crate::store::memory::MemoryStore;
 
     const IN_FLIGHT: &str = "limits: { One: { algorithm: concurrency, capacity: 1 } }";
     const RATE: &str = "limits: { One: { count: 1, period: 1s } }";
+
+    const HOW: How = How { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+
+    #[test]
+    fn a_header_that_is_dropped_is_none_to_go_by() {
+        let check = |limit: &str, underscores, expected| {
+            let source =
+                Source { name: "limits.yaml".into(), text: format!("limits: {{ One: {{ {limit}, burst: 1 }} }}") };
+            let sources = Sources { limits: Some(source), ..Sources::default() };
+            let loaded = compile(&sources, How { underscores, ..HOW }, Fingerprinter::new((1, 2)), &Clock::own());
+            assert!(loaded.rules.is_some() && loaded.report.warnings == expected, "{limit}: {}", loaded.report);
+        };
+        for limit in ["by: { header: x_id }", "match: { headers: { X_Plan: free } }", "cost: { header: x_cost }"] {
+            check(limit, Underscores::Drop, 1);
+            check(limit, Underscores::Reject, 1);
+            check(limit, Underscores::Keep, 0);
+        }
+        check("by: { query: x_id }", Underscores::Drop, 0);
+    }
 
     /// Starts with one text and reloads another, with or without a proxy door; whether each was taken.
     #[track_caller]
@@ -123,8 +174,7 @@ mod tests {
         std::fs::write(&path, texts[0]).unwrap();
         let files = Files { limits: Some(path.clone()), ..Files::default() };
         let fingerprinter = Fingerprinter::new((1, 2));
-        let (mut reloader, loaded) =
-            Reloader::start(files, How { shadow: false, has_redis: false, sees_ends }, fingerprinter, Clock::own());
+        let (mut reloader, loaded) = Reloader::start(files, How { sees_ends, ..HOW }, fingerprinter, Clock::own());
         let is_loaded = loaded.rules.is_some();
         let rules =
             loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::own().now(), Vec::new()));

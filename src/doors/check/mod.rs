@@ -168,6 +168,8 @@ impl Check {
         if fields.text("host") != Some(&original.authority) {
             fields.set("host", &original.authority);
         }
+        let underscores = self.front.client_headers.underscores;
+        underscores.fold(fields).map_err(|reason| Unusable::Client(reason.into()))?;
         let (path, query) = target::split(&original.target);
         let path = path::normalise(path);
         if original.client.is_none()

@@ -25,6 +25,7 @@ use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::request::{self, Entry};
 use crate::engine::rules::Rules;
 use crate::engine::target;
+use crate::engine::underscores::Underscores;
 use crate::engine::verdict::{Standing, Verdict};
 use crate::gate::refusals;
 use crate::metrics::DecidingDoor;
@@ -58,6 +59,7 @@ impl Envoy {
         let front = &self.front;
         let attributes = request.attributes.unwrap_or_default();
         let read = Asked::read(attributes, self.address_sources, &front.trusted_proxies, front.limits.escaped_slashes);
+        let read = read.and_then(|asked| asked.folded(front.client_headers.underscores));
         let asked = match read {
             Ok(asked) => asked,
             Err(Unfit::Call(status)) => return Err(status),
@@ -122,7 +124,6 @@ impl Asked {
             return Err(Unfit::Call(Status::new(Code::InvalidArgument, message)));
         };
         let source = source.unwrap_or_default();
-        let bad = |detail: &str| Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail));
         let fields = fields_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
         let client = client(&source, &fields, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
@@ -134,6 +135,12 @@ impl Asked {
         Ok(Self { method, host, target, fields, client, subject: subject(source), extensions: context_extensions })
     }
 
+    /// With the headers as the rules see them.
+    fn folded(mut self, underscores: Underscores) -> Result<Self, Unfit> {
+        underscores.fold(&mut self.fields).map_err(bad)?;
+        Ok(self)
+    }
+
     /// What the route says of the request beside it.
     fn descriptor(&self) -> Vec<Entry<'_>> {
         let entries = self.extensions.iter().filter_map(|entry| {
@@ -141,6 +148,11 @@ impl Asked {
         });
         entries.collect()
     }
+}
+
+/// A request that no rule can be applied to, and why.
+fn bad(detail: &str) -> Unfit {
+    Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail))
 }
 
 /// The fields that rules see of a request at Envoy, if they see it at all.
@@ -400,6 +412,16 @@ mod tests {
         assert_eq!(lines, expected);
         given.headers.extend(entries(&[("x-forwarded-for", "\u{1}, 203.0.113.7")]));
         assert!(fields_of(&given).is_none());
+    }
+
+    #[test]
+    fn names_with_underscores_are_folded_or_rejected() {
+        let lines = [("x_api_key", "1"), ("x_forwarded_for", "203.0.113.7")];
+        let asked = || read(attributes(peer("10.0.0.1"), http("GET", "/", &lines)), AddressSources::default()).unwrap();
+        let folded = asked().folded(Underscores::Drop).unwrap();
+        assert_eq!((folded.client, folded.fields.text("x-api-key")), (Some([10, 0, 0, 1].into()), Some("1")));
+        assert_eq!(asked().folded(Underscores::Keep).unwrap().fields.text("x-api-key"), None);
+        assert!(matches!(asked().folded(Underscores::Reject), Err(Unfit::Request(reply)) if reply.status == 400));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use http::{Method, Version};
 
+use super::client_headers::hyphened;
 use super::message::Request;
 use super::transport::TlsInfo;
 use crate::engine::accept::QUEUE_ENTRY;
@@ -48,6 +49,11 @@ fn is_of_limits(name: &[u8]) -> bool {
     begins_with(name, b"ratelimit")
         || begins_with(name, b"x-ratelimit-")
         || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
+}
+
+/// Whether a header is written, removed or replaced by the proxy whatever the client says.
+pub(super) fn is_own(name: &[u8]) -> bool {
+    is_claim(name) || is_of_limits(name) || is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"content-length")
 }
 
 fn begins_with(name: &[u8], start: &[u8]) -> bool {
@@ -105,11 +111,10 @@ fn wanted_protocol(fields: &Fields) -> Option<&str> {
     (is_wanted && !refused).then_some(protocol)
 }
 
-/// Trailers without what must not be in them (RFC 9110 section 6.5.1): what frames or routes a message, what gives access,
-/// and what we say before it.
+/// Trailers without what must not be in them (RFC 9110 section 6.5.1), however it is spelt: what frames or routes
+/// a message, what gives access, and what we say before it.
 pub(in crate::doors) fn trailers(mut trailers: Fields) -> Fields {
-    const FORBIDDEN: [&str; 17] = [
-        "content-length",
+    const FORBIDDEN: [&str; 16] = [
         "content-encoding",
         "content-type",
         "content-range",
@@ -128,10 +133,8 @@ pub(in crate::doors) fn trailers(mut trailers: Fields) -> Fields {
         "www-authenticate",
     ];
     trailers.retain(|name, _| {
-        !is_of_limits(name)
-            && !is_hop_by_hop(name)
-            && !is_claim(name)
-            && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden.as_bytes()))
+        let name = hyphened(name);
+        !is_own(&name) && !FORBIDDEN.iter().any(|forbidden| name == forbidden.as_bytes())
     });
     trailers
 }
@@ -144,7 +147,7 @@ pub(in crate::doors) struct Peer {
     /// The same as text, made once a connection.
     text: String,
     /// Whether it is one of the trusted proxies.
-    is_trusted: bool,
+    pub(in crate::doors) is_trusted: bool,
     /// What the TLS handshake came to, if there was one.
     pub(in crate::doors) tls: Option<TlsInfo>,
     /// What it asked for last.
@@ -311,7 +314,7 @@ mod tests {
     #[test]
     fn trailers_say_nothing_that_was_to_be_known_before() {
         let given =
-            ["grpc-status", "Content-Length", "RateLimit", "X-RateLimit-Limit", "Host", "TE", "x-real-ip", "x-sum"];
+            ["grpc-status", "Content-Length", "RateLimit", "X_RateLimit_Limit", "Host", "TE", "x_real-ip", "x-sum"];
         let kept = trailers(given.iter().map(|name| (name, "1")).collect());
         assert_eq!(lines(&kept), ["grpc-status: 1", "x-sum: 1"]);
     }

@@ -30,6 +30,7 @@ mod access_log;
 pub(in crate::doors) mod activity;
 mod admission;
 mod alarm;
+mod client_headers;
 pub(in crate::doors) mod context;
 pub(in crate::doors) mod counters;
 pub(in crate::doors) mod failure;
@@ -47,6 +48,7 @@ pub(in crate::doors) mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
 pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
+pub use client_headers::ClientHeaders;
 pub use http1::HeadLimits;
 pub use http2::Http2Limits;
 pub use limits::DoorLimits;
@@ -110,6 +112,8 @@ pub struct FrontOptions {
     pub accept: AcceptOptions,
     /// Peers whose word on the client's address is taken.
     pub trusted_proxies: TrustedProxies,
+    /// Which headers of clients are taken.
+    pub client_headers: ClientHeaders,
     /// The time of each request: what the memory store decides by and overrides expire by.
     pub clock: Clock,
     /// How long to wait for what.
@@ -137,6 +141,7 @@ pub(in crate::doors) trait Service: 'static {
 pub(in crate::doors) struct Front {
     acceptor: Acceptor,
     pub(in crate::doors) trusted_proxies: TrustedProxies,
+    pub(in crate::doors) client_headers: ClientHeaders,
     pub(in crate::doors) clock: Clock,
     timeouts: Timeouts,
     pub(in crate::doors) limits: DoorLimits,
@@ -225,6 +230,7 @@ impl Front {
                 shows_peers: shared.shown_ids() == ShownIds::Clear,
             },
             trusted_proxies: options.trusted_proxies.clone(),
+            client_headers: options.client_headers.clone(),
             clock: options.clock.clone(),
             timeouts: options.timeouts,
             limits: options.limits,

@@ -85,6 +85,7 @@ impl Proxy {
         passage: &mut Passage,
     ) -> Result<Ruled<'_>, Failure> {
         target::check(request, &context.peer, self.front.limits.escaped_slashes)?;
+        self.front.client_headers.strip(&mut request.fields, context.peer.is_trusted)?;
         forwarding::strip_named(&mut request.fields);
         let host = target::host(request, &context.peer)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {

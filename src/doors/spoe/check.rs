@@ -16,6 +16,7 @@ use crate::engine::fields::{self, Fields};
 use crate::engine::numbers::Micros;
 use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::request::{Entry, Request, host_of};
+use crate::engine::underscores::Underscores;
 use crate::engine::{address, request, target};
 
 /// What the arguments say of a request.
@@ -26,7 +27,8 @@ pub(super) struct Check<'a> {
     path: Cow<'a, str>,
     query: Option<&'a str>,
     fields: Fields,
-    source: Option<IpAddr>,
+    /// Who `HAProxy` saw, unless that is a trusted proxy.
+    client: Option<IpAddr>,
     tls_subject: Option<&'a str>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
@@ -54,26 +56,31 @@ impl Mistake {
 
 impl<'a> Check<'a> {
     /// Reads the arguments. The error is for the client.
-    pub(super) fn read(arguments: &Arguments<'a>, slashes: EscapedSlashes) -> Result<Self, &'static str> {
+    pub(super) fn read(
+        arguments: &Arguments<'a>,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+        underscores: Underscores,
+    ) -> Result<Self, &'static str> {
         let mut check = Self {
             method: "",
             host: Cow::Borrowed(""),
             path: Cow::Borrowed("/"),
             query: None,
             fields: Fields::new(),
-            source: None,
+            client: None,
             tls_subject: None,
             entries: SmallVec::new(),
             mistake: None,
         };
-        let (mut uri, mut host, mut query) = (None, None, None);
+        let (mut uri, mut host, mut query, mut peer) = (None, None, None, None);
         for (name, value) in arguments {
             match *name {
                 b"method" => check.method = text(*value, "the method is no text")?.unwrap_or_default(),
                 b"path" | b"uri" => uri = text(*value, "the path is no text")?,
                 b"query" => query = text(*value, "the query is no text")?,
                 b"host" => host = text(*value, "the host is no text")?,
-                b"src" => check.source = source(*value),
+                b"src" => peer = source(*value),
                 b"headers" => check.fields = read_fields(*value).ok_or("a field is none")?,
                 b"tls_subject" => {
                     check.tls_subject = text(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
@@ -85,9 +92,11 @@ impl<'a> Check<'a> {
         target::check_method(check.method)?;
         check.read_target(uri.unwrap_or("/"), query, slashes)?;
         check.read_host(host)?;
-        if check.source.is_none() {
-            check.mistake = Some(Mistake::NoSource);
+        match peer {
+            Some(peer) => check.client = Some(trusted.client(peer, &check.fields)),
+            None => check.mistake = Some(Mistake::NoSource),
         }
+        underscores.fold(&mut check.fields)?;
         Ok(check)
     }
 
@@ -137,20 +146,15 @@ impl<'a> Check<'a> {
         self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
     }
 
-    /// The view that rules see. The client is the one that `HAProxy` saw, unless that is a trusted proxy.
-    pub(super) fn view<'b>(
-        &'b self,
-        entries: &'b [Entry<'b>],
-        trusted: &TrustedProxies,
-        now: Micros,
-    ) -> request::Request<'b> {
+    /// The view that rules see.
+    pub(super) fn view<'b>(&'b self, entries: &'b [Entry<'b>], now: Micros) -> request::Request<'b> {
         Request {
             method: self.method,
             host: &self.host,
             path: &self.path,
             query: self.query,
             headers: &self.fields,
-            client: self.source.map(|source| trusted.client(source, &self.fields)),
+            client: self.client,
             tls_subject: self.tls_subject,
             domain: None,
             descriptor: entries,
@@ -246,14 +250,18 @@ mod tests {
         Data::Text(text.as_bytes())
     }
 
+    fn read<'a>(arguments: &Arguments<'a>) -> Result<Check<'a>, &'static str> {
+        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        Check::read(arguments, &trusted, EscapedSlashes::Keep, Underscores::Drop)
+    }
+
     /// What rules see of a request, in a line: `METHOD host path?query client subject key=value,...`.
     #[track_caller]
     fn check(arguments: &[(&str, Data<'_>)], expected: Result<&str, &str>) {
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
-        let found = Check::read(&arguments, EscapedSlashes::Keep).map(|check| {
-            let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let found = read(&arguments).map(|check| {
             let entries = check.entries();
-            let view = check.view(&entries, &trusted, Micros(0));
+            let view = check.view(&entries, Micros(0));
             let query = view.query.map(|query| format!("?{query}")).unwrap_or_default();
             let client = view.client.map_or("-".to_owned(), |client| client.to_string());
             let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
@@ -305,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_underscores_counts_by_the_name_with_hyphens() {
+        let fields = binary(&[("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4")]);
+        let arguments = [("headers", Data::Binary(&fields)), ("src", Data::Address([10, 1, 2, 3].into()))];
+        let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+        let check = read(&arguments).unwrap();
+        assert_eq!((check.client, check.fields.text("x-api-key")), (Some([10, 1, 2, 3].into()), Some("1")));
+    }
+
+    #[test]
     fn fields_come_in_two_forms() {
         let lines = [("host", "a.example"), ("x", ""), ("x", "a:b")];
         for value in [Data::Binary(&binary(&lines)), text("host: a.example\r\nx:\r\nx:a:b \r\n\r\n")] {
@@ -350,7 +367,7 @@ mod tests {
             (vec![("path", text("/"))], Some(Mistake::NoSource)),
         ] {
             let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
-            assert_eq!(Check::read(&arguments, EscapedSlashes::Keep).unwrap().mistake, expected);
+            assert_eq!(read(&arguments).unwrap().mistake, expected);
         }
     }
 }

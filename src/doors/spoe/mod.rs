@@ -50,6 +50,7 @@ use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::Fields;
 use crate::engine::path::EscapedSlashes;
 use crate::engine::reply::{self, Generations, Reply};
+use crate::engine::underscores::Underscores;
 use crate::gate::Gate;
 use crate::gate::refusals::Origin;
 use crate::metrics::DecidingDoor;
@@ -76,6 +77,8 @@ pub struct SpoeOptions {
     pub clock: Clock,
     /// What `%2F` and `%5C` in a path mean.
     pub escaped_slashes: EscapedSlashes,
+    /// What becomes of headers whose names have underscores.
+    pub underscores: Underscores,
     /// How long to wait for what.
     pub timeouts: SpoeTimeouts,
 }
@@ -88,6 +91,7 @@ impl SpoeOptions {
             generations,
             clock: front.clock.clone(),
             escaped_slashes: front.limits.escaped_slashes,
+            underscores: front.client_headers.underscores,
             timeouts: SpoeTimeouts {
                 hello: front.timeouts.first_byte,
                 frame: front.timeouts.header,
@@ -127,6 +131,7 @@ pub struct Spoe {
     generations: Generations,
     clock: Clock,
     escaped_slashes: EscapedSlashes,
+    underscores: Underscores,
     timeouts: SpoeTimeouts,
     /// What is logged of connections, and of configurations. One line a second each.
     connection_log: Throttle,
@@ -142,6 +147,7 @@ impl Spoe {
             generations: options.generations,
             clock: options.clock.clone(),
             escaped_slashes: options.escaped_slashes,
+            underscores: options.underscores,
             timeouts: options.timeouts,
             connection_log: Throttle::default(),
             message_log: Throttle::default(),
@@ -161,7 +167,7 @@ impl Spoe {
             self.misconfigured(&format!("the message `{}` is not known; name it `check`", shown(&name)));
         }
         let Some(arguments) = &notify.check else { return ack.finish() };
-        match Check::read(arguments, self.escaped_slashes) {
+        match Check::read(arguments, &self.trusted_proxies, self.escaped_slashes, self.underscores) {
             Ok(check) => {
                 if let Some(mistake) = check.mistake {
                     self.misconfigured(Mistake::text(mistake));
@@ -175,7 +181,7 @@ impl Spoe {
 
     async fn judge(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
         let entries = check.entries();
-        let view = check.view(&entries, &self.trusted_proxies, self.clock.now());
+        let view = check.view(&entries, self.clock.now());
         let judged = match self.gate.judge(&view, DecidingDoor::Spoe, received).await {
             Ok(judged) => judged,
             Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),

@@ -11,6 +11,7 @@ use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields;
 use crate::engine::numbers::Micros;
 use crate::engine::path::EscapedSlashes;
+use crate::engine::underscores::Underscores;
 
 /// A connection's frames are each read or refused with a reason, and none is longer than was agreed.
 ///
@@ -70,11 +71,14 @@ fn again(notify: &Notify<'_>) {
 /// What rules see of a question is what they may see.
 fn asked(notify: &Notify<'_>) {
     let Some(arguments) = &notify.check else { return };
-    let Ok(check) = Check::read(arguments, EscapedSlashes::Keep) else { return };
+    let Ok(check) = Check::read(arguments, &TrustedProxies::default(), EscapedSlashes::Keep, Underscores::Drop) else {
+        return;
+    };
     let entries = check.entries();
-    let view = check.view(&entries, &TrustedProxies::default(), Micros(0));
+    let view = check.view(&entries, Micros(0));
     assert!(view.path.starts_with('/') && !view.host.bytes().any(|byte| byte.is_ascii_uppercase()));
     assert!(view.headers.iter().all(|(name, value)| fields::is_name(name) && fields::is_value(value)));
+    assert!(!view.headers.has_underscores());
     assert!(view.client.is_none_or(|client| client == client.to_canonical()));
 }
 

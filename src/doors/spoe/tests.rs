@@ -39,6 +39,7 @@ fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
         generations: Generations::default(),
         clock: Clock::set(Micros(0)),
         escaped_slashes: EscapedSlashes::Keep,
+        underscores: Underscores::Drop,
         timeouts,
     };
     Spoe::new(gate, &options)
