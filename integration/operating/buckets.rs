@@ -69,6 +69,35 @@ fn every_algorithm_is_looked_at_and_changed() {
 }
 
 #[test]
+fn what_is_set_remains_of_the_numbers_that_hold() {
+    let rules = "limits: { L: { match: { path: /l }, by: { header: x-id }, count: 20, period: 1h, \
+                 elevated: { count: 200, period: 1h, for: 15m, activations_per_month: 5 } } }";
+    each_store(|store, name| {
+        let weir = Weir::serve(rules, &[&["--admin-token", TOKEN], store].concat());
+        eventually("the store is there", || match ask(&weir, "GET", "/buckets/L:7", "") {
+            (200, _) => Ok(()),
+            other => Err(other),
+        });
+        let set = |remaining: u64| remaining_of(&weir, &format!("{{\"remaining\": {remaining}}}"));
+        assert_eq!((set(5), set(0), set(20), set(150)), (5, 0, 20, 20), "{name}: nothing is elevated");
+        for request in 0..21 {
+            assert!(spend(&weir, "/l", &[("x-id", "7")]), "{name} {request}");
+        }
+        assert_eq!((set(5), set(0), set(150), set(200)), (5, 0, 150, 200), "{name}: 200 an hour are");
+        assert_eq!(ask(&weir, "PUT", "/buckets/L:7", r#"{"remaining": 201}"#).0, 400, "{name}");
+        assert_eq!(set(1), 1);
+        assert!(spend(&weir, "/l", &[("x-id", "7")]), "{name}");
+        assert!(!spend(&weir, "/l", &[("x-id", "7")]), "{name}");
+    });
+}
+
+/// Sets `L:7`; the tokens that remain.
+#[track_caller]
+fn remaining_of(weir: &Weir, body: &str) -> u64 {
+    remaining(&done(weir, "PUT", "/buckets/L:7", body))[0]
+}
+
+#[test]
 fn the_numbers_and_the_override_that_gave_them_are_told() {
     let weir = serve(&[]);
     let state = done(&weir, "GET", "/buckets/Even:partner", "");

@@ -15,7 +15,7 @@ use crate::engine::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::charge::{Charge, Decision, Mode};
 use crate::engine::inspect::{InspectError, Inspected};
 use crate::engine::limit::LimitMode;
-use crate::engine::numbers::{Allowance, Micros, Numbers};
+use crate::engine::numbers::{Allowance, EXACT, Micros, Numbers};
 use crate::engine::refill::Kind;
 use crate::store::redis::{BlockEdit, Edited, KeptBlock, KeptBlocks, RedisStore};
 use crate::store::{Batch, Clock, Store, StoreError};
@@ -310,21 +310,21 @@ impl Operator {
         if charges.is_empty() {
             return Ok(Vec::new());
         }
-        let each = |mode, cost: &dyn Fn(&Numbers) -> u64| -> SmallVec<[Charge; 1]> {
-            charges.iter().map(|charge| Charge { mode, cost: cost(&charge.numbers), ..charge.clone() }).collect()
+        let each = |mode, cost| -> SmallVec<[Charge; 1]> {
+            charges.iter().map(|charge| Charge { cost, mode, ..charge.clone() }).collect()
         };
         let mut steps = match change {
             None => Vec::new(),
-            Some(Change::Reset) => vec![each(Mode::Reset, &|_| 0)],
-            Some(Change::Refund(tokens)) => vec![each(Mode::Refund, &|_| tokens)],
-            // What remains of a full bucket once the rest was taken.
-            Some(Change::Set(remaining)) => vec![
-                each(Mode::Reset, &|_| 0),
-                each(Mode::SpendUpTo, &|numbers| numbers.burst() - remaining.min(numbers.burst())),
-            ],
+            Some(Change::Reset) => vec![each(Mode::Reset, 0)],
+            Some(Change::Refund(tokens)) => vec![each(Mode::Refund, tokens)],
+            // Given back to an empty bucket, as nobody knows before whether elevated numbers are on. What is used is what
+            // has just been taken.
+            Some(Change::Set(remaining)) => {
+                vec![each(Mode::Reset, 0), each(Mode::SpendUpTo, EXACT - 1), each(Mode::Refund, remaining)]
+            }
         };
-        steps.push(each(Mode::Check, &|_| 0));
-        steps.push(each(Mode::Check, &|_| found.cost));
+        steps.push(each(Mode::Check, 0));
+        steps.push(each(Mode::Check, found.cost));
         let effective_from = self.gate.view().rules().effective_from();
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
         let decided = self.gate.store().decide_in_turn(&batches).await?;
@@ -389,7 +389,8 @@ fn check(found: &Inspected<'_>, change: Change) -> Result<(), OperatorError> {
         Allowance::Windows(_) | Allowance::Elevated(_) => {}
     }
     let numbers = found.allowance.windows().into_iter().flat_map(|windows| windows.iter());
-    let most = numbers.clone().map(Numbers::burst).max().unwrap_or(0);
+    let elevated = found.allowance.elevated().map(|elevated| &elevated.numbers);
+    let most = numbers.clone().chain(elevated).map(Numbers::burst).max().unwrap_or(0);
     let elsewhere = numbers.clone().find_map(|numbers| match numbers.refill().kind() {
         Kind::Slots(_) => Some(("counts requests in flight, and those end by themselves; it can be reset", true)),
         Kind::Queue(_) => Some(("is a queue, and its entries are for its workers to take", false)),
