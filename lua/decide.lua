@@ -17,6 +17,7 @@
 --                spend_up_to  takes the cost, or all that is left if that is less, and never denies
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
+--              `@` and an instant may stand behind it: when the numbers took effect, if that was after EFFECTIVE_FROM
 -- As arguments of their own the words are those of one request.
 --
 -- Reply: integers. First the number of keys whose text was no bucket; they count as full and are overwritten. Then four
@@ -113,7 +114,7 @@ local windows
 local function algorithm(name)
   makers = makers or algorithms()
   if not made[name] and makers[name] then
-    made[name] = makers[name](now, given, effective_from)
+    made[name] = makers[name](now, given)
   end
   return made[name]
 end
@@ -151,6 +152,8 @@ local function numbers_of(first, second)
   end
 end
 
+local MODES = { spend = true, check = true, spend_only = true, spend_up_to = true, refund = true, reset = true }
+
 -- The charges that the words of a request name; nothing if they are others than five for each.
 local function parsed(words)
   local charges, at = {}, 1
@@ -164,18 +167,22 @@ local function parsed(words)
       return nil
     end
     burst, cost, at = tonumber(burst), tonumber(cost), rest
+    local from = effective_from
+    if not MODES[mode] then
+      local plain, changed = match(mode, '^([%l_]+)@(%d+)$')
+      mode, from = plain or mode, max(from, tonumber(changed) or 0)
+    end
     -- A table that is made with all of its fields never grows.
     charges[#charges + 1] = count and {
       burst = burst, numbers = numbers, token = token, capacity = burst, cost = cost, mode = mode,
-      count = count, window = window, algorithm = other, parameters = parameters,
+      from = from, count = count, window = window, algorithm = other, parameters = parameters,
     } or {
       burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
+      from = from,
     }
   until at > #words
   return charges
 end
-
-local MODES = { spend = true, check = true, spend_only = true, spend_up_to = true, refund = true, reset = true }
 
 local requests, charges_of, named = {}, {}, 0
 if ARGV[3] and not match(ARGV[3], ' ') then
@@ -260,9 +267,9 @@ end
 
 -- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
 -- be parts of one, and when its window began. Also when that was.
-local function carried(bucket)
+local function carried(bucket, from)
   local since, written = bucket.since, bucket.written
-  local changed = min(max(effective_from, since), max(now, since))
+  local changed = min(max(from, since), max(now, since))
   if written.window then
     local used, anchor = windows.carried(bucket, changed)
     return used, anchor, changed
@@ -272,22 +279,25 @@ end
 
 -- What is used now, in levels of the numbers that hold now; in windows also the window that this is in, or an error.
 -- Under changed numbers the level drains at the old rate until the new ones took effect, is weighed anew (the tokens used
--- stay the same), and drains at the new rate from there.
+-- stay the same), and drains at the new rate from there. It is cut to the capacity of numbers that took effect after the
+-- bucket was written. What was written later and is more is of a gateway with other rules, newer ones perhaps: what it has
+-- counted stays used.
 function level_now(bucket, charge)
-  local level, written, capacity = bucket.level, bucket.written, charge.capacity
+  local level, written, from = bucket.level, bucket.written, charge.from
+  local capacity = bucket.since <= from and charge.capacity or EXACT - 1
   if charge.window then
     if level == 0 then
       return windows.changed(bucket, charge, 0, now, now, now)
     elseif windows.same(written, charge) then
       return windows.unchanged(bucket, charge, now)
     end
-    local used, anchor, changed = carried(bucket)
+    local used, anchor, changed = carried(bucket, from)
     return windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
   elseif written.numbers == charge.numbers then
     level = drained(level, charge.drain, now - bucket.since)
     return level < capacity and level or capacity
   end
-  local used, _, changed = carried(bucket)
+  local used, _, changed = carried(bucket, from)
   return drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
 end
 
@@ -313,15 +323,17 @@ function decided(charge, level, position)
   local mode, cost, token = charge.mode, charge.cost, charge.token
   if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
-    local back = min(cost * token, level)
+    local excess = position and position.excess or 0
+    local back = min(cost * token, level + excess)
     if back == 0 then
       return UNCHANGED, level, 0, nil
     end
-    return ALLOWED, level - back, 0, level - back
+    local left = level + excess - back
+    return ALLOWED, excess > 0 and min(left, charge.capacity) or left, 0, left
   elseif mode == 'reset' then
     return ALLOWED, 0, 0, 0
   elseif mode == 'spend_up_to' then
-    local taken = min(cost * token, charge.capacity - level)
+    local taken = min(cost * token, max(charge.capacity - level, 0))
     if taken == 0 then
       return cost == 0 and ALLOWED or UNCHANGED, level, 0, nil
     end
@@ -332,13 +344,14 @@ function decided(charge, level, position)
   if cost > charge.burst then
     return refusal, level, -1, nil
   end
+  -- There is less than no room if another gateway has a higher burst.
   local room, wanted = charge.capacity - level, cost * token
-  if wanted > room then
+  if wanted > room and cost > 0 then
     return refusal, level, wait_for(charge, position, wanted - room), nil
   end
   -- An identical charge would fit once what is missing has drained. The sum 2 * wanted may not fit into 2^53.
   local missing = wanted - (room - wanted)
-  local retry = missing > 0 and wait_for(charge, position, missing) or 0
+  local retry = cost > 0 and missing > 0 and wait_for(charge, position, missing) or 0
   local after = level + wanted
   if mode == 'check' or cost == 0 then
     return ALLOWED, after, retry, nil
@@ -403,7 +416,7 @@ for request = 1, #requests do
         denied = denied or outcome == DENIED
         held[place], levels[place], positions[place], writes[place] = bucket, level, position, change
         reply[size + 1] = outcome
-        reply[size + 2] = floor((charge.capacity - after) / charge.token)
+        reply[size + 2] = max(floor((charge.capacity - after) / charge.token), 0)
         reply[size + 3] = retry
         reply[size + 4] = reset_after(charge, position, after)
       end
@@ -444,7 +457,7 @@ for request = 1, #requests do
             say(place, detail)
           end
         else
-          reply[at + 2] = floor((charge.capacity - levels[place]) / charge.token)
+          reply[at + 2] = max(floor((charge.capacity - levels[place]) / charge.token), 0)
           reply[at + 4] = reset_after(charge, positions[place], levels[place])
         end
       elseif said and said[place] then
@@ -466,7 +479,7 @@ for request = 1, #requests do
         end
         if charge.window and level > 0 then
           bucket.since, bucket.written = position.start, windows.written(charge, position)
-          bucket.full = windows.time_for(charge, position, level) + position.at - now
+          bucket.full = windows.time_for(charge, position, min(level, charge.burst)) + position.at - now
         end
       end
     end

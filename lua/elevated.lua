@@ -78,12 +78,14 @@ end
 -- What is used now, in levels of numbers that need not be those that the bucket was written under.
 local function level_now(bucket, by)
   local written = bucket.written
+  -- As in decide.lua: what was written later and is more than fits stays used.
+  local capacity = bucket.since <= by.from and by.capacity or EXACT - 1
   if written.numbers == by.numbers then
-    return min(drained(bucket.level, by.drain, now - bucket.since), by.capacity)
+    return min(drained(bucket.level, by.drain, now - bucket.since), capacity)
   end
-  local changed = min(max(effective_from, bucket.since), max(now, bucket.since))
+  local changed = min(max(by.from, bucket.since), max(now, bucket.since))
   local used = drained(bucket.level, written.drain, changed - bucket.since)
-  return drained(reweighed(used, by.token, written.token, by.capacity), by.drain, now - changed)
+  return drained(reweighed(used, by.token, written.token, capacity), by.drain, now - changed)
 end
 
 -- What a charge does to a bucket by these numbers: the outcome, the level to report, the wait before the same charge would
@@ -93,10 +95,10 @@ local function decided(by, level)
   if mode == 'reset' then
     return ALLOWED, 0, 0, 0
   elseif mode == 'refund' or mode == 'spend_up_to' then
-    local after = mode == 'refund' and level - min(wanted, level) or level + min(wanted, room)
+    local after = mode == 'refund' and level - min(wanted, level) or level + min(wanted, max(room, 0))
     local taken = after ~= level and after or nil
     return (taken or mode ~= 'refund' and cost == 0) and ALLOWED or UNCHANGED, after, 0, taken
-  elseif cost > by.burst or wanted > room then
+  elseif cost > by.burst or wanted > room and cost > 0 then
     local wait = cost > by.burst and -1 or time_for(wanted - room, by.drain)
     return mode == 'spend_only' and UNCHANGED or DENIED, level, wait, nil
   end
@@ -153,11 +155,11 @@ local function elevated(now)
       local words, cost, mode = charge.parameters, charge.cost, charge.mode
       charge.base = {
         burst = charge.burst, token = charge.count, drain = words.drain, capacity = charge.burst * charge.count,
-        numbers = format(INTEGER, charge.count) .. ' ' .. words.plain, cost = cost, mode = mode,
+        numbers = format(INTEGER, charge.count) .. ' ' .. words.plain, cost = cost, mode = mode, from = charge.from,
       }
       charge.raised = {
         burst = words.burst, token = words.token, drain = words.other, capacity = words.burst * words.token,
-        numbers = words.numbers, cost = cost, mode = mode,
+        numbers = words.numbers, cost = cost, mode = mode, from = charge.from,
       }
     end
     return charge.base, charge.raised
@@ -193,12 +195,13 @@ local function elevated(now)
   -- What is used when the elevated numbers end, of a bucket that was written under such.
   local function level_at(bucket, raised, ending)
     local written, since = bucket.written, bucket.since
+    local capacity = since <= raised.from and raised.capacity or EXACT - 1
     if written.numbers == raised.numbers then
-      return min(drained(bucket.level, raised.drain, ending - since), raised.capacity)
+      return min(drained(bucket.level, raised.drain, ending - since), capacity)
     end
-    local changed = min(max(effective_from, since), max(ending, since))
+    local changed = min(max(raised.from, since), max(ending, since))
     local used = drained(bucket.level, written.drain, changed - since)
-    return drained(reweighed(used, raised.token, written.token, raised.capacity), raised.drain, ending - changed)
+    return drained(reweighed(used, raised.token, written.token, capacity), raised.drain, ending - changed)
   end
 
   -- A bucket as a charge finds it: the numbers that hold and the level by them, until when the elevated ones do, how often
@@ -259,7 +262,7 @@ local function elevated(now)
   end
 
   local function remaining(by, level)
-    return math.floor((by.capacity - level) / by.token)
+    return max(math.floor((by.capacity - level) / by.token), 0)
   end
 
   function elevated.decide(key, charge)
@@ -324,7 +327,7 @@ local MODES = { spend = true, check = true, spend_only = true, spend_up_to = tru
 
 local algorithm = elevated(now)
 local charge = {
-  burst = tonumber(ARGV[3]), count = tonumber(ARGV[4]), cost = tonumber(ARGV[6]), mode = ARGV[7],
+  burst = tonumber(ARGV[3]), count = tonumber(ARGV[4]), cost = tonumber(ARGV[6]), mode = ARGV[7], from = effective_from,
   parameters = algorithm.parsed(match(ARGV[5] or '', '^elevated:(.*)') or ''),
 }
 if #KEYS ~= 1 or not charge.parameters or not charge.cost then

@@ -29,7 +29,7 @@
 
 local function fixed_windows()
   local windows = {}
-  local ceil, floor, max = math.ceil, math.floor, math.max
+  local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
   local format, match, tonumber = string.format, string.match, tonumber
   local EXACT = 9007199254740992
   -- tostring() keeps 14 digits of a number, and a time has 16.
@@ -113,15 +113,18 @@ local function fixed_windows()
         return 0, nil, 'ERR the clock is not within the windows of ' .. window.kind .. ' that were given'
       end
     end
-    used = max(used - (last - (from and number(window, anchor, from) or last)) * charge.count, 0)
+    local passed = last - (from and number(window, anchor, from) or last)
+    local bounded = min(used, charge.burst)
+    -- What a bucket cannot hold is over with the window. Until then it is there to be given back.
+    local excess = passed == 0 and used - bounded or 0
+    used = max(bounded - passed * charge.count, 0)
     local begun = used == 0 and window.kind == 'first' and now or start(window, anchor, last)
-    return used, { at = now, number = last, start = begun }
+    return used, { at = now, number = last, start = begun, excess = excess }
   end
 
   -- What is used now of a bucket that was written under the numbers of the charge, or under none.
   function windows.unchanged(bucket, charge, now)
     now = max(now, bucket.since)
-    local used = bucket.level < charge.burst and bucket.level or charge.burst
     local written = bucket.written.window
     if written.starts then
       -- By the bucket's own number: its window may be further back than those of the charge.
@@ -129,14 +132,16 @@ local function fixed_windows()
       if failure then
         return 0, nil, failure
       end
-      return max(used - max(position.number - written.number, 0) * charge.count, 0), position
+      local passed, bounded = max(position.number - written.number, 0), min(bucket.level, charge.burst)
+      position.excess = passed == 0 and bucket.level - bounded or 0
+      return max(bounded - passed * charge.count, 0), position
     end
-    return found(charge, used, bucket.since, bucket.since, now)
+    return found(charge, bucket.level, bucket.since, bucket.since, now)
   end
 
   -- What is used now of a bucket of which `used` tokens were left when the numbers of the charge took effect.
   function windows.changed(bucket, charge, used, anchor, changed, now)
-    return found(charge, used < charge.burst and used or charge.burst, anchor, changed, max(now, bucket.since))
+    return found(charge, used, anchor, changed, max(now, bucket.since))
   end
 
   -- Whether what a bucket was written under are the numbers of a charge.
@@ -246,8 +251,9 @@ local function decided(charge, position, level)
   if mode == 'reset' then
     return ALLOWED, 0, 0, 0
   elseif mode == 'refund' then
-    local back = min(cost, level)
-    return back > 0 and ALLOWED or UNCHANGED, level - back, 0, back > 0 and level - back or nil
+    local used = level + position.excess
+    local back = min(cost, used)
+    return back > 0 and ALLOWED or UNCHANGED, min(used - back, charge.burst), 0, back > 0 and used - back or nil
   elseif mode == 'spend_up_to' then
     local taken = min(cost, charge.burst - level)
     return (taken > 0 or cost == 0) and ALLOWED or UNCHANGED, level + taken, 0, taken > 0 and level + taken or nil
@@ -297,7 +303,7 @@ for place, key in ipairs(KEYS) do
     redis.call('DEL', key)
   elseif not denied and write then
     local text = format('%.0f %.0f %s', position.start, write, windows.written(charge, position).numbers)
-    local full = windows.time_for(charge, position, write) + position.at - now
+    local full = windows.time_for(charge, position, min(write, charge.burst)) + position.at - now
     redis.call('SET', key, text, 'PX', given and GIVEN_CLOCK_EXPIRY or format('%.0f', max(1, ceil(full / 1000))))
   end
 end

@@ -96,10 +96,13 @@ since, level, old_token, old_drain = tonumber(since), tonumber(level), tonumber(
 if not since then
   since, level, corrupt = now, 0, text and 1 or 0
 elseif old_token == token and old_drain == drain then
-  level = min(drained(level, drain, now - since), capacity)
+  level = drained(level, drain, now - since)
+  level = since <= effective_from and min(level, capacity) or level
 else
   local changed = min(max(effective_from, since), max(now, since))
-  level = reweighed(drained(level, old_drain, changed - since), token, old_token, capacity)
+  level = drained(level, old_drain, changed - since)
+  -- What was written later and is more is of a gateway with other rules: what it has counted stays used.
+  level = reweighed(level, token, old_token, since <= effective_from and capacity or EXACT - 1)
   level = drained(level, drain, now - changed)
 end
 
@@ -108,11 +111,11 @@ local room, wanted = capacity - level, cost * token
 if mode == 'reset' then
   after = 0
 elseif mode == 'refund' or mode == 'spend_up_to' then
-  after = mode == 'refund' and level - min(wanted, level) or level + min(wanted, room)
+  after = mode == 'refund' and level - min(wanted, level) or level + min(wanted, max(room, 0))
   outcome = (after ~= level or mode ~= 'refund' and cost == 0) and ALLOWED or UNCHANGED
 elseif mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' then
   return redis.error_reply('ERR unknown mode ' .. mode)
-elseif cost > burst or wanted > room then
+elseif cost > burst or wanted > room and cost > 0 then
   outcome = mode == 'spend_only' and UNCHANGED or DENIED
   retry = cost > burst and -1 or time_for(wanted - room, drain)
 else
@@ -133,4 +136,4 @@ elseif writes then
     redis.call('SET', KEYS[1], value)
   end
 end
-return { corrupt, outcome, floor((capacity - after) / token), retry, time_for(after, drain) }
+return { corrupt, outcome, max(floor((capacity - after) / token), 0), retry, time_for(after, drain) }

@@ -18,7 +18,7 @@
 
 -- Shared
 
-local function sliding_window(now, given, effective_from)
+local function sliding_window(now, given)
   local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
   local format, match, tonumber, type = string.format, string.match, tonumber, type
   local pcall = redis.pcall
@@ -96,15 +96,21 @@ local function sliding_window(now, given, effective_from)
     local most = frame.denied and 2 * charge.burst or charge.burst
     local here = { at = now, previous = 0, current = 0, frame = frame, most = most }
     if bucket then
+      local from, held = charge.from, most
+      if bucket.at > from then
+        -- What was written since these numbers took effect, and is more, is of a gateway with other rules, newer ones
+        -- perhaps. As many as shares can be counted of.
+        held = floor((EXACT - 1) / frame.ticks)
+      end
       here.at = max(bucket.at, now)
       if bucket.frame.period ~= frame.period then
-        local changed = min(max(effective_from, bucket.at), here.at)
+        local changed = min(max(from, bucket.at), here.at)
         local previous, current = moved(bucket, changed)
         current = current + share(previous, changed, bucket.frame)
         bucket = { at = changed, previous = 0, current = current, frame = frame }
       end
       here.previous, here.current = moved(bucket, here.at)
-      here.previous, here.current = min(here.previous, most), min(here.current, most)
+      here.previous, here.current = min(here.previous, held), min(here.current, held)
     end
     return here
   end
@@ -162,7 +168,7 @@ local function sliding_window(now, given, effective_from)
     elseif mode ~= 'spend_up_to' and cost > room then
       local after = here
       if counts and mode ~= 'check' then
-        after = with(here, here.previous, min(here.current + cost, here.most))
+        after = with(here, here.previous, min(here.current + cost, max(here.most, here.current)))
       end
       local retry = cost > count and -1 or time_for(after, cost, count)
       return mode == 'spend_only' and UNCHANGED or DENIED, remaining(after, count), retry, reset(after),
@@ -205,9 +211,9 @@ end
 
 local time, given = redis.call('TIME'), ARGV[1] ~= ''
 local now = given and tonumber(ARGV[1]) or time[1] * 1000000 + time[2]
-local sliding = sliding_window(now, given, tonumber(ARGV[2]) or 0)
+local sliding = sliding_window(now, given)
 local charge = {
-  burst = tonumber(ARGV[3]), parameters = sliding.parsed(ARGV[4] or ''), cost = tonumber(ARGV[5]), mode = ARGV[6],
+  from = tonumber(ARGV[2]) or 0, burst = tonumber(ARGV[3]), parameters = sliding.parsed(ARGV[4] or ''), cost = tonumber(ARGV[5]), mode = ARGV[6],
 }
 if #KEYS ~= 1 or not charge.parameters or not charge.mode then
   return redis.error_reply('ERR usage: KEY , NOW EFFECTIVE_FROM COUNT WINDOW COST MODE')

@@ -14,14 +14,14 @@ use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
 /// An upstream that answers each request when it is told what.
-struct Held {
-    upstream: Upstream,
+pub(super) struct Held {
+    pub(super) upstream: Upstream,
     say: Sender<String>,
     arrived: Arc<AtomicU64>,
 }
 
 impl Held {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let ((say, said), arrived) = (channel::<String>(), Arc::<AtomicU64>::default());
         let (said, seen) = (parking_lot::Mutex::new(said), arrived.clone());
         let upstream = Upstream::start(move |wire, _| {
@@ -37,7 +37,7 @@ impl Held {
 
     /// Waits for a request, whose client is told nothing until [`Self::answer`].
     #[track_caller]
-    fn has_one(&self) {
+    pub(super) fn has_one(&self) {
         self.has(1);
     }
 
@@ -48,7 +48,7 @@ impl Held {
         self.arrived.store(0, Ordering::Relaxed);
     }
 
-    fn answer(&self, tokens: u64) {
+    pub(super) fn answer(&self, tokens: u64) {
         let body = "content-length: 5\r\n\r\nhello";
         self.say.send(format!("HTTP/1.1 200 OK\r\nx-tokens-used: {tokens}\r\n{body}")).unwrap();
     }

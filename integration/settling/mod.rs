@@ -1,5 +1,6 @@
 //! What a response tells of the cost of its request, through the proxy and on both stores.
 
+mod changing;
 mod leaving;
 
 use std::sync::Arc;

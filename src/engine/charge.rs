@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use smallvec::SmallVec;
 
-use super::numbers::{Micros, Numbers};
+use super::numbers::{EXACT, Micros, Numbers};
 use super::refill::Kind;
 use super::terms::{Detail, Elevated, Terms};
 
@@ -54,14 +54,20 @@ pub struct Charge {
     pub cost: u64,
     /// What to do with them.
     pub mode: Mode,
+    /// The instant from which the numbers hold, if that is later than the rules': an override has ended, or the call brings
+    /// its own ([`NUMBERS_OF_THE_CALL`]). Zero otherwise.
+    pub changed: Micros,
     /// What its algorithm needs to know beside the numbers; `None` for those that need nothing.
     pub terms: Option<Box<Terms>>,
 }
 
+/// [`Charge::changed`] of numbers that a call brings: until now those held that the bucket was written under.
+pub const NUMBERS_OF_THE_CALL: Micros = Micros(EXACT - 1);
+
 impl Charge {
     /// A charge of an algorithm that needs to know nothing but numbers.
     pub const fn new(bucket: Bucket, numbers: Numbers, cost: u64, mode: Mode) -> Self {
-        Self { bucket, numbers, cost, mode, terms: None }
+        Self { bucket, numbers, cost, mode, changed: Micros(0), terms: None }
     }
 
     /// The elevated numbers of its limit, which are on or may switch on.

@@ -68,6 +68,7 @@ pub fn decide(
     now: Micros,
     effective_from: Micros,
 ) -> Result<Tried, NeedsServer> {
+    let effective_from = effective_from.max(charge.changed);
     match charge.numbers.refill().kind() {
         Kind::Log(period) => {
             let log = content.and_then(|content| if let Content::Log(log) = content { Some(log) } else { None });

@@ -73,7 +73,8 @@ impl Rules {
         let identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
         let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-        let given = limit.overrides.find(&subject).map(|(_, given)| given);
+        let (given, changed) = limit.overrides.find_since(&subject);
+        let given = given.map(|(_, given)| given);
         let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
         let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
@@ -82,6 +83,7 @@ impl Rules {
         if allowance.windows().is_some() && missing == 0 {
             let origin = |window| Planned { limit: place, window, enforced };
             add_allowance(&mut plan, allowance, identified.bucket, 0, Mode::Check, origin);
+            plan.changed_at(0, changed);
             let nothing = Brought { fields: &[], entry: None };
             // Only its script knows how such a bucket stands.
             if limit.script.is_some() || plan.equip_named(0, limit, nothing).is_err() {

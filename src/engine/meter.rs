@@ -5,7 +5,7 @@
 //! `lua/gcra.lua` and `lua/fixed_window.lua` are the same arithmetic; a property test holds them together.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
-use super::numbers::{Micros, Numbers};
+use super::numbers::{EXACT, Micros, Numbers};
 use super::refill::Refill;
 use super::window::FixedWindow;
 
@@ -15,7 +15,7 @@ pub struct Meter {
     /// The last instant at which the bucket was written; in windows, when the window began in which it was. It never
     /// moves backwards.
     pub since: Micros,
-    /// Levels used at `since`; at most the capacity.
+    /// Levels used at `since`: more than the capacity if a gateway with a higher burst wrote them.
     pub level: u64,
     /// The weight of a token when it was written; in windows, where that is 1, the tokens that each of them added.
     pub token: u64,
@@ -57,10 +57,18 @@ impl Meter {
     /// drains at the new rate from there.
     pub(super) fn level_at(&self, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
         if (self.token, self.refill) == (numbers.token(), numbers.refill()) {
-            return drained(self.level, numbers.drain(), now.since(self.since)).min(numbers.capacity());
+            let level = drained(self.level, numbers.drain(), now.since(self.since));
+            return self.bounded(level, numbers, effective_from);
         }
         let changed = self.changed(now, effective_from);
-        drained(self.carried(changed).weighed(numbers), numbers.drain(), now.since(changed))
+        let level = self.bounded(self.carried(changed).weighed(numbers), numbers, effective_from);
+        drained(level, numbers.drain(), now.since(changed))
+    }
+
+    /// Cuts a level of this meter to the capacity of numbers that took effect after it was written. A higher level that was
+    /// written later comes from a gateway with other rules, perhaps newer ones, and stays.
+    fn bounded(&self, level: u64, numbers: &Numbers, effective_from: Micros) -> u64 {
+        if level > numbers.capacity() && self.since <= effective_from { numbers.capacity() } else { level }
     }
 
     /// When the numbers changed that the meter was written under.
@@ -83,10 +91,10 @@ impl Meter {
 }
 
 impl Carried {
-    /// The same tokens in levels of other numbers, rounded up.
+    /// The same tokens in levels of other numbers, rounded up; as many as can be counted at most.
     pub(super) fn weighed(&self, numbers: &Numbers) -> u64 {
         let weighed = (u128::from(self.used) * u128::from(numbers.token())).div_ceil(u128::from(self.weight));
-        u64::try_from(weighed).unwrap_or(u64::MAX).min(numbers.capacity())
+        u64::try_from(weighed).unwrap_or(u64::MAX).min(EXACT - 1)
     }
 }
 
@@ -110,11 +118,12 @@ pub enum Change {
 
 /// Decides one charge against one bucket at `now`.
 ///
-/// `meter` is what is stored, or `None` for a full bucket. `effective_from` is when the numbers took effect; it is
-/// read only when the bucket was written under others. Costs above `Numbers::burst` are denied for ever, with
-/// `retry_after: None`.
+/// `meter` is what is stored, or `None` for a full bucket. `effective_from` is when the rules took effect, and with them
+/// the numbers unless the charge says otherwise; it matters only when the bucket was written under others. Costs above
+/// `Numbers::burst` are denied for ever, with `retry_after: None`.
 #[inline]
 pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> (Decision, Change) {
+    let effective_from = effective_from.max(charge.changed);
     match charge.numbers.refill().windows() {
         None => decide_by(&Even::find(meter, &charge.numbers, now, effective_from), &charge.numbers, charge),
         Some(windows) => {
@@ -126,7 +135,7 @@ pub fn decide(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_fro
 
 /// Where a bucket stands without the charge: what members of a denied request report, as nothing was taken from them.
 pub fn standing(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
-    let numbers = &charge.numbers;
+    let (numbers, effective_from) = (&charge.numbers, effective_from.max(charge.changed));
     let unchanged = |level, reset_after| answer(numbers, Outcome::Unchanged, level, Some(Micros(0)), reset_after);
     match numbers.refill().windows() {
         None => {
@@ -144,6 +153,11 @@ pub fn standing(meter: Option<&Meter>, charge: &Charge, now: Micros, effective_f
 pub(super) trait Found {
     /// What is used, in levels.
     fn level(&self) -> u64;
+
+    /// Levels used beyond the capacity. A refund gives them back first; they keep nobody waiting.
+    fn excess(&self) -> u64 {
+        0
+    }
 
     /// What to write with a level.
     fn since(&self) -> Micros;
@@ -202,13 +216,14 @@ pub(super) fn decide_by(found: &impl Found, numbers: &Numbers, charge: &Charge) 
         }
     };
     let capacity = numbers.capacity();
+    let room = capacity.saturating_sub(level);
     match charge.mode {
         Mode::Spend | Mode::Check | Mode::SpendOnly => {
             if charge.cost > numbers.burst() {
                 return (answer(refused(charge.mode), level, None), Change::Keep);
             }
             let wanted = charge.cost * numbers.token();
-            if charge.cost == 0 || level + wanted <= capacity {
+            if charge.cost == 0 || wanted <= room {
                 let after = level + wanted;
                 // An identical charge would fit once what is missing has come back.
                 let again = found.time_for((after + wanted).saturating_sub(capacity));
@@ -221,7 +236,7 @@ pub(super) fn decide_by(found: &impl Found, numbers: &Numbers, charge: &Charge) 
             (answer(refused(charge.mode), level, wait), Change::Keep)
         }
         Mode::SpendUpTo => {
-            let taken = charge.cost.saturating_mul(numbers.token()).min(capacity - level);
+            let taken = charge.cost.saturating_mul(numbers.token()).min(room);
             if taken == 0 {
                 let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
                 return (answer(outcome, level, Some(Micros(0))), Change::Keep);
@@ -229,11 +244,14 @@ pub(super) fn decide_by(found: &impl Found, numbers: &Numbers, charge: &Charge) 
             (answer(Outcome::Allowed, level + taken, Some(Micros(0))), write(level + taken))
         }
         Mode::Refund => {
-            let given = charge.cost.saturating_mul(numbers.token()).min(level);
+            let used = level + found.excess();
+            let given = charge.cost.saturating_mul(numbers.token()).min(used);
             if given == 0 {
                 return (answer(Outcome::Unchanged, level, Some(Micros(0))), Change::Keep);
             }
-            (answer(Outcome::Allowed, level - given, Some(Micros(0))), write(level - given))
+            let left = used - given;
+            let shown = if found.excess() > 0 { left.min(capacity) } else { left };
+            (answer(Outcome::Allowed, shown, Some(Micros(0))), write(left))
         }
         Mode::Reset => (answer(Outcome::Allowed, 0, Some(Micros(0))), Change::Clear),
     }
@@ -250,7 +268,7 @@ fn answer(
     retry_after: Option<Micros>,
     reset_after: Option<Micros>,
 ) -> Decision {
-    let remaining = (numbers.capacity() - level) / numbers.token();
+    let remaining = numbers.capacity().saturating_sub(level) / numbers.token();
     Decision { outcome, limit: numbers.burst(), remaining, retry_after, reset_after }
 }
 

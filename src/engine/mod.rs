@@ -37,6 +37,7 @@ pub mod path;
 pub mod queue;
 pub mod quote;
 pub mod refill;
+mod renumber;
 pub mod reply;
 pub mod request;
 pub mod response_cost;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::address;
 use super::blocks::Blocks;
-use super::charge::{Bucket, Mode};
+use super::charge::{Bucket, Mode, NUMBERS_OF_THE_CALL};
 use super::equip::Brought;
 use super::form::{Form, canonical};
 use super::id::Id;
@@ -221,7 +221,9 @@ fn add(
     }
     let text = || identified.text.clone();
     let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-    let given = limit.overrides.find(&subject).map_or(&limit.allowance, |(_, given)| &given.allowance);
+    let (given, changed) = limit.overrides.find_since(&subject);
+    let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+    let first = plan.charges.len();
     let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
     // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
     let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { mode };
@@ -242,9 +244,11 @@ fn add(
             add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin);
             // As an override that gives numbers and nothing else.
             plan.elevate(given.elevated());
+            plan.changed_at(first, NUMBERS_OF_THE_CALL);
         }
         (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
             add_allowance(plan, given, identified.bucket, cost, mode, origin);
+            plan.changed_at(first, changed);
         }
     }
 }

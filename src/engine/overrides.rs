@@ -1,5 +1,6 @@
 //! Other numbers for some ids of a limit, and which of them holds for a request.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -145,22 +146,36 @@ impl Overrides {
 
     /// The override that holds for a subject, and its index.
     pub fn find(&self, subject: &Subject<'_>) -> Option<(usize, &Override)> {
+        self.find_since(subject).0
+    }
+
+    /// The same, and since when it is not another one that holds: the end of the last one that came before it. Zero if
+    /// none has ended.
+    pub fn find_since(&self, subject: &Subject<'_>) -> (Option<(usize, &Override)>, Micros) {
         if self.list.is_empty() {
-            return None;
+            return (None, Micros(0));
         }
+        let changed = Cell::new(Micros(0));
         let holds = |index: u32| {
             let given = self.list.get(index as usize)?;
-            given.until.is_none_or(|until| subject.now < until).then_some((index as usize, given))
+            match given.until {
+                Some(until) if until <= subject.now => {
+                    changed.set(changed.get().max(until));
+                    None
+                }
+                _ => Some((index as usize, given)),
+            }
         };
         let exact = self.exact.iter().zip(subject.prefixes).rev().find_map(|(table, fingerprint)| {
             let (_, index) = table.find(fingerprint_hash(*fingerprint), |(key, _)| key == fingerprint)?;
             holds(*index)
         });
         let network = |client| longest_first(&self.networks, client).find_map(|index| holds(*index));
-        exact.or_else(|| subject.client.and_then(network)).or_else(|| {
+        let given = exact.or_else(|| subject.client.and_then(network)).or_else(|| {
             let found = self.regexes.as_ref()?.matches(&(subject.text)());
             found.iter().find_map(|place| holds(self.patterns.get(place)?.1))
-        })
+        });
+        (given, changed.get())
     }
 
     fn next(&self) -> u32 {

@@ -157,10 +157,7 @@ impl Owed {
     }
 
     fn changes(&self, mode: Mode, cost: u64, counts: impl Fn(&Held) -> bool) -> Vec<Charge> {
-        let change = |held: &Held| {
-            // More than a bucket holds changes it no further, and this much is counted exactly in Redis too.
-            Charge { mode, cost: cost.min(held.charge.numbers.burst()), ..held.charge.clone() }
-        };
+        let change = |held: &Held| Charge { cost, mode, ..held.charge.clone() };
         self.charges.iter().filter(|held| counts(held)).map(change).collect()
     }
 }
@@ -304,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn no_bucket_is_charged_more_than_it_holds() {
-        check(by_field(), said("9007199254740991"), "charged SpendUpTo 100");
+    fn how_much_of_a_cost_fits_is_for_the_bucket_to_say() {
+        check(by_field(), said("9007199254740991"), "charged SpendUpTo 9007199254740981");
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl Rules {
         }
         let text = || readable(&describe(&limit.by, request));
         let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let given = limit.overrides.find(&subject);
+        let (given, changed) = limit.overrides.find_since(&subject);
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
         let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
         match allowance {
@@ -290,6 +290,7 @@ impl Rules {
                     window,
                     enforced,
                 });
+                plan.changed_at(first, changed);
                 plan.equip(first, limit, request)?;
             }
         }
@@ -384,6 +385,11 @@ impl Plan {
         if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
             charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
         }
+    }
+
+    /// Says when the numbers of the charges from `first` on took effect, if that was after the rules did.
+    pub(super) fn changed_at(&mut self, first: usize, changed: Micros) {
+        self.charges.iter_mut().skip(first).for_each(|charge| charge.changed = changed);
     }
 }
 

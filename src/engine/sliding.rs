@@ -70,6 +70,11 @@ impl Frame {
         (tokens * self.left(at)).div_ceil(self.ticks())
     }
 
+    /// The tokens of a window of which shares can still be counted.
+    const fn largest(self) -> u64 {
+        (EXACT - 1) / self.ticks()
+    }
+
     /// When in a window, in microseconds, no more than `room` counts of `tokens`, which are more, of the window before.
     const fn faded(self, tokens: u64, room: u64) -> u64 {
         let ticks = self.ticks() - room * self.ticks() / tokens;
@@ -156,7 +161,10 @@ pub(super) fn decide(
     let mut found = SlidingWindow::found(window, frame, now, effective_from);
     // Twice the count is enough to keep out whoever goes on trying, and lets whoever stops in after a period and a half.
     let most = if counts_denied { 2 * count } else { count };
-    (found.previous, found.current) = (found.previous.min(most), found.current.min(most));
+    // What was written since these numbers took effect, and is more, is of a gateway with other rules, newer ones perhaps.
+    let is_later = window.is_some_and(|window| window.at > effective_from);
+    let held = if is_later { frame.largest() } else { most };
+    (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
     let room = count.saturating_sub(found.used());
     let answer = |outcome, after: &SlidingWindow, retry_after| Decision {
         outcome,
@@ -172,7 +180,7 @@ pub(super) fn decide(
             let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
             let mut after = found;
             if counts_denied && charge.mode != Mode::Check {
-                after.current = found.current.saturating_add(charge.cost).min(most);
+                after.current = found.current.saturating_add(charge.cost).min(most.max(found.current));
             }
             let wait = (charge.cost <= count).then(|| after.time_for(charge.cost, count));
             let edit = if after == found { Edit::Keep } else { written(after) };

@@ -11,7 +11,10 @@ use super::refill::Windows;
 pub(super) struct FixedWindow {
     windows: Windows,
     count: u64,
+    /// Tokens used, at most the burst.
     level: u64,
+    /// Tokens used beyond the burst: it was lowered within the window, or another gateway has a higher one.
+    excess: u64,
     /// When the window began; for a full bucket whose windows begin with a charge, now.
     start: Micros,
     /// Now. If the clock stepped back behind what the bucket has seen, that: it stands still until it has caught up.
@@ -29,12 +32,16 @@ impl FixedWindow {
         let instant = meter.map_or(now, |meter| meter.since.max(now));
         let begun = |anchor, level: u64, from| {
             let [first, last] = [from, instant].map(|at| windows.number(anchor, at));
-            (level.saturating_sub((last - first).saturating_mul(numbers.count())), windows.start(anchor, last))
+            let bounded = level.min(numbers.burst());
+            // What a bucket cannot hold is over with the window.
+            let excess = if first == last { level - bounded } else { 0 };
+            let level = bounded.saturating_sub((last - first).saturating_mul(numbers.count()));
+            (level, excess, windows.start(anchor, last))
         };
-        let (level, start) = match meter {
+        let (level, excess, start) = match meter {
             None => begun(instant, 0, instant),
             Some(meter) if (meter.token, meter.refill) == numbers.written() => {
-                begun(meter.since, meter.level.min(numbers.burst()), meter.since)
+                begun(meter.since, meter.level, meter.since)
             }
             Some(meter) => {
                 let changed = meter.changed(now, effective_from);
@@ -43,7 +50,7 @@ impl FixedWindow {
             }
         };
         let start = if level == 0 && matches!(windows, Windows::First(_)) { instant } else { start };
-        Self { windows, count: numbers.count(), level, start, instant }
+        Self { windows, count: numbers.count(), level, excess, start, instant }
     }
 
     /// Until the window begins that is `ahead` windows after this one.
@@ -55,6 +62,10 @@ impl FixedWindow {
 impl Found for FixedWindow {
     fn level(&self) -> u64 {
         self.level
+    }
+
+    fn excess(&self) -> u64 {
+        self.excess
     }
 
     fn since(&self) -> Micros {

@@ -135,9 +135,12 @@ impl Settling {
     fn settle<'f>(&mut self, heard: impl Fn(&Owed) -> Heard<'f>, may_come: bool) {
         let elapsed = micros(self.unsettled.start.elapsed());
         let now = Micros(self.unsettled.now.0.saturating_add(elapsed.0));
-        let effective_from = self.view.rules().effective_from();
-        let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
         let (view, settler) = (&self.view, &self.settler);
+        // The rules may have changed since: written under older ones, a bucket would be cut to their burst.
+        let current = settler.shared.snapshot.load();
+        let has_changed = !Arc::ptr_eq(&current, &view.snapshot);
+        let effective_from = current.rules.effective_from();
+        let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
         self.unsettled.owed.retain(|owed| {
             let heard = heard(owed);
             let Some((settled, charges)) = owed.settle(heard, may_come, elapsed) else { return true };
@@ -145,12 +148,17 @@ impl Settling {
                 settler.say(view, owed, heard);
             }
             let Some(counters) = view.settlements(owed.limit) else { return false };
+            let Some(limit) = view.rules().limit(owed.limit) else { return false };
             let result = result(settled);
             if charges.is_empty() {
                 counters.of(result).inc();
             } else {
                 job.counters.push((counters.of(result).clone(), counters.of(SettlementResult::Failed).clone()));
-                job.charges.extend(charges);
+                job.charges.extend(
+                    charges
+                        .into_iter()
+                        .map(|charge| if has_changed { current.rules.renumbered(charge, limit, now) } else { charge }),
+                );
             }
             false
         });

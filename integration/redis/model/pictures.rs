@@ -16,7 +16,7 @@ pub(super) struct Level {
     /// When the bucket was looked at last, or when the window of that instant began.
     since: u64,
     instant: u64,
-    /// In parts of a token.
+    /// In parts of a token. It may be more than the bucket holds.
     used: u128,
 }
 
@@ -58,6 +58,15 @@ fn is_same(a: &Numbers, b: &Numbers) -> bool {
     }
 }
 
+/// The tokens used once so many windows have begun. The first of them ends what the bucket cannot hold.
+fn after_windows(numbers: &Numbers, used: u128, begun: u128) -> u128 {
+    if begun == 0 {
+        used
+    } else {
+        used.min(u128::from(numbers.burst())).saturating_sub(begun * u128::from(numbers.count()))
+    }
+}
+
 impl Level {
     fn numbers(&self) -> &Numbers {
         self.numbers.as_ref().expect("a picture is looked at first")
@@ -87,7 +96,7 @@ impl Level {
     /// Other numbers from now on; what is left stays, as far as they have room for it.
     pub(super) fn cut(&mut self, numbers: &Numbers) {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
-        let left = (u128::from(self.numbers().burst()) * old - self.used) * token / old;
+        let left = (u128::from(self.numbers().burst()) * old).saturating_sub(self.used) * token / old;
         self.used = (u128::from(numbers.burst()) * token).saturating_sub(left);
         self.numbers = Some(*numbers);
     }
@@ -95,11 +104,13 @@ impl Level {
     /// What is used after so long.
     fn used(&self, later: u64) -> u128 {
         let numbers = self.numbers();
-        let back = match numbers.refill().windows() {
-            None => parts(numbers).1 * u128::from(later),
-            Some(windows) => windows_begun(windows, self.since, self.instant + later) * u128::from(numbers.count()),
-        };
-        self.used.saturating_sub(back)
+        match numbers.refill().windows() {
+            None => self.used.saturating_sub(parts(numbers).1 * u128::from(later)),
+            Some(windows) => {
+                let begun = windows_begun(windows, self.since, self.instant + later);
+                after_windows(numbers, self.used, begun)
+            }
+        }
     }
 
     /// What is used at `changed`, in parts of the numbers until then, and when the window began that was under way. Who
@@ -122,30 +133,31 @@ impl Picture for Level {
     fn look(&mut self, &Question { numbers, effective_from, now, .. }: &Question) {
         let capacity = u128::from(numbers.burst()) * parts(&numbers).0;
         let is_even = numbers.refill().windows().is_none();
+        // Who has written it after these numbers took effect may know of others that are newer.
+        let most = if self.since <= effective_from { capacity } else { u128::MAX };
         // What was used at `from`, and where a window began.
         let (used, anchor, from) = match &self.numbers {
             None => (0, now, now),
             // Where tokens come back one by one, those that a lowered burst has no room for come back first.
-            Some(old) if is_same(old, &numbers) && is_even => (self.used, self.since, self.since),
-            Some(old) if is_same(old, &numbers) => (self.used.min(capacity), self.since, self.since),
+            Some(old) if is_same(old, &numbers) => (self.used, self.since, self.since),
             Some(old) => {
                 let changed = effective_from.max(self.since).min(now.max(self.since));
                 let (left, anchor) = self.left(changed);
                 // The same tokens; a part of a part counts as one.
-                ((left * parts(&numbers).0).div_ceil(parts(old).0).min(capacity), anchor, changed)
+                let left = (left * parts(&numbers).0).div_ceil(parts(old).0).min(u128::from(EXACT - 1));
+                (if is_even { left.min(most) } else { left }, anchor, changed)
             }
         };
         let instant = if self.numbers.is_some() { now.max(self.since) } else { now };
         *self = match numbers.refill().windows() {
             None => {
                 let back = parts(&numbers).1 * u128::from(instant - from);
-                let used = used.saturating_sub(back).min(capacity);
+                let used = used.saturating_sub(back).min(most);
                 Self { numbers: Some(numbers), since: instant, instant, used }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
-                let back = windows_begun(windows, first, instant) * u128::from(numbers.count());
-                let used = used.saturating_sub(back);
+                let used = after_windows(&numbers, used, windows_begun(windows, first, instant));
                 let is_unbegun = used == 0 && matches!(windows, Windows::First(_));
                 let since = if is_unbegun { instant } else { window_start(windows, anchor, instant) };
                 Self { numbers: Some(numbers), since, instant, used }
@@ -155,7 +167,7 @@ impl Picture for Level {
 
     fn room(&self, later: u64) -> u64 {
         let token = parts(self.numbers()).0;
-        let room = u128::from(self.numbers().burst()) * token - self.used(later);
+        let room = (u128::from(self.numbers().burst()) * token).saturating_sub(self.used(later));
         u64::try_from(room / token).unwrap()
     }
 
@@ -167,7 +179,7 @@ impl Picture for Level {
     fn take_up_to(&mut self, tokens: u64) {
         let token = parts(self.numbers()).0;
         let capacity = u128::from(self.numbers().burst()) * token;
-        self.used = capacity.min(self.used + u128::from(tokens) * token);
+        self.used = self.used.max(capacity.min(self.used + u128::from(tokens) * token));
     }
 
     fn give_back(&mut self, tokens: u64) {
@@ -278,6 +290,8 @@ impl Picture for Sliding {
             panic!("no sliding window")
         };
         let instant = self.instant.max(question.now);
+        // Who has written it after these numbers took effect may know of others that are newer.
+        let is_later = self.instant > question.effective_from;
         if !self.taken.is_empty() && self.period != period {
             // What counted when the numbers changed, rounded up to a token, was all taken then.
             let changed = question.effective_from.max(self.instant).min(instant);
@@ -287,7 +301,8 @@ impl Picture for Sliding {
         self.most = if question.numbers.refill().counts_denied() { 2 * count } else { count };
         (self.count, self.period, self.tick, self.instant) = (count, period, Self::least_tick(count, period), instant);
         self.taken.retain(|window, tokens| window + 1 >= instant / period && *tokens > 0);
-        self.taken.values_mut().for_each(|tokens| *tokens = self.most.min(*tokens));
+        let held = if is_later { (EXACT - 1) / period.div_ceil(self.tick) } else { self.most };
+        self.taken.values_mut().for_each(|tokens| *tokens = held.min(*tokens));
     }
 
     fn room(&self, later: u64) -> u64 {
@@ -321,7 +336,7 @@ impl Picture for Sliding {
             return;
         }
         let taken = self.taken.entry(self.instant / self.period).or_default();
-        *taken = taken.saturating_add(tokens).min(self.most);
+        *taken = taken.saturating_add(tokens).min(self.most.max(*taken));
     }
 }
 

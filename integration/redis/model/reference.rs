@@ -127,6 +127,7 @@ impl Reference {
     ) -> Decisions {
         let question = |charge: &Charge| {
             let slot = if let Some(Terms::Slot(slot)) = charge.terms.as_deref() { Some(*slot) } else { None };
+            let effective_from = effective_from.max(charge.changed.0);
             Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, effective_from, now }
         };
         let mut outlooks: Vec<Outlook> =

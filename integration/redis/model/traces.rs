@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::engine::calendar::{Calendar, Unit};
-use weir::engine::charge::{Bucket, Charge, Mode};
-use weir::engine::numbers::{Aligned, EXACT, Numbers};
+use weir::engine::charge::{Bucket, Charge, Mode, NUMBERS_OF_THE_CALL};
+use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
 use weir::engine::refill::{Kind, Windows};
 use weir::engine::sliding;
 use weir::engine::terms::{Elevated, Slot, Terms};
@@ -51,6 +51,8 @@ struct Ask {
     mode: Mode,
     /// The name of the slot, where it is about one.
     slot: Option<Slot>,
+    /// Before now the numbers took effect, or in this very call, if not with the rules.
+    changed: Option<Result<u64, u64>>,
 }
 
 /// What a charge costs, in terms of its burst.
@@ -96,16 +98,16 @@ impl Trace {
                 now = step.clock.advance(now, &self.allowed);
                 effective_from = step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago));
             }
-            requests.push(Request { charges: self.charges(step, number), effective_from, now });
+            requests.push(Request { charges: self.charges(step, number, now), effective_from, now });
         }
         requests
     }
 
-    fn charges(&self, step: &Step, number: u64) -> Vec<Charge> {
+    fn charges(&self, step: &Step, number: u64, now: u64) -> Vec<Charge> {
         // As good as random, which is what the store takes fingerprints for.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers, cost, mode, slot } in &step.asks {
+        for Ask { id, numbers, cost, mode, slot, changed } in &step.asks {
             let (numbers, elevated) = self.allowed[*numbers].clone();
             let (mark, place) = state(&numbers);
             // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
@@ -117,7 +119,8 @@ impl Trace {
             if charges.iter().all(|charge| charge.bucket != bucket) {
                 let slot = slot.filter(|_| numbers.is_slots()).map(Terms::Slot);
                 let terms = slot.or(elevated.map(Terms::Elevated)).map(Box::new);
-                charges.push(Charge { terms, ..Charge::new(bucket, numbers, cost, *mode) });
+                let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                charges.push(Charge { terms, changed: Micros(changed), ..Charge::new(bucket, numbers, cost, *mode) });
             }
         }
         charges
@@ -296,13 +299,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Reset),
     ];
     let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
-    let ask = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot).prop_map(|(id, numbers, cost, mode, slot)| Ask {
-        id,
-        numbers,
-        cost,
-        mode,
-        slot,
-    });
+    let changed = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => Just(Err(NUMBERS_OF_THE_CALL.0))];
+    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, proptest::option::weighted(0.1, changed));
+    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed)| Ask { id, numbers, cost, mode, slot, changed });
     let clock = prop_oneof![
         3 => Just(Clocked::Still),
         6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::super::blocks::Blocks;
-use super::super::charge::{Charge, Decision, Mode, Outcome};
+use super::super::charge::{Charge, Decision, Mode, NUMBERS_OF_THE_CALL, Outcome};
 use super::super::fields::Fields;
 use super::super::key::Key;
 
@@ -128,7 +128,8 @@ impl Rules {
             key.push(entry.value);
         }
         let fingerprint = key.fingerprint();
-        plan.charges.push(Charge::new(key.bucket(fingerprint), numbers, 1, Mode::Spend));
+        let charge = Charge::new(key.bucket(fingerprint), numbers, 1, Mode::Spend);
+        plan.charges.push(Charge { changed: NUMBERS_OF_THE_CALL, ..charge });
         plan.origins.push(Planned { limit: place, window: 0, enforced });
         plan
     }
