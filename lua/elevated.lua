@@ -11,7 +11,7 @@
 --         in a month of UTC
 -- They switch on for a charge that is refused without them and that they serve once what is used is deducted. Then they are
 -- all that holds, until SPAN is over: what is left is cut to BURST. `check` answers as `spend` would. `spend_up_to` switches
--- nothing on. `reset` makes the bucket full, and leaves on what is on and the month's count as it is.
+-- them on only if no token is left. `reset` makes the bucket full, and leaves on what is on and the month's count as it is.
 -- The reply has three integers more, as a list of their own in decide.lua: whether this charge has switched them on, whether
 -- they are on, and how often they may still switch on this month, -1 unless this charge has switched them on.
 --
@@ -232,7 +232,9 @@ local function elevated(now)
   -- Microseconds until the elevated numbers can be switched on with `level` used, -1 for never. Deducted from their burst,
   -- the tokens used leave room for the cost if they are `burst - cost` at most, and have to drain to that first.
   local function until_activation(found, charge, level)
-    local base, room = charge.base, charge.raised.burst - charge.cost
+    -- What is taken as far as it is there needs room for something.
+    local cost = charge.mode == 'spend_up_to' and min(charge.cost, 1) or charge.cost
+    local base, room = charge.base, charge.raised.burst - cost
     if room < 0 then
       return -1
     end
@@ -272,7 +274,14 @@ local function elevated(now)
     end
     local outcome, after, retry, level = decided(found.by, found.level)
     local mode, triggered, left = charge.mode, false, -1
-    if found.ending == 0 and (mode == 'spend' or mode == 'check' or mode == 'spend_only') then
+    local room = found.by.capacity - found.level
+    if found.ending == 0 and mode == 'spend_up_to' and charge.cost > 0 and room < found.by.token
+      and until_activation(found, charge, found.level) == 0 then
+      triggered = true
+      activate(found, charge)
+      left = charge.parameters.most - found.activations
+      outcome, after, retry, level = decided(found.by, found.level)
+    elseif found.ending == 0 and (mode == 'spend' or mode == 'check' or mode == 'spend_only') then
       local wait = until_activation(found, charge, after)
       triggered = outcome ~= ALLOWED and wait == 0
       if triggered then

@@ -352,7 +352,7 @@ impl Gate {
             return Err(Objection::Accepts(limit.name.clone()));
         }
         snapshot.rules().check_plan(&plan, mode, cost)?;
-        plan.adjust(mode, cost);
+        plan.adjust(snapshot.rules(), mode, cost);
         let terms = Terms { mode, door, now: request.now, start, deadline: None, sees_end: false };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
@@ -459,14 +459,30 @@ impl Gate {
         if let Store::Memory(store) = &self.store {
             return store.decide(batch);
         }
+        self.wait(self.store.decide(batch), deadline).await
+    }
+
+    /// As [`Self::ask`], for several requests one after the other.
+    async fn ask_in_turn(
+        &self,
+        batches: &[Batch<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Decisions>, StoreError> {
+        self.wait(self.store.decide_in_turn(batches), deadline).await
+    }
+
+    /// Waits for an answer of the store, and times it.
+    async fn wait<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        deadline: Option<Instant>,
+    ) -> Result<T, StoreError> {
         let asked = Instant::now();
         let patience = deadline.map(|deadline| deadline.saturating_duration_since(asked));
         // Most callers wait longer than the store takes at most, and need no timer of their own.
         let decided = match patience.filter(|patience| *patience < self.store.timeout()) {
-            Some(patience) => {
-                timeout(patience, self.store.decide(batch)).await.unwrap_or(Err(StoreError::Late(patience)))
-            }
-            None => self.store.decide(batch).await,
+            Some(patience) => timeout(patience, answer).await.unwrap_or(Err(StoreError::Late(patience))),
+            None => answer.await,
         };
         observe(&self.shared.metrics.store_seconds, asked.elapsed());
         decided

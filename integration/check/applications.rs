@@ -19,6 +19,7 @@ limits:
   Plans: { by: { header: x-tenant }, count: 5, period: 1h, per_call: true }
   Both: { match: { path: /both }, by: { header: x-user }, rates: [{ count: 3, period: 1m }, { count: 4, period: 1h }] }
   Watched: { by: { header: x-user }, burst: 1, mode: shadow }
+  Tokens: { by: { header: x-user }, count: 1000, period: 1h, drain_over_limit: true, match: { path: /tokens } }
   Everything: { by: global, burst: 1000, match: { path: /none } }
   Shut: { by: { header: x-user }, deny: true, match: { path: /shut } }
   Raised:
@@ -145,6 +146,25 @@ fn check_all(weir: &Weir) {
     app.expect(&with(alice.clone(), "op", "reset".into()), 200, Some("Logins"), &["Logins allowed 2 2"]);
     let never = app.expect(&with(alice, "cost", 3.into()), 429, Some("Logins"), &["Logins denied 2 2"]);
     assert_eq!((&never["retry_after_ms"], &never["limits"][0]["cost"]), (&Value::Null, &json!(3)));
+
+    // A budget that is charged once the cost is known.
+    let ask = json!({ "limit": "Tokens", "id": "alice", "op": "check", "cost": 0 });
+    let report = json!({ "limit": "Tokens", "id": "alice", "op": "spend_only", "cost": 300 });
+    for left in [700, 400, 100] {
+        app.expect(&ask, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {}", left + 300)]);
+        app.expect(&report, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {left}")]);
+    }
+    app.expect(&ask, 200, Some("Tokens"), &["Tokens allowed 1000 100"]);
+    app.expect(&report, 200, Some("Tokens"), &["Tokens allowed 1000 0"]);
+    let denied = app.expect(&ask, 429, Some("Tokens"), &["Tokens denied 1000 0"]);
+    assert_eq!(denied["retry_after_ms"], 3_600);
+    app.expect(&report, 200, Some("Tokens"), &["Tokens unchanged 1000 0"]);
+    let described = json!({ "request": { "url": "/tokens", "headers": { "host": "a", "x-user": "carl" } }, "op": "spend_only", "cost": 2000 });
+    let shown = ["Logins unchanged 2 2", "Tokens allowed 1000 0", "Watched unchanged 1 1"];
+    app.expect(&described, 200, Some("Tokens"), &shown);
+    let asked = with(with(described, "op", "check".into()), "cost", 0.into());
+    let shown = ["Logins unchanged 2 2", "Tokens denied 1000 0", "Watched unchanged 1 1"];
+    app.expect(&asked, 429, Some("Tokens"), &shown);
 
     // Overrides, and limits that ask no store.
     app.expect(&charge("Logins", "vip"), 200, Some("Logins"), &["Logins allowed 9 8"]);

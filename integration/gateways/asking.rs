@@ -26,7 +26,11 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn get(self, gateway: SocketAddr) -> Message {
-        self.ask(gateway, "GET / HTTP/1.1\r\nhost: www.example.com\r\nconnection: close\r\n\r\n", false)
+        self.get_of(gateway, "www.example.com")
+    }
+
+    pub(super) fn get_of(self, gateway: SocketAddr, host: &str) -> Message {
+        self.ask(gateway, &format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"), false)
     }
 
     fn step(self, gateway: SocketAddr, step: &Step) -> Message {

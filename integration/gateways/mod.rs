@@ -3,6 +3,7 @@
 //! proxy, but for what [`examples::Exceptions`] says.
 
 mod asking;
+mod budgets;
 mod compose;
 mod examples;
 mod manifests;

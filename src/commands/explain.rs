@@ -200,6 +200,9 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
                     let _ = writeln!(text, "  spent     only if the upstream answers {statuses}");
                 }
+                if limit.drain_over_limit {
+                    let _ = writeln!(text, "  reports   of more than is left take what is left");
+                }
             }
             let _ = writeln!(text, "  given by  {}", given(rules, limit, *given_by, allowance));
             text

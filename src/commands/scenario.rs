@@ -167,8 +167,9 @@ impl Player {
         }
         let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from(), now };
         match self.store.decide(&batch).await {
-            Ok(decisions) => {
+            Ok(mut decisions) => {
                 self.slots.decided(&plan.charges, &decisions);
+                plan.correct(&mut decisions);
                 Ok(bind(rules, &plan, &decisions))
             }
             Err(StoreError::Duplicate) => Ok(Answer::Mistake(StoreError::Duplicate.to_string())),
@@ -212,7 +213,9 @@ impl Player {
             }
             allowance => {
                 let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);
-                add_allowance(plan, allowance, bucket, cost, mode, origin);
+                let first = plan.charges.len();
+                add_allowance(plan, allowance, bucket, cost, limit.reporting(mode), origin);
+                plan.ask(first, limit);
             }
         }
     }
@@ -325,7 +328,7 @@ fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
         members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
     };
     let weighty = |member: &((&Charge, &Planned), &Decision)| match member.0.0.mode {
-        Mode::SpendOnly => false,
+        Mode::SpendOnly | Mode::SpendUpTo => false,
         Mode::Refund => member.1.outcome == Outcome::Allowed,
         _ => true,
     };
@@ -334,7 +337,8 @@ fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     };
     let name = rules.limit(limit).map(|limit| limit.name.clone());
     let mut decision = decision;
-    if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(|charge| charge.mode == Mode::SpendOnly) {
+    let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
+    if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
         // A spend-only charge that does not fit still lets the request pass.
         decision.outcome = Outcome::Allowed;
     }

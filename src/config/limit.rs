@@ -39,6 +39,7 @@ pub(super) const KEYS: &[&str] = &[
     "max_keys",
     "max_new_keys",
     "per_call",
+    "drain_over_limit",
     "short",
     "algorithm",
     "aligned",
@@ -284,6 +285,9 @@ fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
         let message = "an application that calls by name cannot hold a slot: the end of its request is not seen";
         findings.error(key.place, message, "remove `per_call`");
     }
+    if let Some((key, _)) = fields.get("drain_over_limit").filter(|_| limit.drain_over_limit) {
+        findings.error(key.place, "slots of requests in flight are not reported", "remove `drain_over_limit`");
+    }
     let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
     let place = match (fields.get("match"), fields.get("by")) {
         (Some((key, _)), _) if limit.conditions.needs_descriptor() => key.place,
@@ -323,6 +327,9 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
     }
     if let Ok(Some(per_call)) = fields.read("per_call", findings, truth) {
         limit.per_call = per_call;
+    }
+    if let Ok(Some(drains)) = fields.read("drain_over_limit", findings, truth) {
+        limit.drain_over_limit = drains;
     }
     if let Ok(Some(short)) = fields.read("short", findings, short) {
         limit.short = short;

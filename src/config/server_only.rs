@@ -31,6 +31,9 @@ pub(super) fn check(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findi
     if let Some((key, _)) = fields.get("per_call").filter(|_| limit.per_call) {
         findings.error(key.place, format!("{what} has no numbers of a call"), "remove `per_call`");
     }
+    if let Some((key, _)) = fields.get("drain_over_limit").filter(|_| limit.drain_over_limit) {
+        findings.error(key.place, format!("{what} takes no reports"), "remove `drain_over_limit`");
+    }
     if let Some((_, node)) = fields.get("on_store_error")
         && limit.on_store_error == StoreErrorPolicy::Local
     {

@@ -6,7 +6,8 @@
 //!
 //! A check answers as a spend would and switches nothing on. A spend-only charge switches on as a spend does: limits in
 //! shadow are charged so, and must report what they would do. What is taken only as far as it is there (spend up to)
-//! uses no activation up.
+//! uses no activation up while a token is left. A report that finds none switches on, because the check before it has let
+//! the request pass.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::content::Edit;
@@ -68,7 +69,15 @@ pub(super) fn decide(
     let (mut decision, mut change) = found.decide();
     let mut triggered = false;
     let spends = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
-    if spends && !found.is_active() {
+    let finds_nothing = charge.mode == Mode::SpendUpTo
+        && charge.cost > 0
+        && !found.is_active()
+        && charge.numbers.capacity() - found.level < charge.numbers.token();
+    if finds_nothing && found.until_activation(found.level) == Some(Micros(0)) {
+        triggered = true;
+        found.activate();
+        (decision, change) = found.decide();
+    } else if spends && !found.is_active() {
         let is_refused = decision.outcome != Outcome::Allowed;
         // With what an allowed charge takes, for one that is alike.
         let taken = if is_refused { 0 } else { charge.cost.saturating_mul(charge.numbers.token()) };
@@ -167,7 +176,9 @@ impl<'a> Found<'a> {
     /// have to drain to that by the limit's own numbers first.
     fn until_activation(&self, level: u64) -> Option<Micros> {
         let numbers = &self.charge.numbers;
-        let room = self.elevated.numbers.burst().checked_sub(self.charge.cost)?;
+        // What is taken as far as it is there needs room for something.
+        let cost = if self.charge.mode == Mode::SpendUpTo { self.charge.cost.min(1) } else { self.charge.cost };
+        let room = self.elevated.numbers.burst().checked_sub(cost)?;
         let drained = numbers.time_for(level.saturating_sub(room.saturating_mul(numbers.token())))?;
         let renewed = self.month_end.since(self.instant);
         Some(if self.activations_left() > 0 { drained } else { drained.max(renewed) })

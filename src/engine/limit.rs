@@ -48,6 +48,8 @@ pub struct Limit {
     pub max_new_keys: Option<u64>,
     /// Whether a caller that names the limit may give the numbers of its call.
     pub per_call: bool,
+    /// Whether a report of more than is left takes what is left, and an ask of 0 is denied once nothing is.
+    pub drain_over_limit: bool,
     /// How its tokens come back, those of calls with numbers of their own included.
     pub algorithm: Algorithm,
     /// What goes into its queue, and what becomes of a request then; only with [`Algorithm::Queue`].
@@ -169,6 +171,7 @@ impl Limit {
             max_keys: None,
             max_new_keys: None,
             per_call: false,
+            drain_over_limit: false,
             algorithm: Algorithm::Gcra,
             queue: None,
             script: None,

@@ -28,6 +28,7 @@ pub mod inspect;
 pub mod key;
 pub mod limit;
 pub mod log;
+mod look;
 pub mod matching;
 pub mod meter;
 pub mod named;

@@ -143,6 +143,7 @@ impl Rules {
             add(&mut plan, place, limit, &charge, identified, mode, now);
             let brought = Brought { fields: &charge.fields, entry: charge.entry.as_ref() };
             plan.equip_named(first, limit, brought).map_err(|reason| wrong(Member::Fields, reason))?;
+            plan.ask(first, limit);
         }
         Ok(plan)
     }
@@ -191,18 +192,52 @@ impl Rules {
 
 impl Plan {
     /// Makes what requests spend into something else: a check, a refund, another cost.
-    pub fn adjust(&mut self, mode: Mode, cost: Option<u64>) {
-        for charge in &mut self.charges {
+    pub fn adjust(&mut self, rules: &Rules, mode: Mode, cost: Option<u64>) {
+        for (charge, origin) in self.charges.iter_mut().zip(&self.origins) {
             if mode != Mode::Spend {
-                charge.mode = mode;
+                charge.mode = rules.limit(origin.limit).map_or(mode, |limit| limit.reporting(mode));
             }
             charge.cost = cost.unwrap_or(charge.cost);
             charge.bound_cost();
         }
         self.adjust_later(mode, cost);
+        for place in 0..self.charges.len() {
+            if let Some(limit) = self.origins.get(place).and_then(|origin| rules.limit(origin.limit)) {
+                self.ask_one(place, limit);
+            }
+        }
         if !mode.can_deny() {
             // Nothing is refused by giving back.
             self.refused.clear();
+        }
+    }
+
+    /// Makes the charges from `first` on, which are those of a limit, ask whether anything is left if they cost nothing
+    /// and the limit is told afterwards what was used.
+    pub fn ask(&mut self, first: usize, limit: &Limit) {
+        for place in first..self.charges.len() {
+            self.ask_one(place, limit);
+        }
+    }
+
+    fn ask_one(&mut self, place: usize, limit: &Limit) {
+        // What a response costs is taken by its settlement, and the check before has a cost of its own.
+        if limit.drain_over_limit
+            && limit.response_cost.is_none()
+            && let Some(charge) = self.charges.get_mut(place)
+            && charge.ask()
+        {
+            self.asks.push(charge.bucket.fingerprint);
+        }
+    }
+}
+
+impl Limit {
+    /// What a caller's mode comes to: a report of more than is left takes what is left if the limit says so.
+    pub const fn reporting(&self, mode: Mode) -> Mode {
+        match mode {
+            Mode::SpendOnly if self.drain_over_limit => Mode::SpendUpTo,
+            mode => mode,
         }
     }
 }
@@ -226,7 +261,7 @@ fn add(
     let first = plan.charges.len();
     let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
     // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
-    let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { mode };
+    let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
     let cost = charge.cost.unwrap_or(match limit.cost {
         Cost::Fixed(cost) => cost,
         Cost::Header(_) | Cost::Query(_) => 1,
@@ -566,7 +601,7 @@ mod tests {
         let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
         let adjust = |mode, cost| {
             let mut plan = rules.named(&both, Mode::Spend, Micros(0)).unwrap();
-            plan.adjust(mode, cost);
+            plan.adjust(&rules, mode, cost);
             (plan.charges[0].mode, plan.charges[0].cost, plan.refused.len())
         };
         assert_eq!(adjust(Mode::Spend, None), (Mode::Spend, 1, 1));

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::charge::{Charge, Decisions, Mode, Outcome};
 use super::numbers::{EXACT, Micros, Numbers};
-use super::refill::{Kind, Windows};
+use super::refill::Kind;
 use super::rules::{Plan, Rules};
 use super::verdict::Verdict;
 
@@ -202,22 +202,12 @@ impl Plan {
         for later in self.later.iter().filter(|later| later.only_checks) {
             let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());
             for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == later.limit) {
-                if decision.outcome != Outcome::Allowed {
-                    continue;
-                }
-                // A check of this cost has subtracted it, one of 0 has not, and that is one that may not deny.
-                decision.remaining += charge.cost;
-                // A full bucket has nothing to wait for, unless its windows end all the same.
-                let windows = charge.numbers.refill().windows();
-                let is_timed = matches!(windows, Some(Windows::Clock(_) | Windows::Calendar(_)));
-                if decision.remaining == charge.numbers.burst() && !is_timed {
-                    decision.reset_after = Some(Micros(0));
-                }
-                if decision.remaining < later.reserve {
-                    decision.outcome = Outcome::Unchanged;
-                    let can_pass = later.reserve <= charge.numbers.burst();
-                    decision.retry_after = decision.reset_after.filter(|_| can_pass);
-                }
+                charge.looked(decision, later.reserve);
+            }
+        }
+        for (charge, decision) in self.charges.iter().zip(decisions.as_mut_slice()) {
+            if self.asks.contains(&charge.bucket.fingerprint) {
+                charge.looked(decision, 1);
             }
         }
     }
@@ -449,7 +439,8 @@ mod tests {
             (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
         ] {
             let mut plan = plan(limit);
-            plan.adjust(mode, cost);
+            let rules = Rules::new(vec![Limit::new("L")], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+            plan.adjust(&rules, mode, cost);
             let charge = &plan.charges[0];
             assert_eq!((charge.mode, charge.cost, plan.later.len()), expected, "{limit:?} {mode:?} {cost:?}");
         }

@@ -50,6 +50,8 @@ pub struct Plan {
     pub unlimited: Vec<u32>,
     /// Limits whose cost the response tells.
     pub later: Vec<Later>,
+    /// The fingerprints of buckets that are only asked whether anything is left.
+    pub asks: Vec<u128>,
 }
 
 /// Where a charge comes from.
@@ -137,7 +139,7 @@ impl Rules {
                 index.insert(place, limit);
             }
         }
-        let carried = Limit { by: Vec::new(), ..Limit::new(CARRIED) };
+        let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
         Self { limits, carried, index, has_queues, fingerprinter, effective_from, files }
     }

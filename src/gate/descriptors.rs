@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::refusals::Refusal;
 use super::{Gate, View};
 use crate::engine::charge::{Charge, Decision};
-use crate::engine::descriptors::{Plans, Question, Verdicts};
+use crate::engine::descriptors::{Plans, Purpose, Question, Verdicts};
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::numbers::Micros;
 use crate::engine::rules::BadCost;
@@ -45,17 +45,19 @@ impl Gate {
                 let place = (asked.charge as usize, asked.origin.limit);
                 self.bound_new(recent, &snapshot, &mut plans.charges, place, question.now);
             }
+            plans.rebind();
         }
         for limit in plans.members.iter().flat_map(|member| &member.unlimited) {
-            snapshot.count(*limit, DecisionResult::Unlimited);
+            if question.purpose != Purpose::Report {
+                snapshot.count(*limit, DecisionResult::Unlimited);
+            }
         }
         let effective_from = snapshot.rules().effective_from();
-        let batch = Batch { charges: &plans.charges, effective_from, now: question.now };
         let (decisions, unanswered) = if plans.charges.is_empty() {
             (Vec::new(), Vec::new())
         } else {
-            match self.ask(&batch, deadline).await {
-                Ok(decisions) => (decisions.into_iter().map(Some).collect(), Vec::new()),
+            match self.ask_plans(&plans, effective_from, question.now, deadline).await {
+                Ok(decisions) => (decisions, Vec::new()),
                 // A limit refuses in any case, and nothing was to be charged.
                 Err(error) if plans.is_refused => {
                     self.shared.metrics.store_error(error.kind());
@@ -66,12 +68,35 @@ impl Gate {
         };
         let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
         let mut refusals = Vec::new();
-        snapshot.count_verdict(&verdicts.whole, start, &mut refusals);
-        snapshot.count_uncharged(&verdicts.whole, plans.asked_limits());
-        snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
+        // What tells of a request that is over is no decision about it.
+        if question.purpose != Purpose::Report {
+            snapshot.count_verdict(&verdicts.whole, start, &mut refusals);
+            snapshot.count_uncharged(&verdicts.whole, plans.asked_limits());
+            snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
+        }
         self.took(DecidingDoor::RateLimit, start);
         let knows_domain = snapshot.rules().knows_domain(question.domain);
         Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain, refusals })
+    }
+
+    /// Asks the store for the decisions, and has it take what is reported in the same call.
+    async fn ask_plans(
+        &self,
+        plans: &Plans,
+        effective_from: Micros,
+        now: Micros,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Option<Decision>>, StoreError> {
+        let batch = Batch { charges: &plans.charges, effective_from, now };
+        if plans.reported.is_empty() {
+            let decided = self.ask(&batch, deadline).await?;
+            return Ok(plans.decisions(decided.into_iter().map(Some).collect(), &[]));
+        }
+        let reported = Batch { charges: &plans.reported, ..batch };
+        let mut decided = self.ask_in_turn(&[batch, reported], deadline).await?.into_iter();
+        let mut next = || decided.next().unwrap_or_default().into_iter().map(Some).collect::<Vec<_>>();
+        let (decided, taken) = (next(), next());
+        Ok(plans.decisions(decided, &taken))
     }
 
     /// The decisions of limits that say `on_store_error: local`, and what the others say.
@@ -106,8 +131,17 @@ impl Gate {
             return (Vec::new(), unanswered);
         }
         let charges: Vec<Charge> = local().cloned().collect();
-        let batch = Batch { charges: &charges, effective_from: snapshot.rules().effective_from(), now };
-        let mut decisions = self.shared.local.decide(&batch).unwrap_or_default().into_iter();
-        (pairs().map(|(_, local)| if *local { decisions.next() } else { None }).collect(), unanswered)
+        // A report is of a bucket among the charges.
+        let is_local = |report: &Charge| charges.iter().any(|charge| charge.bucket == report.bucket);
+        let reported: Vec<Charge> = plans.reported.iter().filter(|report| is_local(report)).cloned().collect();
+        let effective_from = snapshot.rules().effective_from();
+        let batches = [&charges, &reported].map(|charges| Batch { charges, effective_from, now });
+        let mut decided = self.shared.local.decide_in_turn(&batches).unwrap_or_default().into_iter();
+        let mut next = |charges: &[Charge]| {
+            let mut decided = decided.next().unwrap_or_default().into_iter();
+            charges.iter().map(|charge| if is_local(charge) { decided.next() } else { None }).collect::<Vec<_>>()
+        };
+        let (decided, taken) = (next(&plans.charges), next(&plans.reported));
+        (plans.decisions(decided, &taken), unanswered)
     }
 }

@@ -125,6 +125,10 @@ impl Picture for Raised {
 
     fn foresee(&self, charge: &Charge) -> Outlook {
         let plain = foresee(self, charge);
+        if charge.mode == Mode::SpendUpTo && charge.cost > 0 && self.room(0) == 0 && self.can_rise(1, 0) {
+            let what = What::RaisedUpTo(charge.cost);
+            return Outlook { outcome: Outcome::Allowed, what, is_written: true, again: Again::AtOnce };
+        }
         if plain.outcome == Outcome::Allowed || !matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly) {
             return plain;
         }
@@ -138,7 +142,7 @@ impl Picture for Raised {
 
     fn elevation(&self, outlook: &Outlook) -> Option<Elevation> {
         let elevated = self.elevated?;
-        let triggered = matches!(outlook.what, What::Raised(_));
+        let triggered = matches!(outlook.what, What::Raised(_) | What::RaisedUpTo(_));
         let activations_left = triggered.then(|| self.activations_left(&elevated, 0));
         Some(Elevation { triggered, active: self.until.is_some(), activations_left })
     }

@@ -46,6 +46,7 @@ pub(super) enum What {
     Taken(u64),
     /// After the elevated numbers were switched on.
     Raised(u64),
+    RaisedUpTo(u64),
     TakenUpTo(u64),
     GivenBack(u64),
     Refused(u64),
@@ -225,6 +226,10 @@ fn apply(picture: &mut impl Picture, what: What) {
         What::Nothing => {}
         What::Taken(tokens) => picture.take(tokens),
         What::Raised(tokens) => picture.raise(tokens),
+        What::RaisedUpTo(tokens) => {
+            picture.raise(0);
+            picture.take_up_to(tokens);
+        }
         What::TakenUpTo(tokens) => picture.take_up_to(tokens),
         What::GivenBack(tokens) => picture.give_back(tokens),
         What::Refused(tokens) => picture.refuse(tokens),

@@ -202,6 +202,8 @@ impl Reading<'_> {
             mode: if is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
             // Envoy's `failure_mode_deny` decides what becomes of a request that cannot be counted.
             on_store_error: StoreErrorPolicy::Deny,
+            // That service counts what is over the limit as well.
+            drain_over_limit: true,
             rule: Some(Box::new(DescriptorRule { is_quota, metadata, ..rule })),
             ..Limit::new("")
         }))

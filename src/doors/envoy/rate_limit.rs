@@ -15,7 +15,7 @@ use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructFiel
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
 use crate::doors::http::Passage;
-use crate::engine::descriptors::{Descriptor, Hits, Member, Metadata, PerUnit, Question, Unit};
+use crate::engine::descriptors::{Descriptor, Hits, Member, Metadata, PerUnit, Purpose, Question, Unit};
 use crate::engine::fields::Fields;
 use crate::engine::limit::LimitMode;
 use crate::engine::numbers::{Micros, Numbers};
@@ -87,10 +87,15 @@ async fn answer(
     check(request)?;
     let entries: SmallVec<[SmallVec<[Entry<'_>; 4]>; 2]> =
         request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
-    let addend = u64::from(request.hits_addend.max(1));
+    let hits = match u64::from(request.hits_addend) {
+        // Nothing is said, or what many say of every request.
+        0 | 1 => Hits::Take(1),
+        more => Hits::TakeOrDrain(more),
+    };
     let descriptors: SmallVec<[Descriptor<'_>; 2]> =
-        request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, addend)).collect();
-    let question = Question { domain: &request.domain, descriptors: &descriptors, now: moment.now };
+        request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
+    let purpose = Purpose::Decide;
+    let question = Question { domain: &request.domain, descriptors: &descriptors, purpose, now: moment.now };
     let judged = gate.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
@@ -128,13 +133,22 @@ fn entry(entry: &messages::Entry) -> Entry<'_> {
     Entry { key: &entry.key, value: &entry.value }
 }
 
-fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [Entry<'a>], addend: u64) -> Descriptor<'a> {
-    let hits = asked.hits_addend.as_ref().map_or(addend, |hits| hits.value);
+/// `hits` is what the request says of all its descriptors.
+fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [Entry<'a>], hits: Hits) -> Descriptor<'a> {
+    let hits = match asked.hits_addend.as_ref().map(|hits| hits.value) {
+        None => hits,
+        Some(0) => Hits::Take(0),
+        Some(more) => Hits::TakeOrDrain(more),
+    };
+    let hits = match hits {
+        Hits::Take(hits) | Hits::TakeOrDrain(hits) if asked.is_negative_hits => Hits::GiveBack(hits),
+        hits => hits,
+    };
     let carried = asked.limit.as_ref().and_then(|limit| {
         // A unit that this version does not know must neither refuse everything nor lift the limits of the rules.
         Some(PerUnit { requests: limit.requests_per_unit, unit: unit(limit.unit)? })
     });
-    Descriptor { entries, hits: if asked.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) }, carried }
+    Descriptor { entries, hits, carried }
 }
 
 fn unit(number: i32) -> Option<Unit> {

@@ -20,8 +20,21 @@ pub struct Question<'a> {
     pub domain: &'a str,
     /// The descriptors.
     pub descriptors: &'a [Descriptor<'a>],
+    /// What becomes of the buckets.
+    pub purpose: Purpose,
     /// The wall clock.
     pub now: Micros,
+}
+
+/// What a question is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Decides a request and charges it.
+    Decide,
+    /// Decides a request and takes nothing.
+    Check,
+    /// Takes what a request has used, or what is left if that is less. Nobody is denied.
+    Report,
 }
 
 /// A descriptor, and what it asks for.
@@ -38,8 +51,11 @@ pub struct Descriptor<'a> {
 /// How much a descriptor asks for, in units of its limits' cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// To take this much; 0 asks where the bucket stands.
+    /// To take this much; 0 asks whether anything is left.
     Take(u64),
+    /// The same, said by the descriptor for itself: it may tell what was used already. A limit with `drain_over_limit`
+    /// takes what is left if that is less.
+    TakeOrDrain(u64),
     /// To give this much back.
     GiveBack(u64),
 }
@@ -49,11 +65,26 @@ pub enum Hits {
 pub struct Plans {
     /// Each bucket once, to be decided together.
     pub charges: Vec<Charge>,
+    /// What is taken after that by reports, whatever came of the request.
+    pub reported: Vec<Charge>,
     /// One for each descriptor, in their order.
     pub members: Vec<Member>,
+    /// The charges that only look.
+    looks: SmallVec<[Look; 2]>,
     /// Whether a limit denies the request without asking the store. Then only what counts denied requests is charged, and
     /// the store is asked where the other buckets stand.
     pub is_refused: bool,
+}
+
+/// A charge that looks whether tokens are there.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Its index in [`Plans::charges`].
+    charge: u32,
+    /// How many.
+    wanted: u64,
+    /// The index in [`Plans::reported`] of what is taken then.
+    reported: Option<u32>,
 }
 
 /// What one descriptor asks.
@@ -100,10 +131,11 @@ impl Rules {
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = request(question, descriptor, &headers);
+            // Nobody is denied by giving back or telling what was used.
+            let denies = question.purpose != Purpose::Report && !matches!(descriptor.hits, Hits::GiveBack(_));
             found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
                 Some(carried) => self.plan_carried(question.domain, descriptor, carried),
-                // Nobody is refused by giving back.
-                None => self.charges_but(&request, blocks.filter(|_| matches!(descriptor.hits, Hits::Take(_))))?,
+                None => self.charges_but(&request, blocks.filter(|_| denies))?,
             });
         }
         self.drop_replaced(&mut found);
@@ -159,6 +191,8 @@ impl Rules {
     /// Puts the plans of all descriptors together.
     fn join(&self, question: &Question<'_>, found: SmallVec<[Plan; 2]>) -> Plans {
         let mut plans = Plans { members: Vec::with_capacity(found.len()), ..Plans::default() };
+        // The charges that tell what was used.
+        let mut reports: SmallVec<[u32; 2]> = SmallVec::new();
         for (plan, descriptor) in found.into_iter().zip(question.descriptors) {
             let is_quota = limits(&plan).any(|limit| self.is_quota(limit));
             let mut member = Member {
@@ -168,16 +202,19 @@ impl Rules {
                 ..Member::default()
             };
             for (mut charge, origin) in plan.charges.into_iter().zip(plan.origins) {
-                match descriptor.hits {
-                    Hits::Take(hits) => charge.cost = charge.cost.saturating_mul(hits),
-                    Hits::GiveBack(hits) => {
-                        charge.cost = charge.cost.saturating_mul(hits);
-                        charge.mode = Mode::Refund;
-                    }
+                let (Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits)) = descriptor.hits;
+                charge.cost = charge.cost.saturating_mul(hits);
+                if matches!(descriptor.hits, Hits::GiveBack(_)) {
+                    charge.mode = Mode::Refund;
                 }
                 let (numbers, cost, fingerprint) = (charge.numbers, charge.cost, charge.bucket.fingerprint);
                 let charge = plans.add(charge);
                 member.asked.push(Asked { charge, origin, numbers, cost, fingerprint });
+                let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));
+                let drains = || self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
+                if question.purpose == Purpose::Report || says_itself && drains() {
+                    reports.push(charge);
+                }
             }
             plans.members.push(member);
         }
@@ -185,12 +222,14 @@ impl Rules {
         if quotas > 1 {
             self.loosen_quotas(&mut plans);
         }
+        plans.look(question.purpose, &reports);
         plans.is_refused = plans.members.iter().any(|member| {
             member.refused.iter().any(|refused| refused.enforced && (quotas < 2 || !self.is_quota(refused.limit)))
         });
         if plans.is_refused {
-            for charge in &mut plans.charges {
-                if charge.counts_denied() {
+            let looks = |place: u32| plans.looks.iter().any(|look| look.charge == place);
+            for (place, charge) in (0..).zip(&mut plans.charges) {
+                if charge.counts_denied() && !looks(place) {
                     charge.mode = Mode::SpendOnly;
                 } else {
                     (charge.cost, charge.mode) = (0, Mode::Check);
@@ -284,6 +323,54 @@ fn request<'a>(question: &Question<'a>, descriptor: &Descriptor<'a>, headers: &'
 }
 
 impl Plans {
+    /// Makes asks of 0 look whether anything is left, and reports look whether it is enough before they take it.
+    fn look(&mut self, purpose: Purpose, reports: &[u32]) {
+        for (place, charge) in (0..).zip(&mut self.charges) {
+            let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.has_tokens();
+            let mut wanted = charge.cost;
+            let mut reported = None;
+            if charge.ask() {
+                wanted = 1;
+            } else if takes && reports.contains(&place) {
+                // More than a bucket holds changes it no further, and this much is counted exactly in Redis too.
+                let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
+                let taken = Charge { mode: Mode::SpendUpTo, cost: wanted.min(most), ..charge.clone() };
+                reported = Some(u32::try_from(self.reported.len()).unwrap_or(u32::MAX));
+                self.reported.push(taken);
+                charge.look();
+            } else if takes && purpose == Purpose::Check {
+                charge.look();
+            } else {
+                continue;
+            }
+            self.looks.push(Look { charge: place, wanted, reported });
+        }
+    }
+
+    /// Has reports take from the buckets that their charges have by now.
+    pub fn rebind(&mut self) {
+        for look in &self.looks {
+            let reported = look.reported.and_then(|place| self.reported.get_mut(place as usize));
+            if let (Some(reported), Some(charge)) = (reported, self.charges.get(look.charge as usize)) {
+                reported.bucket.clone_from(&charge.bucket);
+            }
+        }
+    }
+
+    /// The decisions of the charges, once what was reported has been taken: `decided` has one for each of
+    /// [`Self::charges`] and `taken` one for each of [`Self::reported`], `None` where the store gave none.
+    pub fn decisions(&self, mut decided: Vec<Option<Decision>>, taken: &[Option<Decision>]) -> Vec<Option<Decision>> {
+        for look in &self.looks {
+            let Some(charge) = self.charges.get(look.charge as usize) else { continue };
+            let Some(Some(decision)) = decided.get_mut(look.charge as usize) else { continue };
+            charge.looked(decision, look.wanted);
+            if let Some(Some(taken)) = look.reported.and_then(|place| taken.get(place as usize)) {
+                (decision.remaining, decision.reset_after) = (taken.remaining, taken.reset_after);
+            }
+        }
+        decided
+    }
+
     /// Adds a charge, or what it asks to one of the same bucket, and gives its index: a store decides each bucket once.
     fn add(&mut self, charge: Charge) -> u32 {
         let same = |known: &Charge| known.bucket.fingerprint == charge.bucket.fingerprint;

@@ -275,6 +275,7 @@ impl Writing<'_> {
         if !matches!(rule.amount, Amount::Unlimited | Amount::Deny) {
             fields.push(("algorithm", Value::word("fixed_window")));
             fields.push(("aligned", Value::word("clock")));
+            fields.push(("drain_over_limit", Value::word(&true)));
         }
         fields
     }

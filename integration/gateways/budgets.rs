@@ -1,0 +1,54 @@
+//! Budgets that Envoy asks with an addend of 0 and charges once the response has told what was used.
+
+use super::asking::Asked;
+use super::process::{Change, Ports, Process, Program};
+use crate::support::becomes;
+use crate::support::redis::free_port;
+use crate::support::upstream::Upstream;
+use crate::support::weir::Weir;
+
+const BUDGETS: &str = "domain: web
+descriptors:
+  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000 } }
+";
+
+/// What the virtual host says in place of the example's limits.
+const TOKENS: Change = (
+    "routes: [{ match: { prefix: / }, route: { cluster: application } }]
+              rate_limits: [*address, *key]",
+    "routes: [{ match: { prefix: / }, route: { cluster: application } }]
+              typed_per_filter_config:
+                envoy.filters.http.ratelimit:
+                  \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                  rate_limits:
+                  - actions: [{ generic_key: { descriptor_key: tokens, descriptor_value: all } }]
+                    hits_addend: { number: 0 }
+                  - actions: [{ generic_key: { descriptor_key: tokens, descriptor_value: all } }]
+                    hits_addend: { format: \"%RESP(x-tokens-used)%\" }
+                    apply_on_stream_done: true",
+);
+
+#[test]
+fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
+    let application = Upstream::answering(|_| {
+        "HTTP/1.1 200 OK\r\nx-tokens-used: 300\r\ncontent-length: 0\r\n\r\n".to_owned()
+    });
+    let ports = Ports { application: application.address.port(), door: free_port() };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("budgets.yaml");
+    std::fs::write(&file, BUDGETS).unwrap();
+    let door = format!("127.0.0.1:{}", ports.door);
+    let flags = ["--workers", "1", "--grpc", &door, "--envoy-ratelimit-config", file.to_str().unwrap()];
+    let weir = Weir::serve("limits: {}", &flags);
+    let patience = ("timeout: 0.02s", "timeout: 5s");
+    let envoy = Process::start(Program::Envoy, "envoy-rls", &[patience, TOKENS], ports);
+    let asked = Asked { from: [127, 0, 0, 1].into(), forwarded_for: None };
+    let get = || asked.get_of(envoy.address, "others.example");
+    let calls = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";
+    // The report comes when the client has its answer already.
+    for passed in 1..=4 {
+        assert_eq!(get().status(), 200, "request {passed}");
+        becomes("what was used is reported", 2 * passed, || weir.metric(calls));
+    }
+    assert_eq!(get().status(), 429);
+}
