@@ -25,7 +25,7 @@ fn check(arguments: &[&str], code: i32) -> String {
     text
 }
 
-/// What a replay says last when all cases of the file have passed.
+/// The last line of a replay in which all cases of the file have passed.
 fn all_passed(file: &str) -> String {
     let cases = std::fs::read_to_string(file).unwrap().lines().count();
     assert!(cases > 100);

@@ -462,7 +462,7 @@ impl Gate {
         self.wait(self.store.decide(batch), deadline).await
     }
 
-    /// As [`Self::ask`], for several requests one after the other.
+    /// Asks for several requests one after the other, as [`Self::ask`] does for one.
     async fn ask_in_turn(
         &self,
         batches: &[Batch<'_>],

@@ -117,6 +117,28 @@ impl Application {
     }
 }
 
+/// A budget that is charged once the cost is known.
+fn check_budget(app: &mut Application) {
+    let ask = json!({ "limit": "Tokens", "id": "alice", "op": "check", "cost": 0 });
+    let report = json!({ "limit": "Tokens", "id": "alice", "op": "spend_only", "cost": 300 });
+    for left in [700, 400, 100] {
+        app.expect(&ask, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {}", left + 300)]);
+        app.expect(&report, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {left}")]);
+    }
+    app.expect(&ask, 200, Some("Tokens"), &["Tokens allowed 1000 100"]);
+    app.expect(&report, 200, Some("Tokens"), &["Tokens allowed 1000 0"]);
+    let denied = app.expect(&ask, 429, Some("Tokens"), &["Tokens denied 1000 0"]);
+    assert_eq!(denied["retry_after_ms"], 3_600);
+    app.expect(&report, 200, Some("Tokens"), &["Tokens unchanged 1000 0"]);
+    let request = json!({ "url": "/tokens", "ip": "192.0.2.9", "headers": { "host": "a", "x-user": "carl" } });
+    let described = json!({ "request": request, "op": "spend_only", "cost": 2000 });
+    let shown = ["Logins unchanged 2 2", "Networks unchanged 2 2", "Watched unchanged 1 1", "Tokens allowed 1000 0"];
+    app.expect(&described, 200, Some("Tokens"), &shown);
+    let asked = json!({ "request": request, "op": "check", "cost": 0 });
+    let shown = ["Logins unchanged 2 2", "Networks unchanged 2 2", "Watched unchanged 1 1", "Tokens denied 1000 0"];
+    app.expect(&asked, 429, Some("Tokens"), &shown);
+}
+
 fn check_all(weir: &Weir) {
     let mut app = Application::new(weir);
     let with = |mut call: Value, key: &str, value: Value| {
@@ -147,24 +169,7 @@ fn check_all(weir: &Weir) {
     let never = app.expect(&with(alice, "cost", 3.into()), 429, Some("Logins"), &["Logins denied 2 2"]);
     assert_eq!((&never["retry_after_ms"], &never["limits"][0]["cost"]), (&Value::Null, &json!(3)));
 
-    // A budget that is charged once the cost is known.
-    let ask = json!({ "limit": "Tokens", "id": "alice", "op": "check", "cost": 0 });
-    let report = json!({ "limit": "Tokens", "id": "alice", "op": "spend_only", "cost": 300 });
-    for left in [700, 400, 100] {
-        app.expect(&ask, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {}", left + 300)]);
-        app.expect(&report, 200, Some("Tokens"), &[&format!("Tokens allowed 1000 {left}")]);
-    }
-    app.expect(&ask, 200, Some("Tokens"), &["Tokens allowed 1000 100"]);
-    app.expect(&report, 200, Some("Tokens"), &["Tokens allowed 1000 0"]);
-    let denied = app.expect(&ask, 429, Some("Tokens"), &["Tokens denied 1000 0"]);
-    assert_eq!(denied["retry_after_ms"], 3_600);
-    app.expect(&report, 200, Some("Tokens"), &["Tokens unchanged 1000 0"]);
-    let described = json!({ "request": { "url": "/tokens", "headers": { "host": "a", "x-user": "carl" } }, "op": "spend_only", "cost": 2000 });
-    let shown = ["Logins unchanged 2 2", "Tokens allowed 1000 0", "Watched unchanged 1 1"];
-    app.expect(&described, 200, Some("Tokens"), &shown);
-    let asked = with(with(described, "op", "check".into()), "cost", 0.into());
-    let shown = ["Logins unchanged 2 2", "Tokens denied 1000 0", "Watched unchanged 1 1"];
-    app.expect(&asked, 429, Some("Tokens"), &shown);
+    check_budget(&mut app);
 
     // Overrides, and limits that ask no store.
     app.expect(&charge("Logins", "vip"), 200, Some("Logins"), &["Logins allowed 9 8"]);

@@ -12,7 +12,7 @@ descriptors:
   - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000 } }
 ";
 
-/// What the virtual host says in place of the example's limits.
+/// The limits of the virtual host, in place of the example's.
 const TOKENS: Change = (
     "routes: [{ match: { prefix: / }, route: { cluster: application } }]
               rate_limits: [*address, *key]",
@@ -30,9 +30,8 @@ const TOKENS: Change = (
 
 #[test]
 fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
-    let application = Upstream::answering(|_| {
-        "HTTP/1.1 200 OK\r\nx-tokens-used: 300\r\ncontent-length: 0\r\n\r\n".to_owned()
-    });
+    let application =
+        Upstream::answering(|_| "HTTP/1.1 200 OK\r\nx-tokens-used: 300\r\ncontent-length: 0\r\n\r\n".to_owned());
     let ports = Ports { application: application.address.port(), door: free_port() };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("budgets.yaml");

@@ -48,7 +48,7 @@ pub struct Limit {
     pub max_new_keys: Option<u64>,
     /// Whether a caller that names the limit may give the numbers of its call.
     pub per_call: bool,
-    /// Whether a report of more than is left takes what is left, and an ask of 0 is denied once nothing is.
+    /// Takes what is left for a report of more than that, and denies an ask of 0 once nothing is left.
     pub drain_over_limit: bool,
     /// How its tokens come back, those of calls with numbers of their own included.
     pub algorithm: Algorithm,

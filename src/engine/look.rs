@@ -1,18 +1,17 @@
-//! Charges that look at a bucket and take nothing: asks of 0 where a limit is told afterwards what was used, and the first
-//! half of a report.
+//! Charges that look at a bucket and take nothing: asks of 0, and the first half of a report.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::numbers::Micros;
 use super::refill::{Kind, Windows};
 
 impl Charge {
-    /// Whether its bucket holds tokens, so that it makes sense to ask what is left and to report what was used.
+    /// True if its bucket holds tokens: slots, queues and scripts have nothing to ask for or to report.
     pub(super) fn has_tokens(&self) -> bool {
         matches!(self.numbers.refill().kind(), Kind::Level | Kind::Log(_) | Kind::SlidingWindow(_))
     }
 
-    /// Makes it look whether its cost is there. A charge that may not deny costs nothing then, and [`Self::looked`] tells
-    /// whether the cost would have fitted.
+    /// Makes it look for its cost and take nothing. A charge that may not deny costs nothing then, and [`Self::looked`]
+    /// finds out whether the cost would have fitted.
     pub(super) fn look(&mut self) {
         match self.mode {
             Mode::Spend => self.mode = Mode::Check,
@@ -21,9 +20,10 @@ impl Charge {
         }
     }
 
-    /// Makes a charge of nothing look whether a token is there, and says whether it does so.
+    /// Makes a charge of nothing look for one token. Returns whether it is such a charge.
     pub(super) fn ask(&mut self) -> bool {
-        let asks = self.cost == 0 && self.has_tokens() && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
+        let asks =
+            self.cost == 0 && self.has_tokens() && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
         if asks {
             self.cost = 1;
             self.look();

@@ -233,7 +233,7 @@ impl Plan {
 }
 
 impl Limit {
-    /// What a caller's mode comes to: a report of more than is left takes what is left if the limit says so.
+    /// The mode of a charge in which a caller's mode results: a report may take what is left.
     pub const fn reporting(&self, mode: Mode) -> Mode {
         match mode {
             Mode::SpendOnly if self.drain_over_limit => Mode::SpendUpTo,

@@ -20,13 +20,13 @@ pub struct Question<'a> {
     pub domain: &'a str,
     /// The descriptors.
     pub descriptors: &'a [Descriptor<'a>],
-    /// What becomes of the buckets.
+    /// The effect on the buckets.
     pub purpose: Purpose,
     /// The wall clock.
     pub now: Micros,
 }
 
-/// What a question is for.
+/// The purpose of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Decides a request and charges it.
@@ -65,7 +65,7 @@ pub enum Hits {
 pub struct Plans {
     /// Each bucket once, to be decided together.
     pub charges: Vec<Charge>,
-    /// What is taken after that by reports, whatever came of the request.
+    /// Charges of reports, taken after the others even if the request is denied.
     pub reported: Vec<Charge>,
     /// One for each descriptor, in their order.
     pub members: Vec<Member>,
@@ -81,7 +81,7 @@ pub struct Plans {
 struct Look {
     /// Its index in [`Plans::charges`].
     charge: u32,
-    /// How many.
+    /// The tokens that must be there.
     wanted: u64,
     /// The index in [`Plans::reported`] of what is taken then.
     reported: Option<u32>,
