@@ -36,6 +36,7 @@ pub mod refusals;
 mod scripts;
 mod settling;
 mod slots;
+mod standby;
 mod throttle;
 
 pub use descriptors::JudgedDescriptors;
@@ -58,6 +59,8 @@ pub struct Shared {
     refusal_log: Arc<RefusalLog>,
     /// Buckets of limits with `on_store_error: local`. Its own table, so that they begin full when the store goes away.
     local: MemoryStore,
+    /// When the store failed last, until `local` is emptied.
+    store_failed: Mutex<Option<Instant>>,
     bounds: KeyBounds,
 }
 
@@ -119,7 +122,16 @@ impl Shared {
         let refusal_log = Arc::new(log);
         local.set_limits(&limit_keys(&rules, &metrics));
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics, &refusal_log)));
-        Self { snapshot, blocks: Arc::default(), metrics, refusal_log, local, bounds: KeyBounds::default() }
+        let store_failed = Mutex::default();
+        Self {
+            snapshot,
+            blocks: Arc::default(),
+            metrics,
+            refusal_log,
+            local,
+            store_failed,
+            bounds: KeyBounds::default(),
+        }
     }
 
     /// With these bounds on buckets.
@@ -199,6 +211,8 @@ pub struct Gate {
     seconds: [LocalHistogram; DecidingDoor::ALL.len()],
     /// What is logged of the store's errors.
     complaints: Throttle,
+    /// Whether the store has answered since [`Self::flush`].
+    answered: Cell<bool>,
 }
 
 /// A worker's view, and how it learns that there are other rules.
@@ -248,16 +262,17 @@ impl Gate {
         let slots = Slots::new(shared.clone(), store.clone());
         let view = RefCell::new(CachedView { snapshot, view });
         let settler = Settler::new(shared.clone(), store.clone());
-        let (keeper, complaints) = (OnceCell::new(), Throttle::default());
+        let (keeper, complaints, answered) = (OnceCell::new(), Throttle::default(), Cell::default());
         let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
         let recent = matches!(store, Store::Redis(_)).then(Recent::new);
-        Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints }
+        Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints, answered }
     }
 
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
     /// compiled. To be called about once a second.
     pub fn flush(&self) {
         self.seconds.iter().for_each(LocalHistogram::flush);
+        self.note_store();
         let view = self.view();
         view.flush_refusals(false);
         view.snapshot.check_scripts(&self.store);
@@ -485,6 +500,9 @@ impl Gate {
             None => answer.await,
         };
         observe(&self.shared.metrics.store_seconds, asked.elapsed());
+        if decided.is_ok() {
+            self.answered.set(true);
+        }
         decided
     }
 
@@ -506,11 +524,10 @@ impl Gate {
         error: &StoreError,
         mut in_flight: Option<&mut InFlight>,
     ) -> Verdict {
-        self.shared.metrics.store_error(error.kind());
+        self.failed(error);
         if let Some(slots) = &mut in_flight {
             slots.unanswered(error);
         }
-        self.complain(error);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{TOKEN, ask, ask_with, done, each_store, serve, spend};
-use crate::support::eventually;
+use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 /// What remains in each window.
 fn remaining(state: &Value) -> Vec<u64> {
@@ -254,4 +255,32 @@ fn a_store_that_is_away_is_said_and_nothing_is_done() {
         other => Err(other),
     });
     assert_eq!(remaining(&back), [3]);
+}
+
+#[test]
+fn what_stands_in_for_the_store_goes_by_what_operators_say() {
+    let mut redis = RedisServer::plain();
+    let limits = "limits: { L: { by: { header: x-id }, burst: 3, on_store_error: local } }";
+    let flags = ["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1", "--admin-token", TOKEN];
+    let weir = Weir::serve(limits, &flags);
+    let connections = |count| becomes("the connections", count, || weir.metric("weir_store_connections"));
+    let passed = |id: &str| (0..5).filter(|_| spend(&weir, "/", &[("x-id", id)])).count();
+    connections(1);
+    redis.kill();
+    connections(0);
+    assert_eq!([passed("reset"), passed("set"), passed("left")], [3, 3, 3]);
+    redis.restart();
+    connections(1);
+    eventually("the operator is connected", || match ask(&weir, "PUT", "/buckets/L:set", r#"{"remaining": 2}"#) {
+        (200, _) => Ok(()),
+        other => Err(other),
+    });
+    done(&weir, "POST", "/buckets/L:reset/reset", "");
+    redis.kill();
+    connections(0);
+    assert_eq!(
+        [passed("reset"), passed("set"), passed("left")],
+        [3, 2, 0],
+        "the store was back for less than a minute"
+    );
 }

@@ -60,7 +60,7 @@ impl Gate {
                 Ok(decisions) => (decisions, Vec::new()),
                 // A limit refuses in any case, and nothing was to be charged.
                 Err(error) if plans.is_refused => {
-                    self.shared.metrics.store_error(error.kind());
+                    self.failed(&error);
                     (Vec::new(), Vec::new())
                 }
                 Err(error) => self.descriptors_without_store(&snapshot, &plans, question.now, &error),
@@ -107,8 +107,7 @@ impl Gate {
         now: Micros,
         error: &StoreError,
     ) -> (Vec<Option<Decision>>, Vec<Unanswered>) {
-        self.shared.metrics.store_error(error.kind());
-        self.complain(error);
+        self.failed(error);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();

@@ -328,6 +328,10 @@ impl Operator {
         let effective_from = self.gate.view().rules().effective_from();
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
         let decided = self.gate.store().decide_in_turn(&batches).await?;
+        if change.is_some() && matches!(self.gate.store(), Store::Redis(_)) {
+            // What stands in for the store next time must not go by what was before.
+            let _ = self.gate.shared().local.decide_in_turn(&batches);
+        }
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         Ok(charges
             .iter()

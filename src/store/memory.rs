@@ -94,6 +94,19 @@ impl MemoryStore {
         }
     }
 
+    /// Forgets all buckets.
+    pub fn clear(&self) {
+        let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
+        let Some(first) = shards.first() else { return };
+        let shares = Arc::new(first.shares.emptied());
+        for shard in &mut shards {
+            shard.table = Table::new(self.keys_per_shard);
+            shard.contents = Contents::new(self.keys_per_shard);
+            shard.shares = shares.clone();
+        }
+        *self.shared.lock() = Shared::default();
+    }
+
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let now = batch.now;
@@ -210,7 +223,7 @@ impl MemoryStore {
             let guard = guard(charge);
             let bound = self.keys_per_shard.saturating_sub(new_of_shard[guard]);
             let mut place = shards[guard].place(charge, now, bound, &new);
-            if let Some(slot) = returned(charge)
+            if let Some(slot) = held_slot(charge)
                 && !shards[guard].contents.get(filed(charge)).is_some_and(|content| content.holds(slot, now))
                 && shared.get_or_insert_with(|| self.shared.lock()).holds(charge, slot, now)
             {
@@ -294,11 +307,11 @@ const fn filed(charge: &Charge) -> u64 {
     charge.bucket.fingerprint as u64
 }
 
-/// The slot that a charge gives back. It may have been taken from the bucket that new ids share, although there is room
-/// for one of its own by now.
-fn returned(charge: &Charge) -> Option<Slot> {
+/// The slot that a charge gives back or renews. It may have been taken from the bucket that new ids share, although there
+/// is room for one of its own by now.
+fn held_slot(charge: &Charge) -> Option<Slot> {
     match charge.terms.as_deref() {
-        Some(Terms::Slot(slot)) if charge.mode == Mode::Refund => Some(*slot),
+        Some(Terms::Slot(slot)) if matches!(charge.mode, Mode::Refund | Mode::SpendOnly) => Some(*slot),
         _ => None,
     }
 }
@@ -505,6 +518,20 @@ mod tests {
         Numbers::fixed(burst).unwrap()
     }
 
+    #[test]
+    fn what_is_cleared_begins_full_and_has_all_its_room() {
+        let (store, _) = store(2);
+        let log = Numbers::sliding_log(1, 1_000_000 * SECOND).unwrap();
+        for _ in 0..2 {
+            for (id, numbers) in [(1, fixed(1)), (2, log), (3, fixed(1))] {
+                assert!(spend(&store, "L", id, numbers) && !spend(&store, "L", id, numbers), "{id}");
+            }
+            assert_eq!(store.usage().keys, 3, "one of them is shared");
+            store.clear();
+            assert_eq!(store.usage().keys, 0);
+        }
+    }
+
     /// Charges ten times as many ids as fit, none of whose buckets ever refills.
     #[track_caller]
     fn check_bound(max_keys: usize, at_most: u64) {
@@ -652,17 +679,25 @@ mod tests {
 
     /// Its request may find a bucket of its own by the time that it ends.
     #[test]
-    fn a_slot_of_a_shared_bucket_is_given_back_there() {
+    fn a_slot_of_a_shared_bucket_is_renewed_and_given_back_there() {
         let (store, _) = store(1);
         let slots = Numbers::slots(1, 60 * 1_000_000_000).unwrap();
         let slot = |id: u32, mode| Charge {
             terms: Some(Box::new(Terms::Slot(Slot(id.into())))),
             ..charge("L", id, slots, 1, mode)
         };
-        let outcomes = [(1, Mode::Spend), (2, Mode::Spend), (1, Mode::Refund), (2, Mode::Refund), (3, Mode::Spend)]
-            .map(|(id, mode)| decide(&store, &[slot(id, mode)])[0].outcome);
-        assert_eq!(outcomes, [Outcome::Allowed; 5]);
-        assert_eq!(decide(&store, &[slot(4, Mode::Spend)])[0].outcome, Outcome::Allowed, "the shared slot is free");
+        for (id, mode) in [
+            (1, Mode::Spend),
+            (2, Mode::Spend),
+            (1, Mode::Refund),
+            // Renewed, it stays where it is, and leaves the room to another.
+            (2, Mode::SpendOnly),
+            (3, Mode::Spend),
+            (2, Mode::Refund),
+            (4, Mode::Spend),
+        ] {
+            assert_eq!(decide(&store, &[slot(id, mode)])[0].outcome, Outcome::Allowed, "{id} {mode:?}");
+        }
     }
 
     #[test]

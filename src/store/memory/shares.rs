@@ -117,6 +117,18 @@ impl Shares {
         Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held }
     }
 
+    /// The same shares of a table that holds nothing.
+    pub(super) fn emptied(&self) -> Self {
+        let vacant = |share: &Share| Share {
+            held: AtomicU64::new(0),
+            reserved: share.reserved,
+            most: share.most,
+            limited: share.limited.clone(),
+        };
+        let limits = self.limits.iter().map(vacant).collect();
+        Self { tags: self.tags.clone(), limits, open: self.open, open_held: AtomicU64::new(0) }
+    }
+
     /// The tag of a charge's limit.
     pub(super) fn tag(&self, charge: &Charge) -> Tag {
         self.tags.get(short_of(&charge.bucket.key)).copied().unwrap_or(Tag(0))
