@@ -120,7 +120,11 @@ fn explain_says_of_every_limit_whether_and_why() {
     }
     let text = check(&["explain", "GET", "/v1/certificates/www.example.co.uk", "--ip", "2001:db8::7"], 0);
     assert!(text.contains("  id        2001:db8::/64\n"), "{text}");
-    assert!(text.contains("because   the request has no usable header `x-account-id`"), "{text}");
+    assert!(text.contains("because   the request has no header `x-account-id`"), "{text}");
+    for (account, id) in [("x-account-id: 07", "7"), ("x-account-id: 0x7", "(malformed)")] {
+        let text = check(&["explain", "POST", "/v1/orders", "-H", account], 0);
+        assert!(text.contains(&format!("NewOrdersPerAccount: applies\n  id        {id}\n")), "{text}");
+    }
 }
 
 #[test]
@@ -182,7 +186,7 @@ fn explain_takes_the_subject_of_a_certificate() {
         "{text}"
     );
     let text = check(&["explain", "GET", "/", "--limits", limits], 0);
-    assert!(text.contains("because   the request has no usable subject of a client's certificate"), "{text}");
+    assert!(text.contains("because   the request has no subject of a client's certificate"), "{text}");
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn explain_tells_which_rule_covers_a_descriptor() {
         "PerTenant: does not apply\n  because   the entry `path` is absent, the limit wants it to fit `/v1/*`\n",
         "Whole: applies\n",
         "Free: does not apply\n  because   the domain is `api`, the limit covers free\n",
-        "Web: does not apply\n  because   the request has no usable address\n",
+        "Web: does not apply\n  because   the request has no address\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

@@ -604,7 +604,7 @@ mod tests {
     use crate::engine::fingerprint::Fingerprinter;
     use crate::engine::form::Form;
     use crate::engine::identity::{Component, Source};
-    use crate::engine::limit::{Limit, LimitMode, Missing};
+    use crate::engine::limit::{Fallback, Limit, LimitMode};
     use crate::engine::numbers::{Allowance, Numbers};
     use crate::engine::request::sample;
     use crate::engine::verdict::Standing;
@@ -612,7 +612,7 @@ mod tests {
     /// A limit that allows `burst` and never refills.
     fn limit(name: &str, burst: u64) -> Limit {
         let windows = [Numbers::fixed(burst).unwrap()].into();
-        let by = vec![Component { source: Source::Method, form: Form::Text }];
+        let by = vec![Component::new(Source::Method, Form::Text)];
         Limit { by, allowance: Allowance::Windows(windows), ..Limit::new(name) }
     }
 
@@ -681,8 +681,8 @@ mod tests {
     async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by_itself() {
         let numbers = Numbers::sliding_window(5, 3_600_000_000_000, true).unwrap();
         let counting = Limit { allowance: Allowance::Windows([numbers].into()), ..limit("Counting", 1) };
-        let header = Component { source: Source::Header(http::HeaderName::from_static("x-id")), form: Form::Text };
-        let named = Limit { by: vec![header], missing: Missing::Deny, ..limit("Named", 9) };
+        let header = Component::new(Source::Header(http::HeaderName::from_static("x-id")), Form::Text);
+        let named = Limit { by: vec![header], missing: Fallback::Deny, ..limit("Named", 9) };
         let gate = gate(vec![named, counting]);
         for _ in 0..3 {
             assert!(!ask(&gate, "GET").await.is_allowed());

@@ -68,7 +68,7 @@ fn with_terms(name: &'static str, numbers: Numbers, terms: impl Fn(u64) -> Terms
 
 /// Adds an entry to a queue.
 fn work(storage: Storage) -> Terms {
-    let fields = vec![("n".to_owned(), Component { source: Source::Method, form: Form::Text })];
+    let fields = vec![("n".to_owned(), Component::new(Source::Method, Form::Text))];
     let entry = Queue { storage, then: Then::Accept, fields }.entry_of(&[("n".to_owned(), "1".to_owned())]).unwrap();
     Terms::Queue(Work { storage, entry, given_back: None })
 }

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod downgrade;
+mod identities;
 mod limits;
 mod messages;
 mod paths;

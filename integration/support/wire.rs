@@ -107,7 +107,8 @@ impl Wire {
                 return None;
             }
         };
-        let head = String::from_utf8(self.buffer.drain(..end + 4).collect()).unwrap();
+        let head: Vec<u8> = self.buffer.drain(..end + 4).collect();
+        let head = String::from_utf8_lossy(&head);
         let mut lines = head.trim_end().split("\r\n");
         let start = lines.next().unwrap().to_owned();
         Some(Message { start, fields: fields(lines), ..Message::default() })

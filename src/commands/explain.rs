@@ -11,9 +11,10 @@ use super::rules::RulesArgs;
 use crate::engine::client_address::{AddressSource, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Limit, Missing};
-use crate::engine::matching::{DescriptorMatch, EntryTest, HeaderTest, Match, Mismatch};
+use crate::engine::identity::{Component, Source, Unusable};
+use crate::engine::limit::{Fallback, Limit};
+use crate::engine::lossless::shown;
+use crate::engine::matching::{DescriptorMatch, EntryTest, Excluded, HeaderTest, Match, Mismatch};
 use crate::engine::numbers::Allowance;
 use crate::engine::path::normalise;
 use crate::engine::request::{Entry, Request, host_of};
@@ -166,9 +167,13 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
         Explanation::Undescribed => {
             format!("{name}: does not apply\n  because   it speaks neither of a domain nor of a descriptor\n")
         }
-        Explanation::Lacking(component) => {
-            let lacking = limit.by.get(*component).map_or_else(String::new, source);
-            format!("{name}: does not apply\n  because   the request has no usable {lacking}\n")
+        Explanation::Lacking(lacking) => {
+            let component = limit.by.get(lacking.component).map_or_else(String::new, source);
+            let why = match lacking.reason {
+                Unusable::Missing => format!("the request has no {component}"),
+                Unusable::Malformed => format!("the {component} is malformed, and the limit says `malformed: skip`"),
+            };
+            format!("{name}: does not apply\n  because   {why}\n")
         }
         Explanation::Applies { id, allowance, given_by, cost, enforced } => {
             let verb = match allowance {
@@ -179,7 +184,20 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow",
             };
             let mut text = format!("{name}: {verb}\n");
-            let id: Vec<&str> = id.iter().map(|component| component.as_deref().unwrap_or("(missing)")).collect();
+            let lacking = |reason: &Unusable| match reason {
+                Unusable::Missing => "(missing)",
+                Unusable::Malformed => "(malformed)",
+            };
+            let is_denied_for = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
+            let fallback = if is_denied_for(Unusable::Missing, limit.missing) {
+                Some("`missing: deny`")
+            } else if is_denied_for(Unusable::Malformed, limit.malformed) {
+                Some("`malformed: deny`")
+            } else {
+                None
+            };
+            let id: Vec<&str> =
+                id.iter().map(|component| component.as_ref().map_or_else(lacking, String::as_str)).collect();
             let _ = writeln!(text, "  id        {}", if id.is_empty() { "(one for all)".into() } else { id.join(":") });
             if let Some(windows) = allowance.windows() {
                 for numbers in windows.iter() {
@@ -204,7 +222,8 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                     let _ = writeln!(text, "  reports   of more than is left take what is left");
                 }
             }
-            let _ = writeln!(text, "  given by  {}", given(rules, limit, *given_by, allowance));
+            let given = fallback.map_or_else(|| given(rules, limit, *given_by, allowance), str::to_owned);
+            let _ = writeln!(text, "  given by  {given}");
             text
         }
     }
@@ -217,9 +236,6 @@ fn given(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allo
             format!("the override at {}:{}{comment}", rules.file(found.origin.file), found.origin.line)
         }
         (None, Allowance::Disabled) => "nobody: the limit has no numbers, and no override has this id".into(),
-        (None, Allowance::Deny) if limit.missing == Missing::Deny && limit.allowance != Allowance::Deny => {
-            "`missing: deny`".into()
-        }
         (None, _) => "the limit".into(),
     }
 }
@@ -230,24 +246,15 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             format!("the method is {}, the limit covers {}", request.method, conditions.methods.join(", "))
         }
         Mismatch::Host => {
-            let hosts: Vec<String> = conditions.hosts.iter().map(ToString::to_string).collect();
-            format!("the host is `{}`, the limit covers {}", request.host, hosts.join(", "))
+            format!("the host is `{}`, {}", request.host, covered(&conditions.hosts, &conditions.other_hosts))
         }
         Mismatch::Path => {
             let paths: Vec<String> = conditions.paths.iter().map(ToString::to_string).collect();
             format!("the path is {}, the limit covers {}", request.path, paths.join(", "))
         }
         Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
-            let wanted = match &header.test {
-                HeaderTest::Present(true) => "to be there".to_owned(),
-                HeaderTest::Present(false) => "to be absent".to_owned(),
-                HeaderTest::Value(value) => format!("to be `{value}`"),
-                HeaderTest::Prefix(prefix) => format!("to begin with `{prefix}`"),
-                HeaderTest::Regex(regex) => format!("to match `{regex}`"),
-            };
-            let found =
-                request.header(header.name.as_str()).map_or_else(|| "absent".into(), |value| format!("`{value}`"));
-            format!("the header `{}` is {found}, the limit wants it {wanted}", header.name)
+            let found = list(request.lines(header.name.as_str()).map(|line| format!("`{}`", shown(&line))));
+            format!("the header `{}` is {found}, the limit wants it {}", header.name, wanted_header(&header.test))
         }),
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
@@ -255,17 +262,58 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
         }
         Mismatch::Entry(place) => entry_unmatched(&conditions.descriptor, request, place),
         Mismatch::Network => {
-            let networks: Vec<String> = conditions.networks.iter().map(ToString::to_string).collect();
             let client = request.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
-            format!("the client is {client}, the limit covers {}", networks.join(", "))
+            format!("the client is {client}, {}", covered(&conditions.networks, &conditions.other_networks))
         }
     }
 }
 
+/// The hosts or networks that a limit covers, or those that it excludes.
+fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
+    let join = |all: &[T]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match excluded {
+        [] => format!("the limit covers {}", join(named)),
+        excluded => format!("the limit does not cover {}", join(excluded)),
+    }
+}
+
+/// All values under one name.
+fn list(found: impl Iterator<Item = String>) -> String {
+    let found: Vec<String> = found.collect();
+    if found.is_empty() { "absent".to_owned() } else { found.join(" and ") }
+}
+
+fn wanted_header(test: &HeaderTest) -> String {
+    match test {
+        HeaderTest::Present(true) => "to be there".to_owned(),
+        HeaderTest::Present(false) => "to be absent".to_owned(),
+        HeaderTest::Value(value) => format!("to be `{value}`"),
+        HeaderTest::Prefix(prefix) => format!("to begin with `{prefix}`"),
+        HeaderTest::Regex(regex) => format!("to match `{regex}`"),
+        HeaderTest::Not(excluded) => none_of(excluded, wanted_header),
+    }
+}
+
+fn wanted_entry(test: &EntryTest) -> String {
+    match test {
+        EntryTest::Present(true) => "to be there".to_owned(),
+        EntryTest::Present(false) => "to be absent".to_owned(),
+        EntryTest::Value(value) => format!("to be `{value}`"),
+        EntryTest::Glob(glob) => format!("to fit `{glob}`"),
+        EntryTest::Not(excluded) => none_of(excluded, wanted_entry),
+    }
+}
+
+fn none_of<T>(excluded: &Excluded<T>, wanted: impl Fn(&T) -> String) -> String {
+    let presence = if excluded.is_needed { "to be there, and " } else { "" };
+    let tests: Vec<String> = excluded.tests.iter().map(|test| format!("not {}", wanted(test))).collect();
+    format!("{presence}{}", tests.join(" and "))
+}
+
 fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
     let wanted = conditions.entries().get(place);
-    let found = match conditions {
-        DescriptorMatch::Each(_) => wanted.and_then(|wanted| request.entry(&wanted.key)),
+    let found: Vec<&str> = match conditions {
+        DescriptorMatch::Each(_) => wanted.map_or_else(Vec::new, |wanted| request.entries(&wanted.key).collect()),
         DescriptorMatch::Whole(path) => {
             let given = request.descriptor.get(place);
             match (wanted, given) {
@@ -275,7 +323,7 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
                 (Some(wanted), Some(entry)) if wanted.key != entry.key => {
                     return format!("entry {} is `{}`, the limit wants `{}`", place + 1, entry.key, wanted.key);
                 }
-                (Some(_), Some(entry)) => Some(entry.value),
+                (Some(_), Some(entry)) => vec![entry.value],
                 (_, None) => {
                     return format!("the descriptor has {}, the limit wants {}", request.descriptor.len(), path.len());
                 }
@@ -283,14 +331,8 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
         }
     };
     let Some(wanted) = wanted else { return String::new() };
-    let found = found.map_or_else(|| "absent".to_owned(), |value| format!("`{value}`"));
-    let test = match &wanted.test {
-        EntryTest::Present(true) => "to be there".to_owned(),
-        EntryTest::Present(false) => "to be absent".to_owned(),
-        EntryTest::Value(value) => format!("to be `{value}`"),
-        EntryTest::Glob(glob) => format!("to fit `{glob}`"),
-    };
-    format!("the entry `{}` is {found}, the limit wants it {test}", wanted.key)
+    let found = list(found.into_iter().map(|value| format!("`{}`", shown(value))));
+    format!("the entry `{}` is {found}, the limit wants it {}", wanted.key, wanted_entry(&wanted.test))
 }
 
 fn source(component: &Component) -> String {

@@ -9,12 +9,17 @@ use super::yaml::{Node, Value};
 use crate::engine::form::Form;
 use crate::engine::identity::{Component, Source};
 use crate::engine::path::Pattern;
+use crate::engine::request::Duplicates;
 
 /// The words that stand alone.
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
 /// The fields of a component that is a map.
-pub(super) const KEYS: [&str; 8] = ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as"];
+pub(super) const KEYS: [&str; 9] =
+    ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as", "duplicates"];
+
+/// The words of `duplicates`.
+pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
 /// What `tls` can be: of a client's certificate only its subject makes an id.
 pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
@@ -91,7 +96,7 @@ fn word(node: &Node, findings: &mut Findings) -> Result<Option<Component>, Repor
             None => return Err(unknown_word(word, node.place, findings)),
         },
     };
-    Ok(Some(Component { source, form: Form::Text }))
+    Ok(Some(Component::new(source, Form::Text)))
 }
 
 fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, Reported> {
@@ -124,7 +129,9 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
     }
     let fields = Fields::of(node, "a component of `by`", &KEYS, findings)?;
     let form = fields.read("as", findings, |node, findings| choice(node, &FORMS, findings));
-    let given: Vec<_> = KEYS.iter().filter(|name| **name != "as").filter_map(|name| fields.get(name)).collect();
+    let duplicates = fields.read("duplicates", findings, |node, findings| choice(node, &DUPLICATES, findings));
+    let is_source = |name: &&&str| !matches!(**name, "as" | "duplicates");
+    let given: Vec<_> = KEYS.iter().filter(is_source).filter_map(|name| fields.get(name)).collect();
     let [(key, value)] = given[..] else {
         let message = format!("a component has one source, this has {}", given.len());
         let help = "write one of header, query, cookie, path, host, tls, descriptor; several components make a list";
@@ -144,7 +151,14 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         }
         _ => path_parameter(value, paths, findings)?,
     };
-    Ok(Component { source, form: form?.unwrap_or(Form::Text) })
+    let duplicates = duplicates?.unwrap_or_default();
+    if let Some((key, _)) = fields.get("duplicates")
+        && !matches!(source, Source::Header(_) | Source::Query(_) | Source::Cookie(_) | Source::Descriptor(_))
+    {
+        let help = "remove it; headers, query parameters, cookies and entries of a descriptor have duplicates";
+        return Err(findings.error(key.place, "a request has this component once", help));
+    }
+    Ok(Component { source, form: form?.unwrap_or(Form::Text), duplicates })
 }
 
 fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Source, Reported> {

@@ -15,7 +15,7 @@ use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use super::{queue, script, server_only};
 use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Algorithm, Cost, Limit, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Algorithm, Cost, Fallback, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::numbers::Allowance;
 
 /// The fields of a limit.
@@ -35,6 +35,7 @@ pub(super) const KEYS: &[&str] = &[
     "mode",
     "enforce_for",
     "missing",
+    "malformed",
     "on_store_error",
     "max_keys",
     "max_new_keys",
@@ -65,9 +66,9 @@ pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
 pub(super) const MODES: [(&str, LimitMode); 3] =
     [("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow), ("off", LimitMode::Off)];
 
-/// The words of `missing`.
-pub(super) const MISSING: [(&str, Missing); 3] =
-    [("skip", Missing::Skip), ("deny", Missing::Deny), ("shared", Missing::Shared)];
+/// The words of `missing` and `malformed`.
+pub(super) const FALLBACKS: [(&str, Fallback); 3] =
+    [("skip", Fallback::Skip), ("deny", Fallback::Deny), ("shared", Fallback::Shared)];
 
 /// The words of `on_store_error`.
 pub(super) const STORE_ERROR: [(&str, StoreErrorPolicy); 3] =
@@ -291,7 +292,7 @@ fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
     let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
     let place = match (fields.get("match"), fields.get("by")) {
         (Some((key, _)), _) if limit.conditions.needs_descriptor() => key.place,
-        (_, Some((key, _))) if limit.missing == Missing::Skip && limit.by.iter().any(descriptor) => key.place,
+        (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.by.iter().any(descriptor) => key.place,
         _ => return,
     };
     let message = "only decision doors know a descriptor, and they do not see a request end";
@@ -312,8 +313,12 @@ fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
             findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
         }
     }
-    if let Ok(Some(missing)) = fields.read("missing", findings, |node, findings| choice(node, &MISSING, findings)) {
+    let mut fallback = |name| fields.read(name, findings, |node, findings| choice(node, &FALLBACKS, findings));
+    if let Ok(Some(missing)) = fallback("missing") {
         limit.missing = missing;
+    }
+    if let Ok(Some(malformed)) = fallback("malformed") {
+        limit.malformed = malformed;
     }
     let policy = fields.read("on_store_error", findings, |node, findings| choice(node, &STORE_ERROR, findings));
     if let Ok(Some(policy)) = policy {

@@ -11,17 +11,22 @@ use super::problem::{Findings, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::glob::Glob;
-use crate::engine::matching::{DescriptorMatch, EntryMatch, EntryTest, HeaderMatch, HeaderTest, HostPattern, Match};
+use crate::engine::matching::{
+    DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, HostPattern, Match,
+};
 use crate::engine::path::Pattern;
 
 /// The fields of `match`.
 pub(super) const KEYS: [&str; 7] = ["methods", "host", "path", "headers", "cidr", "domain", "descriptor"];
 
 /// The conditions on one header.
-pub(super) const HEADER_KEYS: [&str; 4] = ["value", "prefix", "regex", "present"];
+pub(super) const HEADER_KEYS: [&str; 5] = ["value", "prefix", "regex", "present", "not"];
 
 /// The conditions on one entry of a descriptor.
-pub(super) const ENTRY_KEYS: [&str; 3] = ["value", "glob", "present"];
+pub(super) const ENTRY_KEYS: [&str; 4] = ["value", "glob", "present", "not"];
+
+/// The conditions on a host or a network that is a map.
+pub(super) const NOT_KEYS: [&str; 1] = ["not"];
 
 /// Methods that are registered (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
 const METHODS: [&str; 16] = [
@@ -56,18 +61,18 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
         return Conditions { conditions, paths_are_known: false };
     };
     let methods = fields.read("methods", findings, |node, findings| each(node, findings, method));
-    let hosts = fields.read("host", findings, |node, findings| each(node, findings, host));
+    let hosts = fields.read("host", findings, |node, findings| each_or_not(node, findings, host));
     let paths = fields.read("path", findings, |node, findings| each(node, findings, path));
     let headers = fields.read("headers", findings, headers);
-    let networks = fields.read("cidr", findings, |node, findings| each(node, findings, network));
+    let networks = fields.read("cidr", findings, |node, findings| each_or_not(node, findings, network));
     let domains = fields.read("domain", findings, |node, findings| each(node, findings, domain));
     let entries = fields.read("descriptor", findings, entries);
     let paths_are_known = paths.is_ok();
     conditions.methods = methods.ok().flatten().unwrap_or_default();
-    conditions.hosts = hosts.ok().flatten().unwrap_or_default();
+    (conditions.hosts, conditions.other_hosts) = hosts.ok().flatten().unwrap_or_default();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
     conditions.headers = headers.ok().flatten().unwrap_or_default();
-    conditions.networks = networks.ok().flatten().unwrap_or_default();
+    (conditions.networks, conditions.other_networks) = networks.ok().flatten().unwrap_or_default();
     conditions.domains = domains.ok().flatten().unwrap_or_default();
     conditions.descriptor = DescriptorMatch::Each(entries.ok().flatten().unwrap_or_default());
     if let Some((key, _)) = fields.get("domain") {
@@ -88,6 +93,42 @@ fn each<T>(
 ) -> Result<Vec<T>, Reported> {
     let read: Vec<_> = one_or_more(node, findings)?.iter().map(|item| read(item, findings)).collect();
     read.into_iter().collect()
+}
+
+/// Reads values, or those after `not:`: the ones that are covered, and the ones that are excluded.
+fn each_or_not<T>(
+    node: &Node,
+    findings: &mut Findings,
+    read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
+) -> Result<(Vec<T>, Vec<T>), Reported> {
+    if !matches!(node.value, Value::Map(_)) {
+        return Ok((each(node, findings, read)?, Vec::new()));
+    }
+    let fields = Fields::of(node, "a condition", &NOT_KEYS, findings)?;
+    let Some((_, excluded)) = fields.get("not") else {
+        return Err(findings.error(node.place, "the map is empty", "write `{ not: VALUE }`"));
+    };
+    Ok((Vec::new(), each(excluded, findings, read)?))
+}
+
+/// Reads `not:`, alone or beside `present: true`; `None` if the map has no `not:`.
+fn excluded<T>(
+    fields: &Fields<'_>,
+    findings: &mut Findings,
+    read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
+) -> Result<Option<Excluded<T>>, Reported> {
+    let Some((key, node)) = fields.get("not") else { return Ok(None) };
+    let is_needed = match fields.get("present") {
+        None => false,
+        Some((_, present)) => {
+            if !truth(present, findings)? {
+                let help = "remove `not`, or write `present: true`";
+                return Err(findings.error(key.place, "what is absent has no value to exclude", help));
+            }
+            true
+        }
+    };
+    Ok(Some(Excluded { tests: each(node, findings, read)?, is_needed }))
 }
 
 fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
@@ -166,8 +207,6 @@ fn entries(node: &Node, findings: &mut Findings) -> Result<Vec<EntryMatch>, Repo
 
 /// One entry. Unlike those of headers its value is compared as it is, spaces included.
 fn entry(key: &Key, node: &Node, findings: &mut Findings) -> Result<EntryMatch, Reported> {
-    let exact_or_glob =
-        |text: &str| Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob);
     let test = match &node.value {
         Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
             let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
@@ -177,18 +216,53 @@ fn entry(key: &Key, node: &Node, findings: &mut Findings) -> Result<EntryMatch, 
             let help = "write `{ present: true }`, or `\"\"` for an empty value";
             return Err(findings.error(key.place, format!("{} has no value", quoted(&key.text)), help));
         }
-        Value::Scalar { text, .. } => exact_or_glob(text),
+        Value::Scalar { text, .. } => value_or_glob(text),
         _ => entry_test(node, findings)?,
     };
     Ok(EntryMatch { key: key.text.clone(), test })
 }
 
+fn value_or_glob(text: &str) -> EntryTest {
+    Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob)
+}
+
+/// Reads an excluded value of an entry: a text, which may have `*` in it, or a condition.
+fn excluded_entry(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
+    match &node.value {
+        Value::Map(_) => entry_test(node, findings).and_then(|test| match test {
+            EntryTest::Present(_) | EntryTest::Not(_) => Err(no_negation(node, findings)),
+            test => Ok(test),
+        }),
+        _ => text(node, findings).map(value_or_glob),
+    }
+}
+
+fn excluded_header(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Reported> {
+    match &node.value {
+        Value::Map(_) => header_test(node, findings).and_then(|test| match test {
+            HeaderTest::Present(_) | HeaderTest::Not(_) => Err(no_negation(node, findings)),
+            test => Ok(test),
+        }),
+        _ => value(node, findings).map(HeaderTest::Value),
+    }
+}
+
+fn no_negation(node: &Node, findings: &mut Findings) -> Reported {
+    findings.error(node.place, "`not` excludes values", "write `present: false` for what must be absent")
+}
+
 fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
     let fields = Fields::of(node, "a condition on an entry", &ENTRY_KEYS, findings)?;
     let given: Vec<_> = ENTRY_KEYS.iter().filter_map(|name| fields.get(name)).collect();
+    if given.len() <= 2
+        && let Some(excluded) = excluded(&fields, findings, excluded_entry)?
+        && (given.len() == 1 || excluded.is_needed)
+    {
+        return Ok(EntryTest::Not(excluded));
+    }
     let [(key, given)] = given[..] else {
         let message = format!("an entry has one condition, this has {}", given.len());
-        return Err(findings.error(node.place, message, "write one of value, glob, present"));
+        return Err(findings.error(node.place, message, "write one of value, glob, present, not"));
     };
     Ok(match key.text.as_str() {
         "value" => EntryTest::Value(text(given, findings)?.to_owned()),
@@ -227,9 +301,15 @@ fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch
 fn header_test(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Reported> {
     let fields = Fields::of(node, "a condition on a header", &HEADER_KEYS, findings)?;
     let given: Vec<_> = HEADER_KEYS.iter().filter_map(|name| fields.get(name)).collect();
+    if given.len() <= 2
+        && let Some(excluded) = excluded(&fields, findings, excluded_header)?
+        && (given.len() == 1 || excluded.is_needed)
+    {
+        return Ok(HeaderTest::Not(excluded));
+    }
     let [(key, given)] = given[..] else {
         let message = format!("a header has one condition, this has {}", given.len());
-        return Err(findings.error(node.place, message, "write one of value, prefix, regex, present"));
+        return Err(findings.error(node.place, message, "write one of value, prefix, regex, present, not"));
     };
     Ok(match key.text.as_str() {
         "value" => HeaderTest::Value(value(given, findings)?),

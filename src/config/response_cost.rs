@@ -7,8 +7,8 @@ use super::fields::{Fields, one_or_more, text, whole};
 use super::problem::{Findings, Reported, quoted};
 use super::yaml::{Key, Node};
 use crate::engine::identity::Source;
-use crate::engine::limit::{Cost, Limit, Missing};
-use crate::engine::matching::{DescriptorMatch, EntryTest};
+use crate::engine::limit::{Cost, Fallback, Limit};
+use crate::engine::matching::DescriptorMatch;
 use crate::engine::response_cost::{ResponseCost, Statuses};
 
 /// The fields of `cost_from_response`.
@@ -80,14 +80,14 @@ fn check(fields: &Fields<'_>, limit: &Limit, key: &Key, findings: &mut Findings)
     let asks_descriptor = limit.by.iter().any(|component| matches!(component.source, Source::Descriptor(_)));
     let has_entries = match &conditions.descriptor {
         DescriptorMatch::Each(entries) | DescriptorMatch::Whole(entries) => {
-            entries.iter().any(|entry| entry.test != EntryTest::Present(false))
+            entries.iter().any(|entry| entry.test.needs_entry())
         }
     };
     let reason = if !conditions.domains.is_empty() {
         "`match: { domain }`"
     } else if has_entries {
         "`match: { descriptor }`"
-    } else if asks_descriptor && limit.missing != Missing::Shared {
+    } else if asks_descriptor && limit.missing != Fallback::Shared {
         "`by: { descriptor }`"
     } else {
         return Ok(());

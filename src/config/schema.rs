@@ -111,6 +111,7 @@ mod tests {
         "requests in flight by an entry of a descriptor",
         "a queue of entries that are stale at once",
         "a queue counted from memory",
+        "duplicates of what comes once",
         "a queue of the rate limit service",
         "a queue whose callers bring numbers",
         "a script that does not exist",
@@ -204,7 +205,10 @@ mod tests {
         same(&schema, "/properties", &load::KEYS);
         same(&schema, "/$defs/limit/properties", limit::KEYS);
         same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
-        same(&schema, "/$defs/limit/properties/missing/enum", &limit::MISSING.map(|(word, _)| word));
+        for key in ["missing", "malformed"] {
+            let place = format!("/$defs/limit/properties/{key}/enum");
+            same(&schema, &place, &limit::FALLBACKS.map(|(word, _)| word));
+        }
         same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/algorithm/enum", algorithm::ALGORITHMS);
         same(&schema, "/$defs/limit/properties/kind/enum", &queue::KINDS.map(|(word, _)| word));
@@ -223,9 +227,13 @@ mod tests {
         same(&schema, &when, &response_cost::WHEN_KEYS);
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
+        same(&schema, &format!("{component}/duplicates/enum"), &by::DUPLICATES.map(|(word, _)| word));
         same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, ())| word));
         same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
         same(&schema, "/$defs/match/properties", &matching::KEYS);
+        for key in ["host", "cidr"] {
+            same(&schema, &format!("/$defs/match/properties/{key}/anyOf/2/properties"), &matching::NOT_KEYS);
+        }
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
         same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
         same(&schema, "/$defs/override/properties", overrides::KEYS);

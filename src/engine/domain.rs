@@ -1,5 +1,6 @@
 //! Host names: their canonical text, and their registered domain by the public suffix list.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::address::{self, network};
@@ -14,7 +15,23 @@ pub fn hostname_or_address(text: &str) -> Result<String, String> {
     hostname(text)
 }
 
-fn hostname(text: &str) -> Result<String, String> {
+/// The host of `host:port` or `[address]:port`, without brackets; a text without a port is returned unchanged.
+pub(super) fn without_port(text: &str) -> &str {
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((address, after)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let fits = after.is_empty() || after.strip_prefix(':').is_some_and(is_port);
+        return if fits { address } else { text };
+    }
+    text.split_once(':').filter(|(_, port)| is_port(port)).map_or(text, |(host, _)| host)
+}
+
+/// A name in ASCII (RFC 5891 section 4.4); `None` if it has no such form.
+pub(super) fn in_ascii(name: &str) -> Option<Cow<'_, str>> {
+    if name.is_ascii() { Some(name.into()) } else { idna::domain_to_ascii(name).ok().map(Cow::Owned) }
+}
+
+/// A host name in lower case without its trailing dot.
+pub(super) fn hostname(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let wrong = |why: &str| Err(format!("`{text}` is no host name: {why}"));
     if name.is_empty() || name.len() > 253 {

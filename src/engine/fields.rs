@@ -127,7 +127,7 @@ impl Fields {
     }
 
     /// The values of all lines of this name, in their order.
-    pub fn all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone {
+    pub fn all<'a, 'n>(&'a self, name: &'n str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
         let name = name.as_bytes();
         let lines = self.suspects(name).iter().filter(move |line| line.name(&self.text).eq_ignore_ascii_case(name));
         lines.map(|line| line.value(&self.text))

@@ -9,6 +9,7 @@ use super::fingerprint::Fingerprinter;
 use super::form::{Form, canonical};
 use super::identity::{Component, Source};
 use super::key::Key;
+use super::lossless;
 use super::path::normalise;
 use super::request::decode;
 
@@ -106,12 +107,22 @@ fn has_colons(component: &Component) -> bool {
     matches!(component.source, Source::Ip { .. }) || !matches!(component.form, Form::Text | Form::Integer)
 }
 
-fn unescape(text: &str) -> Cow<'_, str> {
-    if text.contains("%3A") || text.contains("%3a") || text.contains("%25") {
-        decode(text)
-    } else {
-        Cow::Borrowed(text)
+/// Reads a component that people have written: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not
+/// UTF-8. A text with none of these is taken as it is.
+pub(super) fn unescape(text: &str) -> Cow<'_, str> {
+    let decoded = decode(text);
+    let has_escapes = text.contains("%3A") || text.contains("%3a") || text.contains("%25");
+    if has_escapes || lossless::has_bytes(&decoded) { decoded } else { lossless::keep(text) }
+}
+
+/// A component as [`unescape`] reads it, with escapes for colons if they would separate.
+pub fn escape(text: &str, has_neighbours: bool) -> String {
+    let is_plain = !lossless::has_bytes(text) && unescape(text) == text;
+    let mut escaped = if is_plain && !has_neighbours { text.to_owned() } else { text.replace('%', "%25") };
+    if has_neighbours {
+        escaped = escaped.replace(':', "%3A");
     }
+    lossless::shown(&escaped).into_owned()
 }
 
 /// The canonical text of a component as an override writes it, or why a request can never have it.
@@ -126,8 +137,8 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
         (Source::Host, Form::Text) => Ok(text.to_ascii_lowercase()),
         (Source::Path, Form::Text) if !text.starts_with('/') => Err(format!("a path begins with `/`; write `/{text}`")),
         (Source::Path, Form::Text) => Ok(normalise(text).into_owned()),
-        (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim() != text => {
-            Err(format!("values have no spaces around them; write `{}`", text.trim()))
+        (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim_ascii() != text => {
+            Err(format!("values have no spaces around them; write `{}`", text.trim_ascii()))
         }
         (_, form) => canonical(form, text),
     }
@@ -183,11 +194,11 @@ mod tests {
     use super::*;
 
     fn header(form: Form) -> Component {
-        Component { source: Source::Header(HeaderName::from_static("x-id")), form }
+        Component::new(Source::Header(HeaderName::from_static("x-id")), form)
     }
 
     fn ip(ipv6_prefix: u8) -> Component {
-        Component { source: Source::Ip { ipv6_prefix }, form: Form::Text }
+        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
     }
 
     #[track_caller]
@@ -214,9 +225,9 @@ mod tests {
         parses(&[header(Form::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
         parses(&[header(Form::Text)], " gold", Err("write `gold`"));
         parses(&[header(Form::Text), header(Form::Text)], "a:", Err("is empty"));
-        let host = Component { source: Source::Host, form: Form::Text };
+        let host = Component::new(Source::Host, Form::Text);
         parses(&[host], "API.Example.com", Ok("api.example.com"));
-        let path = Component { source: Source::Path, form: Form::Text };
+        let path = Component::new(Source::Path, Form::Text);
         parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
         parses(&[path], "v1", Err("write `/v1`"));
         parses(&[], "x", Err("by: global"));
@@ -233,5 +244,22 @@ mod tests {
         parses(&texts, "a:b:c", Ok("a:b:c"));
         assert_eq!(Id::parse(&texts, "a:b:c").unwrap().components, ["a", "b:c"]);
         assert_eq!(Id::parse(&texts, "a%3Ab").unwrap().components, ["a:b"]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_written_as_escapes() {
+        for (written, meant) in [
+            ("caf%E9", "caf\u{10FFE9}"),
+            ("caf%25E9", "caf%E9"),
+            ("caf%C3%A9", "caf%C3%A9"),
+            ("100%", "100%"),
+            ("a%20b", "a%20b"),
+            ("%E9%25", "\u{10FFE9}%"),
+        ] {
+            assert_eq!(unescape(written), meant, "{written}");
+            assert_eq!(unescape(&escape(meant, false)), meant, "{written}");
+            assert_eq!(unescape(&escape(meant, true)), meant, "{written}");
+        }
+        assert_eq!(escape("a:b%", true), "a%3Ab%25");
     }
 }

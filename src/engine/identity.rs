@@ -8,12 +8,16 @@ use http::header::HeaderName;
 use super::address;
 use super::charge::Bucket;
 use super::fingerprint::Fingerprinter;
-use super::form::{Form, canonical};
+use super::form::{Form, lenient};
 use super::key::Key;
-use super::request::{Request, decode};
+use super::limit::Fallback;
+use super::request::{Ambiguous, Duplicates, Request, decode};
 
 /// Stands for a component that the request lacks, when the limit says `missing: shared`. No component encodes to it.
 const MISSING: &str = "*";
+
+/// Stands for a malformed component, when the limit says `malformed: shared`. No component encodes to it.
+const MALFORMED: &str = "!";
 
 /// Where a component of an id comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub enum Source {
     Cookie(String),
     /// The subject of the client's certificate, as text of RFC 4514.
     TlsSubject,
-    /// The entry of the descriptor with this key; of several the first.
+    /// The entry of the descriptor with this key.
     Descriptor(String),
     /// The entry at a place of the descriptor, whatever its value: even an empty one is an id of its own.
     Entry {
@@ -62,30 +66,57 @@ pub struct Component {
     pub source: Source,
     /// How it is read. Ignored for [`Source::Ip`], which is an address by nature.
     pub form: Form,
+    /// The one of several values that counts.
+    pub duplicates: Duplicates,
+}
+
+/// Why a request has no value for a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is not there, or empty.
+    Missing,
+    /// It is there, but not what `as:` wants, or several times with different values.
+    Malformed,
+}
+
+impl From<Ambiguous> for Unusable {
+    fn from(_: Ambiguous) -> Self {
+        Self::Malformed
+    }
 }
 
 impl Component {
-    /// The canonical text of this component of `request`; `None` if the request lacks it or it is malformed.
-    pub(super) fn of<'a>(&self, request: &Request<'a>) -> Option<Cow<'a, str>> {
-        let raw: Cow<'a, str> = match &self.source {
-            Source::Ip { ipv6_prefix } => return Some(Cow::Owned(address::id_text(request.client?, *ipv6_prefix))),
-            Source::Host => Cow::Borrowed(request.host),
-            Source::Method => Cow::Borrowed(request.method),
-            Source::Path => Cow::Borrowed(request.path),
-            Source::Header(name) => Cow::Borrowed(request.header(name.as_str())?),
-            Source::Query(name) => request.query(name)?,
-            Source::Cookie(name) => Cow::Borrowed(request.cookie(name)?),
-            Source::TlsSubject => Cow::Borrowed(request.tls_subject?),
-            Source::Descriptor(key) => Cow::Borrowed(request.entry(key)?),
-            Source::Entry { place, .. } => return Some(Cow::Borrowed(request.descriptor.get(*place)?.value)),
-            Source::PathParameter { segment, .. } => decode(request.path.split('/').skip(1).nth(*segment)?),
+    /// A component that is any text, and malformed if the request has several.
+    pub const fn new(source: Source, form: Form) -> Self {
+        Self { source, form, duplicates: Duplicates::Ambiguous }
+    }
+
+    /// The canonical text of this component of `request`.
+    pub(super) fn of<'a>(&self, request: &Request<'a>) -> Result<Cow<'a, str>, Unusable> {
+        let raw = match &self.source {
+            Source::Ip { ipv6_prefix } => {
+                return request
+                    .client
+                    .map(|client| address::id_text(client, *ipv6_prefix).into())
+                    .ok_or(Unusable::Missing);
+            }
+            Source::Host => Some(request.host.into()),
+            Source::Method => Some(request.method.into()),
+            Source::Path => Some(request.path.into()),
+            Source::Header(name) => request.header(name.as_str(), self.duplicates)?,
+            Source::Query(name) => request.query(name, self.duplicates)?,
+            Source::Cookie(name) => request.cookie(name, self.duplicates)?,
+            Source::TlsSubject => request.tls_subject.map(Cow::Borrowed),
+            Source::Descriptor(key) => request.entry(key, self.duplicates)?.map(Cow::Borrowed),
+            Source::Entry { place, .. } => {
+                return request.descriptor.get(*place).map(|entry| entry.value.into()).ok_or(Unusable::Missing);
+            }
+            Source::PathParameter { segment, .. } => request.path.split('/').skip(1).nth(*segment).map(decode),
         };
-        if raw.is_empty() {
-            return None;
-        }
+        let raw = raw.filter(|raw| !raw.is_empty()).ok_or(Unusable::Missing)?;
         match self.form {
-            Form::Text => Some(raw),
-            form => canonical(form, &raw).ok().map(Cow::Owned),
+            Form::Text => Ok(raw),
+            form => lenient(form, &raw).map(Cow::Owned).ok_or(Unusable::Malformed),
         }
     }
 }
@@ -98,26 +129,39 @@ pub struct Identified {
     pub prefixes: Vec<u128>,
 }
 
-/// Why a request has no id for a limit: the component that it lacks.
+/// The fate of requests that have no value for a component of a limit's ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fallbacks {
+    /// `missing:`
+    pub missing: Fallback,
+    /// `malformed:`
+    pub malformed: Fallback,
+}
+
+/// Why a request has no id for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     /// The index of the component in the limit's `by`.
     pub component: usize,
+    /// Its defect.
+    pub reason: Unusable,
+    /// The request is denied; otherwise it is not charged.
+    pub is_refused: bool,
 }
 
-/// The id of `request` for a limit by these components.
-///
-/// With `share_missing` a component that the request lacks is replaced by a marker that no request can send.
+/// The id of `request` for a limit by these components. Of several components without a value one that refuses
+/// the request counts before one that leaves it uncharged, and that before a shared bucket.
 pub fn identify(
     by: &[Component],
     short: &str,
     request: &Request<'_>,
-    share_missing: bool,
+    fallbacks: Fallbacks,
     with_prefixes: bool,
     fingerprinter: &Fingerprinter,
 ) -> Result<Identified, Lacking> {
     let mut key = Key::new(short, fingerprinter);
     let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
+    let mut skipped = None;
     for (component, part) in by.iter().enumerate() {
         // What most limits go by needs neither a text of its own nor an escape.
         if let (Source::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
@@ -128,21 +172,45 @@ pub fn identify(
             continue;
         }
         match part.of(request) {
-            Some(text) => key.push(&text),
-            None if share_missing => key.push_encoded(MISSING),
-            None => return Err(Lacking { component }),
+            Ok(text) => key.push(&text),
+            Err(reason) => {
+                let (fallback, mark) = match reason {
+                    Unusable::Missing => (fallbacks.missing, MISSING),
+                    Unusable::Malformed => (fallbacks.malformed, MALFORMED),
+                };
+                match fallback {
+                    Fallback::Deny => return Err(Lacking { component, reason, is_refused: true }),
+                    Fallback::Skip => {
+                        skipped = skipped.or(Some(Lacking { component, reason, is_refused: false }));
+                    }
+                    Fallback::Shared => key.push_encoded(mark),
+                }
+            }
         }
         if with_prefixes {
             prefixes.push(key.fingerprint());
         }
     }
+    if let Some(skipped) = skipped {
+        return Err(skipped);
+    }
     let fingerprint = prefixes.last().copied().unwrap_or_else(|| key.fingerprint());
     Ok(Identified { bucket: key.bucket(fingerprint), prefixes })
 }
 
-/// The canonical id of `request` as people read it, component by component; `None` where the request lacks one.
-pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Option<Cow<'a, str>>> {
+/// The canonical id of `request` as people read it, component by component.
+pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Result<Cow<'a, str>, Unusable>> {
     by.iter().map(|part| part.of(request)).collect()
+}
+
+/// A whole id in one text, with marks for what has no value.
+pub fn readable(id: &[Result<Cow<'_, str>, Unusable>]) -> String {
+    let text = |component: &Result<Cow<'_, str>, Unusable>| match component {
+        Ok(text) => text.clone().into_owned(),
+        Err(Unusable::Missing) => MISSING.to_owned(),
+        Err(Unusable::Malformed) => MALFORMED.to_owned(),
+    };
+    id.iter().map(text).collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
@@ -151,44 +219,112 @@ mod tests {
 
     use super::super::fields::Fields;
     use super::super::id::Id;
-    use super::super::request::sample;
+    use super::super::request::{Entry, sample};
     use super::*;
 
     const HASH: Fingerprinter = Fingerprinter::new((1, 2));
 
+    const SKIP: Fallbacks = Fallbacks { missing: Fallback::Skip, malformed: Fallback::Skip };
+    const SHARE: Fallbacks = Fallbacks { missing: Fallback::Shared, malformed: Fallback::Shared };
+
     fn header(form: Form) -> Component {
-        Component { source: Source::Header(HeaderName::from_static("x-id")), form }
+        Component::new(Source::Header(HeaderName::from_static("x-id")), form)
     }
 
     fn ip(ipv6_prefix: u8) -> Component {
-        Component { source: Source::Ip { ipv6_prefix }, form: Form::Text }
+        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
+    }
+
+    fn lacking(component: usize, reason: Unusable, is_refused: bool) -> Lacking {
+        Lacking { component, reason, is_refused }
     }
 
     #[test]
     fn keys_cannot_be_forged_by_user_text() {
-        let headers = Fields::from_iter([("x-id", "a:b{c}*")]);
+        let headers = Fields::from_iter([("x-id", "a:b{c}*!")]);
         let request = Request { client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..sample(&headers) };
-        let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, false, true, &HASH) else {
+        let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, SKIP, true, &HASH) else {
             panic!("no id")
         };
-        assert_eq!(found.bucket.key, "L:a%3Ab%7Bc%7D%2A:127.0.0.1");
-        let whole = Id::parse(&[header(Form::Text), ip(64)], "a%3Ab{c}*:127.0.0.1").unwrap();
+        assert_eq!(found.bucket.key, "L:a%3Ab%7Bc%7D%2A%21:127.0.0.1");
+        let whole = Id::parse(&[header(Form::Text), ip(64)], "a%3Ab{c}*!:127.0.0.1").unwrap();
         assert_eq!(whole.fingerprint("L", &HASH), found.bucket.fingerprint);
-        let first = Id::parse(&[header(Form::Text), ip(64)], "a%3Ab{c}*").unwrap();
+        let first = Id::parse(&[header(Form::Text), ip(64)], "a%3Ab{c}*!").unwrap();
         assert_eq!(Some(&first.fingerprint("L", &HASH)), found.prefixes.first());
 
-        let by = [Component { source: Source::Cookie("sid".into()), form: Form::Text }];
-        assert_eq!(identify(&by, "L", &request, false, true, &HASH).err(), Some(Lacking { component: 0 }));
-        assert_eq!(
-            identify(&by, "L", &request, true, true, &HASH).map(|found| found.bucket.key).ok().as_deref(),
-            Some("L:*")
-        );
+        let missing = Some(lacking(0, Unusable::Missing, false));
+        let by = [Component::new(Source::Cookie("sid".into()), Form::Text)];
+        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
+        let shared = identify(&by, "L", &request, SHARE, true, &HASH).map(|found| found.bucket.key);
+        assert_eq!(shared.ok().as_deref(), Some("L:*"));
 
-        let by = [Component { source: Source::TlsSubject, form: Form::Text }];
-        assert_eq!(identify(&by, "L", &request, false, true, &HASH).err(), Some(Lacking { component: 0 }));
+        let by = [Component::new(Source::TlsSubject, Form::Text)];
+        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
         let request = Request { tls_subject: Some("CN=client 1,O=Acme"), ..request };
-        let found = identify(&by, "L", &request, false, true, &HASH).map(|found| found.bucket);
+        let found = identify(&by, "L", &request, SKIP, true, &HASH).map(|found| found.bucket);
         let whole = Id::parse(&by, "CN=client 1,O=Acme").unwrap();
         assert_eq!(found.map(|bucket| bucket.fingerprint).ok(), Some(whole.fingerprint("L", &HASH)));
+    }
+
+    /// The key of a request with these lines of `x-id`, for a limit by it in this form.
+    fn key(form: Form, lines: &[&[u8]]) -> Result<String, Lacking> {
+        let headers: Fields = lines.iter().map(|line| ("x-id", line)).collect();
+        identify(&[header(form)], "L", &sample(&headers), SHARE, false, &HASH).map(|found| found.bucket.key)
+    }
+
+    #[test]
+    fn every_byte_makes_an_id_of_its_own() {
+        for (line, expected) in [
+            (&b"caf\xe9"[..], "L:caf%E9"),
+            (b"caf\xc3\xa9", "L:caf%C3%A9"),
+            (b"caf%E9", "L:caf%25E9"),
+            (b"\xf4\x8f\xbf\xa9", "L:%F4%8F%BF%A9"),
+        ] {
+            assert_eq!(key(Form::Text, &[line]).as_deref(), Ok(expected), "{line:?}");
+        }
+        let long = |last: u8| key(Form::Text, &[&[&[0xE9; 80][..], &[last]].concat()]).unwrap();
+        assert!(long(1).starts_with("L:~") && long(0xFE) != long(0xFF));
+    }
+
+    #[test]
+    fn what_is_malformed_is_not_missing() {
+        for (form, lines, expected) in [
+            (Form::Integer, &[&b"07"[..]][..], "L:7"),
+            (Form::Integer, &[b"-7"], "L:!"),
+            (Form::Integer, &[b"\xe9"], "L:!"),
+            (Form::Integer, &[b"7", b"8"], "L:!"),
+            (Form::Integer, &[b"7", b"7"], "L:7"),
+            (Form::Integer, &[b""], "L:*"),
+            (Form::Integer, &[], "L:*"),
+            (Form::Text, &[b"", b"a"], "L:!"),
+            (Form::Text, &[b"a", b"A"], "L:!"),
+            (Form::RegisteredDomain, &[b"*.www.example.com:443"], "L:example.com"),
+            (Form::RegisteredDomain, &[b"localhost"], "L:!"),
+        ] {
+            assert_eq!(key(form, lines).as_deref(), Ok(expected), "{form:?} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_component_that_denies_counts_before_one_that_skips_before_one_that_is_shared() {
+        use Fallback::{Deny, Shared, Skip};
+
+        let headers = Fields::from_iter([("x-id", "x")]);
+        let entries = [("k", "1"), ("k", "2")].map(|(key, value)| Entry { key, value });
+        let request = Request { descriptor: &entries, ..sample(&headers) };
+        let malformed = || Component::new(Source::Descriptor("k".into()), Form::Text);
+        let missing = || Component::new(Source::Query("q".into()), Form::Text);
+        let check = |by: [Component; 2], missing, malformed| {
+            let fallbacks = Fallbacks { missing, malformed };
+            identify(&by, "L", &request, fallbacks, true, &HASH).map(|found| found.bucket.key)
+        };
+        assert_eq!(check([malformed(), missing()], Shared, Shared).as_deref(), Ok("L:!:*"));
+        for (by, first) in [([malformed(), missing()], true), ([missing(), malformed()], false)] {
+            let place = |is_malformed: bool| usize::from(is_malformed != first);
+            let denied = |is_malformed, reason| lacking(place(is_malformed), reason, true);
+            assert_eq!(check(by.clone(), Skip, Deny), Err(denied(true, Unusable::Malformed)));
+            assert_eq!(check(by.clone(), Deny, Skip), Err(denied(false, Unusable::Missing)));
+            assert_eq!(check(by, Shared, Skip), Err(lacking(place(true), Unusable::Malformed, false)));
+        }
     }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::descriptors::Tree;
 use super::identity::Source;
-use super::limit::{Limit, Missing};
+use super::limit::{Fallback, Limit};
 use super::matching::{DescriptorMatch, EntryTest, HeaderTest, HostPattern, Match};
 use super::path::{Pattern, Segment, segments};
 use super::request::Request;
@@ -143,8 +143,8 @@ impl Index {
             }
         }
         for (name, values) in &self.headers {
-            if let Some(value) = request.header(name.as_str()) {
-                add(values.get(value));
+            for value in request.lines(name.as_str()) {
+                add(values.get(value.as_ref()));
             }
         }
         for (prefix, networks) in &self.networks {
@@ -184,12 +184,12 @@ impl Described {
             EntryTest::Value(value) => Some((&entry.key, value)),
             _ => None,
         });
-        let needed = entries.iter().find(|entry| entry.test != EntryTest::Present(false)).map(|entry| &entry.key);
+        let needed = entries.iter().find(|entry| entry.test.needs_entry()).map(|entry| &entry.key);
         let by = limit.by.iter().find_map(|component| match &component.source {
             Source::Descriptor(key) => Some(key),
             _ => None,
         });
-        let needed = needed.or(by.filter(|_| limit.missing == Missing::Skip));
+        let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
         if let Some((key, value)) = exact {
             file(self.entries.entry(key.clone()).or_default(), value.clone(), place);
         } else if let Some(key) = needed {
@@ -355,12 +355,11 @@ mod tests {
     }
 
     /// A limit with these conditions on entries, in these domains, by these entries.
-    fn described(domains: &[&str], entries: &[(&str, EntryTest)], by: &[&str], missing: Missing) -> Limit {
+    fn described(domains: &[&str], entries: &[(&str, EntryTest)], by: &[&str], missing: Fallback) -> Limit {
         let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
-        let by =
-            by.iter().map(|key| Component { source: Source::Descriptor((*key).into()), form: Form::Text }).collect();
+        let by = by.iter().map(|key| Component::new(Source::Descriptor((*key).into()), Form::Text)).collect();
         Limit { conditions, by, missing, ..Limit::new("L") }
     }
 
@@ -369,16 +368,16 @@ mod tests {
         let value = |value: &str| EntryTest::Value(value.into());
         let glob = EntryTest::Glob(Glob::parse("a*").unwrap());
         let limits = [
-            described(&[], &[], &[], Missing::Skip),
-            described(&[], &[("k", value("v"))], &[], Missing::Skip),
-            described(&["d"], &[("k", value("w"))], &[], Missing::Skip),
-            described(&[], &[("k", glob)], &[], Missing::Skip),
-            described(&["d"], &[], &["k"], Missing::Skip),
-            described(&["d", "e"], &[], &[], Missing::Skip),
-            described(&[], &[], &["k"], Missing::Skip),
-            described(&[], &[], &["k"], Missing::Deny),
-            described(&[], &[("k", EntryTest::Present(false))], &[], Missing::Skip),
-            described(&[], &[("k", EntryTest::Present(true))], &[], Missing::Skip),
+            described(&[], &[], &[], Fallback::Skip),
+            described(&[], &[("k", value("v"))], &[], Fallback::Skip),
+            described(&["d"], &[("k", value("w"))], &[], Fallback::Skip),
+            described(&[], &[("k", glob)], &[], Fallback::Skip),
+            described(&["d"], &[], &["k"], Fallback::Skip),
+            described(&["d", "e"], &[], &[], Fallback::Skip),
+            described(&[], &[], &["k"], Fallback::Skip),
+            described(&[], &[], &["k"], Fallback::Deny),
+            described(&[], &[("k", EntryTest::Present(false))], &[], Fallback::Skip),
+            described(&[], &[("k", EntryTest::Present(true))], &[], Fallback::Skip),
         ];
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {

@@ -1,10 +1,8 @@
 //! The bucket that an operator names, `Name:id`, and what is known of it without asking a store.
 
-use std::borrow::Cow;
-
 use super::charge::Mode;
 use super::equip::Brought;
-use super::id::Id;
+use super::id::{Id, escape, unescape};
 use super::identity::{Component, Source};
 use super::limit::{Cost, Limit, LimitMode};
 use super::named::{Canonical, canonical_component, split_first};
@@ -128,22 +126,18 @@ fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical
         ([only], Some(text)) if matches!(only.source, Source::Ip { .. }) && text.contains('/') => {
             Id::parse(by, text)?;
             let (address, _) = text.split_once('/').unwrap_or((text, ""));
-            canonical_component(only, address)
-                .map(|found| vec![Canonical { text: Cow::Owned(found.text.into_owned()), ..found }])
+            Ok(vec![canonical_component(only, address.into())?])
         }
-        ([only], Some(text)) => canonical_component(only, text).map(|found| vec![found]),
+        ([only], Some(text)) => Ok(vec![canonical_component(only, unescape(text))?]),
         (several, Some(text)) => split_first(several, text),
     }
 }
 
 /// An id as [`components`] reads it.
 fn written(by: &[Component], components: &[Canonical<'_>]) -> String {
-    if let ([_], [only]) = (by, components) {
-        return only.text.clone().into_owned();
-    }
     let written = components.iter().map(|component| match component.address {
         Some(_) => component.text.clone(),
-        None => Cow::Owned(component.text.replace('%', "%25").replace(':', "%3A")),
+        None => escape(&component.text, by.len() > 1).into(),
     });
     written.collect::<Vec<_>>().join(":")
 }
@@ -161,11 +155,11 @@ mod tests {
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
     fn header(name: &'static str, form: Form) -> Component {
-        Component { source: Source::Header(HeaderName::from_static(name)), form }
+        Component::new(Source::Header(HeaderName::from_static(name)), form)
     }
 
     fn ip(ipv6_prefix: u8) -> Component {
-        Component { source: Source::Ip { ipv6_prefix }, form: Form::Text }
+        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
     }
 
     fn windows(burst: u64) -> Allowance {
@@ -208,6 +202,10 @@ mod tests {
             ("Accounts:8:x", "Accounts:8:x", "Accounts:8:x", 0, None),
             ("All", "All", "All", 0, Some(10)),
             ("api/a:b:c", "api/a:b:c", "api/a:b:c", 0, Some(10)),
+            ("api/a:caf%E9", "api/a:caf%E9", "api/a:caf%E9", 0, Some(10)),
+            ("api/a:caf%25E9", "api/a:caf%25E9", "api/a:caf%25E9", 0, Some(10)),
+            ("Accounts:9:%E9%3A", "Accounts:9:%E9%3A", "Accounts:9:%E9%3A", 0, Some(10)),
+            ("api/a:100%", "api/a:100%", "api/a:100%25", 0, Some(10)),
             ("api/a:c", "api/a:c", "api/a:c", 0, Some(10)),
         ] {
             let found = rules.inspect(bucket, Micros(0)).unwrap_or_else(|error| panic!("{bucket}: {error}"));

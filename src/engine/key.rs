@@ -7,6 +7,7 @@ use super::address;
 use super::charge::Bucket;
 use super::fingerprint::{Fingerprinter, Running};
 use super::form::sha256;
+use super::lossless::bytes;
 
 /// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
 const LONGEST_COMPONENT: usize = 64;
@@ -79,7 +80,7 @@ impl Key {
             return self.push_encoded(component);
         }
         let mut encoded = String::with_capacity(component.len() + 8);
-        for byte in component.bytes() {
+        for byte in bytes(component).iter().copied() {
             if is_plain(byte) {
                 encoded.push(char::from(byte));
             } else {
@@ -104,7 +105,8 @@ impl Key {
     }
 }
 
-/// Bytes that stand for themselves in a key. `~` begins a hashed component, `*` a missing one and `#` a window.
+/// Bytes that stand for themselves in a key. `~` begins a hashed component, `*` is a missing and `!` a
+/// malformed one, and `#` begins a window.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._/@,+=".contains(&byte)
 }

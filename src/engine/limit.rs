@@ -6,7 +6,7 @@ use http::header::HeaderName;
 
 use super::descriptors::DescriptorRule;
 use super::form::Form;
-use super::identity::{Component, Source};
+use super::identity::{Component, Fallbacks, Source};
 use super::matching::Match;
 use super::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use super::overrides::Overrides;
@@ -39,7 +39,9 @@ pub struct Limit {
     /// The share of ids for which it refuses, in parts per [`WHOLE_SHARE`]; the others are counted as in shadow.
     pub enforce_for: u32,
     /// What happens to a request that lacks a component of the id.
-    pub missing: Missing,
+    pub missing: Fallback,
+    /// What happens to a request whose id has a malformed component.
+    pub malformed: Fallback,
     /// What happens when the store does not answer.
     pub on_store_error: StoreErrorPolicy,
     /// The buckets that it may have in memory at most; `None` if only its share of the table bounds them.
@@ -128,15 +130,14 @@ pub enum LimitMode {
     Off,
 }
 
-/// `missing:`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
+/// `missing:` and `malformed:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
     /// The request is not charged.
-    #[default]
     Skip,
-    /// The request is refused.
+    /// The request is denied.
     Deny,
-    /// All such requests share a bucket.
+    /// All such requests share a bucket: a mark that no request can send takes the place of the component.
     Shared,
 }
 
@@ -159,14 +160,15 @@ impl Limit {
             name: name.to_owned(),
             short: name.to_owned(),
             conditions: Match::default(),
-            by: vec![Component { source: Source::Ip { ipv6_prefix: 128 }, form: Form::Text }],
+            by: vec![Component::new(Source::Ip { ipv6_prefix: 128 }, Form::Text)],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
             response_cost: None,
             mode: LimitMode::Enforce,
             is_shadowed: false,
             enforce_for: WHOLE_SHARE,
-            missing: Missing::Skip,
+            missing: Fallback::Skip,
+            malformed: Fallback::Shared,
             on_store_error: StoreErrorPolicy::Allow,
             max_keys: None,
             max_new_keys: None,
@@ -178,6 +180,11 @@ impl Limit {
             overrides: Overrides::default(),
             rule: None,
         }
+    }
+
+    /// The fate of requests that have no id of their own.
+    pub const fn fallbacks(&self) -> Fallbacks {
+        Fallbacks { missing: self.missing, malformed: self.malformed }
     }
 
     /// Whether it counts requests in flight, which only a door can that sees them end.

@@ -18,12 +18,16 @@ pub struct Match {
     pub methods: Vec<String>,
     /// Hosts. Empty: any.
     pub hosts: Vec<HostPattern>,
+    /// Hosts that it does not cover.
+    pub other_hosts: Vec<HostPattern>,
     /// Path patterns. Empty: any.
     pub paths: Vec<Pattern>,
     /// Fields; each must hold.
     pub headers: Vec<HeaderMatch>,
     /// Networks of the client's address. Empty: any.
     pub networks: Vec<IpNet>,
+    /// Networks that it does not cover. A client without an address is in none.
+    pub other_networks: Vec<IpNet>,
     /// Domains of the rate limit service. Empty: any, and requests that have none.
     pub domains: Vec<String>,
     /// Entries of the descriptor.
@@ -33,7 +37,7 @@ pub struct Match {
 impl Match {
     /// Whether it covers only requests of which a descriptor is known: none that a proxy sees.
     pub fn needs_descriptor(&self) -> bool {
-        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test != EntryTest::Present(false));
+        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_entry());
         match &self.descriptor {
             DescriptorMatch::Each(entries) => !self.domains.is_empty() || wants(entries),
             DescriptorMatch::Whole(_) => true,
@@ -65,7 +69,7 @@ pub struct EntryMatch {
     pub test: EntryTest,
 }
 
-/// What the value of an entry must be.
+/// A condition on the values of an entry. Of several entries with one key, one that fits is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryTest {
     /// The entry is there (`true`) or is not (`false`).
@@ -74,14 +78,54 @@ pub enum EntryTest {
     Value(String),
     /// Text that fits.
     Glob(Glob),
+    /// None of these.
+    Not(Excluded<EntryTest>),
+}
+
+/// A condition that excludes values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded<T> {
+    /// The tests that a value must not meet.
+    pub tests: Vec<T>,
+    /// A value must be there; otherwise a request without one is covered too.
+    pub is_needed: bool,
+}
+
+impl<T> Excluded<T> {
+    /// One of the values must meet none of the tests, so that nobody gets out of the limit by adding values.
+    fn holds<V>(&self, mut values: impl Iterator<Item = V>, meets: impl Fn(&T, &V) -> bool) -> bool {
+        let is_other = |value: &V| !self.tests.iter().any(|test| meets(test, value));
+        match values.next() {
+            None => !self.is_needed,
+            Some(first) => is_other(&first) || values.any(|value| is_other(&value)),
+        }
+    }
 }
 
 impl EntryTest {
-    fn holds(&self, value: Option<&str>) -> bool {
+    /// True if no request without the entry meets it.
+    pub const fn needs_entry(&self) -> bool {
         match self {
-            Self::Present(present) => value.is_some() == *present,
-            Self::Value(wanted) => value == Some(wanted),
-            Self::Glob(glob) => value.is_some_and(|value| glob.matches(value)),
+            Self::Present(present) => *present,
+            Self::Value(_) | Self::Glob(_) => true,
+            Self::Not(excluded) => excluded.is_needed,
+        }
+    }
+
+    fn meets(&self, value: &str) -> bool {
+        match self {
+            Self::Present(present) => *present,
+            Self::Value(wanted) => value == wanted,
+            Self::Glob(glob) => glob.matches(value),
+            Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
+        }
+    }
+
+    fn holds<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
+        match self {
+            Self::Present(present) => values.next().is_some() == *present,
+            Self::Not(excluded) => excluded.holds(values, |test, value| test.meets(value)),
+            test => values.any(|value| test.meets(value)),
         }
     }
 }
@@ -91,12 +135,12 @@ impl DescriptorMatch {
     fn check(&self, request: &Request<'_>) -> Result<(), usize> {
         match self {
             Self::Each(entries) => {
-                let unmet = entries.iter().position(|entry| !entry.test.holds(request.entry(&entry.key)));
+                let unmet = entries.iter().position(|entry| !entry.test.holds(request.entries(&entry.key)));
                 unmet.map_or(Ok(()), Err)
             }
             Self::Whole(path) => {
                 let fits = |(wanted, given): (&EntryMatch, &Entry<'_>)| {
-                    wanted.key == given.key && wanted.test.holds(Some(given.value))
+                    wanted.key == given.key && wanted.test.meets(given.value)
                 };
                 let common = path.len().min(request.descriptor.len());
                 match path.iter().zip(request.descriptor).position(|pair| !fits(pair)) {
@@ -186,7 +230,7 @@ pub struct HeaderMatch {
     pub test: HeaderTest,
 }
 
-/// What a field's value must be.
+/// A condition on the values of a header. Of several lines, one that fits is enough.
 #[derive(Clone, Debug)]
 pub enum HeaderTest {
     /// The field is there (`true`) or is not (`false`).
@@ -197,17 +241,29 @@ pub enum HeaderTest {
     Prefix(String),
     /// Matches this, unanchored.
     Regex(Regex),
+    /// None of these.
+    Not(Excluded<HeaderTest>),
+}
+
+impl HeaderTest {
+    fn meets(&self, value: &str) -> bool {
+        match self {
+            Self::Present(present) => *present,
+            Self::Value(wanted) => value == wanted,
+            Self::Prefix(prefix) => value.starts_with(prefix),
+            Self::Regex(regex) => regex.is_match(value),
+            Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
+        }
+    }
 }
 
 impl HeaderMatch {
     fn holds(&self, request: &Request<'_>) -> bool {
+        let mut lines = request.lines(self.name.as_str());
         match &self.test {
             HeaderTest::Present(present) => request.headers.contains(self.name.as_str()) == *present,
-            HeaderTest::Value(value) => request.header(self.name.as_str()) == Some(value),
-            HeaderTest::Prefix(prefix) => {
-                request.header(self.name.as_str()).is_some_and(|value| value.starts_with(prefix))
-            }
-            HeaderTest::Regex(regex) => request.header(self.name.as_str()).is_some_and(|value| regex.is_match(value)),
+            HeaderTest::Not(excluded) => excluded.holds(lines, |test, line| test.meets(line)),
+            test => lines.any(|line| test.meets(&line)),
         }
     }
 }
@@ -238,7 +294,8 @@ impl Match {
         if !methods.is_empty() && !methods.iter().any(|method| method == request.method) {
             return Err(Mismatch::Method);
         }
-        if !self.hosts.is_empty() && !self.hosts.iter().any(|host| host.matches(request.host)) {
+        let is_among = |hosts: &[HostPattern]| hosts.iter().any(|host| host.matches(request.host));
+        if !self.hosts.is_empty() && !is_among(&self.hosts) || is_among(&self.other_hosts) {
             return Err(Mismatch::Host);
         }
         if !self.paths.is_empty() && !self.paths.iter().any(|pattern| pattern.matches(request.path)) {
@@ -247,8 +304,10 @@ impl Match {
         if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
             return Err(Mismatch::Header(place));
         }
-        let inside = |client| self.networks.iter().any(|network| network.contains(&client));
-        if !self.networks.is_empty() && !request.client.is_some_and(inside) {
+        let is_inside = |networks: &[IpNet]| {
+            request.client.is_some_and(|client| networks.iter().any(|network| network.contains(&client)))
+        };
+        if !self.networks.is_empty() && !is_inside(&self.networks) || is_inside(&self.other_networks) {
             return Err(Mismatch::Network);
         }
         if !self.domains.is_empty() && !self.domains.iter().any(|domain| Some(domain.as_str()) == request.domain) {
@@ -260,6 +319,8 @@ impl Match {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fields::Fields;
+    use super::super::request::sample;
     use super::*;
 
     #[test]
@@ -274,6 +335,82 @@ mod tests {
         ] {
             assert_eq!(HostPattern::parse(text).map(|host| host.to_string()), Ok(expected.to_owned()), "{text}");
         }
+    }
+
+    fn headers(name: &'static str, test: HeaderTest) -> Match {
+        Match { headers: vec![HeaderMatch { name: HeaderName::from_static(name), test }], ..Match::default() }
+    }
+
+    #[track_caller]
+    fn covers(conditions: &Match, lines: &[&[u8]], expected: bool) {
+        let fields: Fields = lines.iter().map(|line| ("x-plan", line)).collect();
+        assert_eq!(conditions.check(&sample(&fields)).is_ok(), expected, "{conditions:?} {lines:?}");
+    }
+
+    #[test]
+    fn headers_match_whatever_bytes_they_have() {
+        let value = |text: &str| headers("x-plan", HeaderTest::Value(text.into()));
+        covers(&value("caf\u{e9}"), &["caf\u{e9}".as_bytes()], true);
+        covers(&value("caf\u{e9}"), &[b"caf\xe9"], false);
+        covers(&value("free"), &[b"free"], true);
+        covers(&headers("x-plan", HeaderTest::Prefix("Bad".into())), &[b"Bad \xe9"], true);
+        let regex = |text| headers("x-plan", HeaderTest::Regex(Regex::new(text).unwrap()));
+        covers(&regex("^Bad .x$"), &[b"Bad \xe9x"], true);
+        covers(&regex("x$"), &[b"\xff x"], true);
+        covers(&headers("x-plan", HeaderTest::Present(true)), &[b"\xe9"], true);
+    }
+
+    #[test]
+    fn one_of_several_lines_is_enough_to_be_covered() {
+        let free = || HeaderTest::Value("free".into());
+        covers(&headers("x-plan", free()), &[b"paid", b"free"], true);
+        covers(&headers("x-plan", free()), &[b"paid", b""], false);
+        let not = |is_needed| headers("x-plan", HeaderTest::Not(Excluded { tests: vec![free()], is_needed }));
+        covers(&not(false), &[b"free", b"paid"], true);
+        covers(&not(false), &[b"free", b"free"], false);
+        covers(&not(false), &[], true);
+        covers(&not(true), &[], false);
+        covers(&not(true), &[b""], true);
+    }
+
+    #[test]
+    fn what_is_excluded_is_not_covered() {
+        let hosts = |text: &str| vec![HostPattern::parse(text).unwrap()];
+        let fields = Fields::new();
+        let check = |conditions: &Match, host, client: Option<[u8; 4]>| {
+            conditions.check(&Request { host, client: client.map(Into::into), ..sample(&fields) })
+        };
+        let not_host = Match { other_hosts: hosts("*.a.example"), ..Match::default() };
+        assert_eq!(check(&not_host, "x.a.example", None), Err(Mismatch::Host));
+        assert_eq!(check(&not_host, "a.example", None), Ok(()));
+        let not_inside = Match { other_networks: vec!["10.0.0.0/8".parse().unwrap()], ..Match::default() };
+        assert_eq!(check(&not_inside, "a", Some([10, 1, 2, 3])), Err(Mismatch::Network));
+        assert_eq!(check(&not_inside, "a", Some([192, 0, 2, 1])), Ok(()));
+        assert_eq!(check(&not_inside, "a", None), Ok(()));
+    }
+
+    #[test]
+    fn entries_are_excluded_as_headers_are() {
+        let gold = || EntryTest::Value("gold".into());
+        let test = |test, entries: &[&str], expected| {
+            let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
+            let conditions = Match { descriptor, ..Match::default() };
+            let entries: Vec<_> = entries.iter().map(|value| Entry { key: "plan", value }).collect();
+            let fields = Fields::new();
+            let request = Request { descriptor: &entries, ..sample(&fields) };
+            assert_eq!(conditions.check(&request).is_ok(), expected, "{conditions:?} {entries:?}");
+        };
+        let not = |is_needed| EntryTest::Not(Excluded { tests: vec![gold()], is_needed });
+        for (is_needed, entries, expected) in [
+            (false, &[][..], true),
+            (true, &[], false),
+            (true, &["gold"], false),
+            (true, &["gold", "free"], true),
+            (false, &[""], true),
+        ] {
+            test(not(is_needed), entries, expected);
+        }
+        test(gold(), &["free", "gold"], true);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod key;
 pub mod limit;
 pub mod log;
 mod look;
+pub mod lossless;
 pub mod matching;
 pub mod meter;
 pub mod named;

@@ -13,6 +13,7 @@ use super::id::Id;
 use super::identity::{Component, Source};
 use super::key::Key;
 use super::limit::{Cost, Limit, LimitMode};
+use super::lossless::keep;
 use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::path::normalise;
@@ -310,13 +311,13 @@ fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<Canonical<'a>
         GivenId::Absent => Err((None, "an id is missing: whose bucket is charged?".to_owned())),
         GivenId::Text(text) => match by {
             [] => wrong(1),
-            [only] => canonical_component(only, text).map(|found| vec![found]).map_err(|reason| (None, reason)),
+            [only] => canonical_component(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
             several => split(several, text).map_err(|reason| (None, reason)),
         },
         GivenId::Components(texts) if texts.len() != by.len() => wrong(texts.len()),
         GivenId::Components(texts) => {
             let read = by.iter().zip(texts).enumerate().map(|(place, (component, text))| {
-                canonical_component(component, text).map_err(|reason| (Some(place), reason))
+                canonical_component(component, keep(text)).map_err(|reason| (Some(place), reason))
             });
             read.collect()
         }
@@ -347,19 +348,24 @@ pub(super) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canoni
 }
 
 /// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
-pub(super) fn canonical_component<'a>(component: &Component, text: &'a str) -> Result<Canonical<'a>, String> {
+pub(super) fn canonical_component<'a>(component: &Component, text: Cow<'a, str>) -> Result<Canonical<'a>, String> {
     if let Source::Ip { ipv6_prefix } = component.source {
-        let client = address::parse(text).map_err(|_| format!("{} is no IP address", quoted(text)))?;
+        let client = address::parse(&text).map_err(|_| format!("{} is no IP address", quoted(&text)))?;
         return Ok(Canonical { text: Cow::Owned(address::id_text(client, ipv6_prefix)), address: Some(client) });
     }
     let raw = match &component.source {
-        Source::Host => host_of(text).ok_or_else(|| format!("{} is no host", quoted(text)))?,
-        Source::Path if !text.starts_with('/') => {
-            return Err(format!("a path begins with `/`, this is {}", quoted(text)));
+        Source::Host => {
+            let host = host_of(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
+            if host == text { text } else { host.into_owned().into() }
         }
-        Source::Path => normalise(text),
-        Source::Header(_) | Source::Cookie(_) => Cow::Borrowed(text.trim()),
-        _ => Cow::Borrowed(text),
+        Source::Path if !text.starts_with('/') => {
+            return Err(format!("a path begins with `/`, this is {}", quoted(&text)));
+        }
+        Source::Path => normalise(&text).into_owned().into(),
+        Source::Header(_) | Source::Cookie(_) if text.trim_ascii().len() < text.len() => {
+            text.trim_ascii().to_owned().into()
+        }
+        _ => text,
     };
     if raw.is_empty() {
         return Err("a component of the id is empty".to_owned());
@@ -391,7 +397,7 @@ mod tests {
     }
 
     fn part(source: Source, form: Form) -> Component {
-        Component { source, form }
+        Component::new(source, form)
     }
 
     fn header(name: &'static str, form: Form) -> Component {

@@ -6,6 +6,7 @@
 use std::fmt::{self, Write};
 
 use super::identity::Component;
+use super::lossless::bytes;
 use super::request::Request;
 
 /// The largest capacity. A queue that is longer than that is no buffer but a backlog.
@@ -73,7 +74,8 @@ pub struct EntryId(String);
 pub struct TooLong(pub usize);
 
 impl Queue {
-    /// The entry of a request. A field that the request lacks is empty, so that all entries have the same fields.
+    /// The entry of a request. A field that the request lacks or that is malformed is empty, so that all entries have the
+    /// same fields.
     pub fn entry(&self, request: &Request<'_>) -> Result<Entry, TooLong> {
         let value = |component: &Component| component.of(request).unwrap_or_default();
         Entry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))))
@@ -137,7 +139,7 @@ impl Entry {
 
 /// Adds a text that has neither blanks nor anything else that means something between words of a call.
 pub(super) fn escape(text: &str, to: &mut String) {
-    for byte in text.bytes() {
+    for byte in bytes(text).iter().copied() {
         if byte.is_ascii_alphanumeric() || b"_.-/".contains(&byte) {
             to.push(char::from(byte));
         } else {
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     fn queue() -> Queue {
-        let part = |source| Component { source, form: Form::Text };
+        let part = |source| Component::new(source, Form::Text);
         let user = part(Source::Header(HeaderName::from_static("x-user")));
         let fields = vec![("user".to_owned(), user), ("path".to_owned(), part(Source::Path))];
         Queue { storage: Storage::Stream, then: Then::Accept, fields }

@@ -92,10 +92,8 @@ mod tests {
     }
 
     fn rules(numbers: &[Numbers], change: impl Fn(&mut Limit)) -> Rules {
-        let by = vec![
-            Component { source: Source::Ip { ipv6_prefix: 64 }, form: Form::Text },
-            Component { source: Source::Path, form: Form::Text },
-        ];
+        let by =
+            vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text), Component::new(Source::Path, Form::Text)];
         let mut limit = Limit { by, allowance: Allowance::Windows(numbers.into()), ..Limit::new("L") };
         change(&mut limit);
         limit.overrides.finish().unwrap();

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::fields::{self, Fields};
+use super::fields::Fields;
+use super::lossless;
 use super::numbers::Micros;
 
 /// A request, borrowed from its door.
@@ -42,33 +43,94 @@ pub struct Entry<'a> {
     pub value: &'a str,
 }
 
+/// The choice among several values under one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// None of them, if they differ: nobody knows which one the upstream reads.
+    #[default]
+    Ambiguous,
+    /// The first.
+    First,
+    /// The last.
+    Last,
+}
+
+/// A request has several values under one name, and they differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambiguous;
+
+impl Duplicates {
+    fn pick<T: PartialEq>(self, mut values: impl Iterator<Item = T>) -> Result<Option<T>, Ambiguous> {
+        match (self, values.next()) {
+            (_, None) => Ok(None),
+            (Self::First, first) => Ok(first),
+            (Self::Last, first) => Ok(values.last().or(first)),
+            (Self::Ambiguous, Some(first)) => {
+                if values.all(|value| value == first) {
+                    Ok(Some(first))
+                } else {
+                    Err(Ambiguous)
+                }
+            }
+        }
+    }
+}
+
 impl<'a> Request<'a> {
-    /// The value of a descriptor's entry; of several with this key the first.
-    pub fn entry(&self, key: &str) -> Option<&'a str> {
-        self.descriptor.iter().find(|entry| entry.key == key).map(|entry| entry.value)
+    /// The values of the descriptor's entries with this key.
+    pub fn entries<'k>(&self, key: &'k str) -> impl Iterator<Item = &'a str> + use<'a, 'k> {
+        self.descriptor.iter().filter(move |entry| entry.key == key).map(|entry| entry.value)
     }
 
-    /// The value of a field. Of several the first counts; one that is no text counts as absent.
-    pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.headers.text(name).map(str::trim)
+    /// The value of a descriptor's entry.
+    pub fn entry(&self, key: &str, duplicates: Duplicates) -> Result<Option<&'a str>, Ambiguous> {
+        duplicates.pick(self.entries(key))
     }
 
-    /// The value of a query parameter, percent-decoded; of several the first.
-    pub fn query(&self, name: &str) -> Option<Cow<'a, str>> {
-        self.query?.split('&').find_map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode_form(key) == name).then(|| decode_form(value))
-        })
+    /// The values of all lines of a header, as [`lossless::text`].
+    pub fn lines<'n>(&self, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> + use<'a, 'n> {
+        self.headers.all(name).map(|line| lossless::text(line.trim_ascii()))
     }
 
-    /// The value of a cookie (RFC 6265 section 4.2), without quotes; of several the first.
-    pub fn cookie(&self, name: &str) -> Option<&'a str> {
-        let lines = self.headers.all("cookie").filter_map(fields::text);
-        lines.flat_map(|line| line.split(';')).find_map(|pair| {
-            let (key, value) = pair.split_once('=')?;
-            (key.trim() == name).then(|| value.trim().trim_matches('"'))
-        })
+    /// The value of a header, as [`lossless::text`].
+    pub fn header(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+        let line = duplicates.pick(self.headers.all(name).map(<[u8]>::trim_ascii))?;
+        Ok(line.map(lossless::text))
     }
+
+    /// The value of a query parameter, percent-decoded. Names are compared decoded and without regard to case: some
+    /// upstreams read them so, and to them `KEY=a&key=b` has two values.
+    pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+        let Some(query) = self.query else { return Ok(None) };
+        let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        duplicates.pick(
+            pairs
+                .filter(|(key, _)| key.len() >= name.len() && decode_form(key).eq_ignore_ascii_case(name))
+                .map(|(_, value)| decode_form(value)),
+        )
+    }
+
+    /// The value of a cookie (RFC 6265 section 4.2), without quotes, as [`lossless::text`]. Names are compared without
+    /// regard to case, as those of query parameters.
+    pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+        let pairs = self.headers.all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
+        let value = duplicates.pick(pairs.filter_map(|pair| {
+            let (key, value) = pair.split_at(memchr::memchr(b'=', pair)?);
+            let is_named = key.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
+            is_named.then(|| unquoted(value.get(1..).unwrap_or_default().trim_ascii()))
+        }))?;
+        Ok(value.map(lossless::text))
+    }
+}
+
+fn unquoted(mut value: &[u8]) -> &[u8] {
+    while let Some(rest) = value.strip_prefix(b"\"") {
+        value = rest;
+    }
+    while let Some(rest) = value.strip_suffix(b"\"") {
+        value = rest;
+    }
+    value
 }
 
 /// The host of an authority without user information: lower case, without the port, the root's dot and the
@@ -110,11 +172,10 @@ fn decode_form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
 }
 
-/// Percent-decodes `text` once. A `%` that no two hex digits follow stays as it is; bytes that are no UTF-8 become
-/// U+FFFD, so that they are still told apart from nothing.
+/// Percent-decodes `text` once, into [`lossless::text`]. A `%` that no two hex digits follow stays as it is.
 pub fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
-        return Cow::Borrowed(text);
+        return lossless::keep(text);
     }
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -131,9 +192,7 @@ pub fn decode(text: &str) -> Cow<'_, str> {
             }
         }
     }
-    Cow::Owned(
-        String::from_utf8(decoded).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()),
-    )
+    Cow::Owned(lossless::text(&decoded).into_owned())
 }
 
 /// The value of an ASCII hex digit.
@@ -170,19 +229,62 @@ mod tests {
     }
 
     #[test]
-    fn query_parameters_are_decoded_and_the_first_counts() {
+    fn query_parameters_are_decoded() {
         let headers = Fields::new();
-        let request = request(Some("a=1&na%6De=x+y%2Bz&name=2&flag"), &headers);
-        assert_eq!(request.query("name").as_deref(), Some("x y+z"));
-        assert_eq!(request.query("flag").as_deref(), Some(""));
-        assert_eq!(request.query("none"), None);
+        let query = |query| {
+            let request = request(Some(query), &headers);
+            request.query("name", Duplicates::Ambiguous).map(|value| value.map(Cow::into_owned))
+        };
+        for (given, expected) in [
+            ("a=1&na%6De=x+y%2Bz&flag", Ok(Some("x y+z"))),
+            ("NAME=x", Ok(Some("x"))),
+            ("name", Ok(Some(""))),
+            ("name=%E9", Ok(Some("\u{10FFE9}"))),
+            ("none=x&names=y", Ok(None)),
+            ("name=x&name=%78&n%61me=x", Ok(Some("x"))),
+            ("name=x&name=y", Err(Ambiguous)),
+            ("name=x&NAME=y", Err(Ambiguous)),
+            ("name=x&n%61me=", Err(Ambiguous)),
+            ("name=%E9&name=%EF%BF%BD", Err(Ambiguous)),
+        ] {
+            assert_eq!(query(given), expected.map(|value| value.map(str::to_owned)), "{given}");
+        }
     }
 
     #[test]
-    fn cookies_are_found_on_any_line() {
-        let headers = Fields::from_iter([("Cookie", "a=1; sid=\"s 1\""), ("cookie", "b=2")]);
-        let request = request(None, &headers);
-        assert_eq!((request.cookie("sid"), request.cookie("b"), request.cookie("c")), (Some("s 1"), Some("2"), None));
+    fn cookies_are_found_on_any_line_and_beside_any_byte() {
+        let check = |lines: &[&[u8]], expected: Result<Option<&str>, Ambiguous>| {
+            let headers: Fields = lines.iter().map(|line| ("Cookie", line)).collect();
+            let request = request(None, &headers);
+            let found = request.cookie("sid", Duplicates::Ambiguous);
+            assert_eq!(found.as_ref().map(Option::as_deref), expected.as_ref().copied(), "{lines:?}");
+        };
+        check(&[b"a=1", b"b=2; sid=\"s 1\""], Ok(Some("s 1")));
+        check(&[b"sid=abc; x=\xe9"], Ok(Some("abc")));
+        check(&[b"\xe9; \xff=; sid=\xe9"], Ok(Some("\u{10FFE9}")));
+        check(&[b"a=1; sid; xsid=2"], Ok(None));
+        check(&[b"sid=1; sid=\"1\"", b"SID=1"], Ok(Some("1")));
+        check(&[b"sid=1; sid=2"], Err(Ambiguous));
+        check(&[b"sid=1", b"Sid=2"], Err(Ambiguous));
+    }
+
+    #[test]
+    fn the_first_or_the_last_of_several_values_counts_where_that_is_said() {
+        let headers = Fields::from_iter([("x-id", ""), ("X-Id", "b"), ("cookie", "c=1; c=2; c=3")]);
+        let entries = [("k", "1"), ("k", "2")].map(|(key, value)| Entry { key, value });
+        let request = Request { descriptor: &entries, ..request(Some("q=1&Q=2"), &headers) };
+        let all = |duplicates| {
+            let text = |found: Result<Option<Cow<'_, str>>, Ambiguous>| found.ok().flatten().map(Cow::into_owned);
+            [
+                text(request.header("x-id", duplicates)),
+                text(request.query("q", duplicates)),
+                text(request.cookie("c", duplicates)),
+                request.entry("k", duplicates).ok().flatten().map(str::to_owned),
+            ]
+        };
+        assert_eq!(all(Duplicates::Ambiguous), [None, None, None, None]);
+        assert_eq!(all(Duplicates::First).map(Option::unwrap), ["", "1", "1", "1"]);
+        assert_eq!(all(Duplicates::Last).map(Option::unwrap), ["b", "2", "3", "2"]);
     }
 
     #[test]
@@ -211,6 +313,7 @@ mod tests {
     #[test]
     fn decoding_happens_once_and_keeps_what_is_no_escape() {
         assert_eq!(decode("%2541%zz%4"), "%41%zz%4");
-        assert_eq!(decode("%ff"), "\u{fffd}");
+        assert_eq!(decode("%ff"), "\u{10ffff}");
+        assert_ne!(decode("%ff"), decode("%fe"));
     }
 }

@@ -1,5 +1,6 @@
 //! All limits together: from a request to its charges.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,14 +11,15 @@ use super::blocks::Blocks;
 use super::charge::{Bucket, Charge, Mode};
 use super::descriptors::Tree;
 use super::fingerprint::{Fingerprinter, stable};
-use super::identity::{Identified, Lacking, Source, describe, identify};
+use super::identity::{Identified, Lacking, Source, Unusable, describe, identify, readable};
 use super::index::{Candidates, Index};
-use super::limit::{Cost, Limit, LimitMode, Missing, WHOLE_SHARE};
+use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use super::lossless::shown;
 use super::matching::{DescriptorMatch, Mismatch};
 use super::numbers::{Allowance, Micros, Numbers};
 use super::overrides::Subject;
 use super::refill::Kind;
-use super::request::Request;
+use super::request::{Ambiguous, Duplicates, Request};
 use super::response_cost::Later;
 use super::terms::{Elevated, Terms};
 
@@ -83,6 +85,8 @@ pub enum RefusedReason {
     Deny,
     /// The request lacks a component of the id and the limit says `missing: deny`.
     Missing,
+    /// A component of the id is malformed and the limit says `malformed: deny`.
+    Malformed,
     /// An operator has blocked the id, for this long from now on.
     Blocked(Micros),
 }
@@ -111,12 +115,12 @@ pub enum Explanation {
     Outranked,
     /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
     Undescribed,
-    /// The request lacks this component of `by` and is not charged.
-    Lacking(usize),
+    /// The request has no value for a component of `by` and is not charged.
+    Lacking(Lacking),
     /// It applies.
     Applies {
-        /// The id, component by component; `None` for one that is missing.
-        id: Vec<Option<String>>,
+        /// The id, component by component.
+        id: Vec<Result<String, Unusable>>,
         /// The numbers that hold.
         allowance: Allowance,
         /// The index of the override that gave them.
@@ -198,6 +202,7 @@ impl Rules {
             limit.mode != LimitMode::Off
                 && (limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
                     || !limit.conditions.networks.is_empty()
+                    || !limit.conditions.other_networks.is_empty()
                     || limit.overrides.has_networks())
         };
         self.limits.iter().find(goes_by_it)
@@ -250,15 +255,15 @@ impl Rules {
         blocks: Option<&Blocks>,
         plan: &mut Plan,
     ) -> Result<(), BadCost> {
-        let shared = limit.missing == Missing::Shared;
-        let identified = match self.identify(limit, request, shared, blocks.is_some()) {
+        let identified = match self.identify(limit, request, blocks.is_some()) {
             Ok(identified) => identified,
-            Err(_) if limit.missing == Missing::Deny => {
-                let enforced = limit.is_enforced();
-                plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Missing });
+            Err(lacking) => {
+                if lacking.is_refused {
+                    let enforced = limit.is_enforced();
+                    plan.refused.push(Refused { limit: place, enforced, reason: lacking.reason.into() });
+                }
                 return Ok(());
             }
-            Err(_) => return Ok(()),
         };
         let blocked =
             blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
@@ -299,22 +304,17 @@ impl Rules {
         Ok(())
     }
 
-    fn identify(
-        &self,
-        limit: &Limit,
-        request: &Request<'_>,
-        share_missing: bool,
-        with_prefixes: bool,
-    ) -> Result<Identified, Lacking> {
+    fn identify(&self, limit: &Limit, request: &Request<'_>, with_prefixes: bool) -> Result<Identified, Lacking> {
         let with_prefixes = with_prefixes || !limit.overrides.is_empty();
-        identify(&limit.by, &limit.short, request, share_missing, with_prefixes, &self.fingerprinter)
+        identify(&limit.by, &limit.short, request, limit.fallbacks(), with_prefixes, &self.fingerprinter)
     }
 
-    /// The id of `request` for a limit, as people read it, and its fingerprint; `None` if it lacks a component.
+    /// The id of `request` for a limit, as people read it, and its fingerprint; `None` if it has none.
     pub fn id_of(&self, limit: u32, request: &Request<'_>) -> Option<(String, u128)> {
         let limit = self.limit(limit)?;
-        let identified = self.identify(limit, request, limit.missing == Missing::Shared, false).ok()?;
-        Some((readable(&describe(&limit.by, request)), identified.bucket.fingerprint))
+        let identified = self.identify(limit, request, false).ok()?;
+        let text = readable(&describe(&limit.by, request));
+        Some((shown(&text).into_owned(), identified.bucket.fingerprint))
     }
 
     /// What each limit makes of `request`, in the order of the files.
@@ -343,25 +343,26 @@ impl Rules {
             return Ok(Explanation::Unmatched(mismatch));
         }
         let id = describe(&limit.by, request);
-        let identified = match self.identify(limit, request, limit.missing != Missing::Skip, false) {
+        let text = readable(&id);
+        let shown = |component: Result<Cow<'_, str>, Unusable>| component.map(|text| shown(&text).into_owned());
+        let id = id.into_iter().map(shown).collect();
+        let identified = match self.identify(limit, request, false) {
             Ok(identified) => identified,
-            Err(lacking) => return Ok(Explanation::Lacking(lacking.component)),
+            Err(lacking) if lacking.is_refused => {
+                let (enforced, cost) = (limit.is_enforced(), cost(limit, request)?);
+                return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
+            }
+            Err(lacking) => return Ok(Explanation::Lacking(lacking)),
         };
-        let text = || readable(&id);
+        let text = || text.clone();
         let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let given = limit.overrides.find(&subject);
-        let lacks = limit.missing == Missing::Deny && id.iter().any(Option::is_none);
-        let allowance = if lacks {
-            Allowance::Deny
-        } else {
-            given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone())
-        };
         Ok(Explanation::Applies {
-            allowance,
+            allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
             given_by: given.map(|(place, _)| place),
             cost: cost(limit, request)?,
             enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
-            id: id.into_iter().map(|component| component.map(std::borrow::Cow::into_owned)).collect(),
+            id,
         })
     }
 }
@@ -432,10 +433,6 @@ pub fn add_windows(
 /// that no two buckets become one).
 const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
-fn readable(id: &[Option<std::borrow::Cow<'_, str>>]) -> String {
-    id.iter().map(|component| component.as_deref().unwrap_or("*")).collect::<Vec<_>>().join(":")
-}
-
 /// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
 /// smaller share also in a larger one.
 pub(super) fn in_share(share: u32, key: &str) -> bool {
@@ -445,21 +442,28 @@ pub(super) fn in_share(share: u32, key: &str) -> bool {
 fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
-        Cost::Header(name) => {
-            ("header", request.headers.get(name.as_str()).map(|_| request.header(name.as_str()).unwrap_or("").into()))
-        }
-        Cost::Query(name) => ("query parameter", request.query(name)),
+        Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
+        Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
     };
-    let Some(given) = given else { return Ok(1) };
-    given.parse().map_err(|_| BadCost {
-        origin: match &limit.cost {
-            Cost::Header(name) => format!("{origin} `{name}`"),
-            Cost::Query(name) => format!("{origin} `{name}`"),
-            Cost::Fixed(_) => origin.to_owned(),
-        },
+    let bad = |value: &str| BadCost {
+        origin: format!("{} `{}`", origin.0, origin.1),
         wanted: "a whole number of tokens",
-        value: given.chars().take(40).collect(),
-    })
+        value: shown(value).chars().take(40).collect(),
+    };
+    match given {
+        Ok(None) => Ok(1),
+        Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
+        Err(Ambiguous) => Err(bad("several values")),
+    }
+}
+
+impl From<Unusable> for RefusedReason {
+    fn from(reason: Unusable) -> Self {
+        match reason {
+            Unusable::Missing => Self::Missing,
+            Unusable::Malformed => Self::Malformed,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -470,6 +474,7 @@ mod tests {
     use super::super::form::Form;
     use super::super::id::Id;
     use super::super::identity::Component;
+    use super::super::limit::Fallback;
     use super::super::matching::Match;
     use super::super::overrides::{Origin, Override};
     use super::super::path::Pattern;
@@ -483,7 +488,7 @@ mod tests {
     }
 
     fn header(name: &'static str, form: Form) -> Component {
-        Component { source: Source::Header(HeaderName::from_static(name)), form }
+        Component::new(Source::Header(HeaderName::from_static(name)), form)
     }
 
     /// A limit by two header fields that allows 10.
@@ -572,10 +577,17 @@ mod tests {
     #[test]
     fn a_request_that_lacks_a_component_goes_as_the_limit_says() {
         let missing = |missing| vec![Limit { missing, ..limit("L") }];
-        assert!(plan(missing(Missing::Skip), &[("x-account", "7")], 0).unwrap().charges.is_empty());
-        assert!(plan(missing(Missing::Deny), &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap().is_refused());
-        let shared = plan(missing(Missing::Shared), &[("x-account", "7")], 0).unwrap();
+        assert!(plan(missing(Fallback::Skip), &[("x-account", "7")], 0).unwrap().charges.is_empty());
+        assert!(plan(missing(Fallback::Deny), &[("x-account", "7")], 0).unwrap().is_refused());
+        let shared = plan(missing(Fallback::Shared), &[("x-account", "7")], 0).unwrap();
         assert_eq!(shared.charges[0].bucket.key, "L:7:*");
+        let malformed = |malformed| {
+            let limit = Limit { malformed, ..limit("L") };
+            plan(vec![limit], &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap()
+        };
+        assert!(malformed(Fallback::Skip).charges.is_empty());
+        assert_eq!(malformed(Fallback::Deny).reason(0), Some(RefusedReason::Malformed));
+        assert_eq!(malformed(Fallback::Shared).charges[0].bucket.key, "L:!:eu");
     }
 
     #[test]
@@ -587,6 +599,13 @@ mod tests {
         };
         assert_eq!((cost("12"), cost("0")), (Ok(12), Ok(0)));
         assert_eq!(cost("-1").unwrap_err().to_string(), "header `x-cost` must be a whole number of tokens, got `-1`");
+        let twice = |values: [&'static str; 2]| {
+            let fields = [FIELDS[0], FIELDS[1], ("x-cost", values[0]), ("x-cost", values[1])];
+            let cost = Cost::Header(HeaderName::from_static("x-cost"));
+            plan(vec![Limit { cost, ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+        };
+        assert_eq!(twice(["2", "2"]), Ok(2));
+        assert!(twice(["0", "2"]).unwrap_err().to_string().contains("several values"));
         let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
         assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
     }

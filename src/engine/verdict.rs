@@ -147,7 +147,7 @@ impl RefusedReason {
     /// What it comes to.
     pub const fn decision(self) -> Decision {
         match self {
-            Self::Deny | Self::Missing => Decision::never(),
+            Self::Deny | Self::Missing | Self::Malformed => Decision::never(),
             Self::Blocked(left) => Decision::later(left),
         }
     }

@@ -251,14 +251,14 @@ fn level(fields: &Fields<'_>, findings: &mut Findings) -> Result<Level, Reported
 /// What tells the counters of one limit apart: the entries whose values the path leaves open.
 fn components(path: &[Level]) -> Vec<Component> {
     let is_open = |level: &Level| match level.entry.test {
-        EntryTest::Present(_) => true,
+        EntryTest::Present(_) | EntryTest::Not(_) => true,
         EntryTest::Glob(_) => !level.shares,
         EntryTest::Value(_) => false,
     };
     let open = path.iter().enumerate().filter(|(_, level)| is_open(level));
     open.map(|(place, level)| {
         let source = Source::Entry { key: level.entry.key.clone(), place };
-        Component { source, form: Form::Text }
+        Component::new(source, Form::Text)
     })
     .collect()
 }

@@ -32,7 +32,7 @@ impl Siblings {
         let value = match &entry.test {
             EntryTest::Value(value) => value.clone(),
             EntryTest::Glob(glob) => glob.to_string(),
-            EntryTest::Present(_) => String::new(),
+            EntryTest::Present(_) | EntryTest::Not(_) => String::new(),
         };
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
         let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {

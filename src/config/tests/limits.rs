@@ -5,7 +5,7 @@ use crate::engine::calendar::{Calendar, Unit};
 use crate::engine::fields::Fields;
 use crate::engine::form::Form;
 use crate::engine::identity::{self, Component};
-use crate::engine::limit::{Cost, LimitMode, Missing, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Cost, Fallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::matching::HostPattern;
 use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::overrides::Origin;
@@ -65,16 +65,16 @@ overrides:
         (identity::Source::Cookie("sid".into()), Form::Text),
         (identity::Source::Query("q".into()), Form::HostnameSet),
     ];
-    assert_eq!(full.by, by.map(|(source, form)| Component { source, form }));
+    assert_eq!(full.by, by.map(|(source, form)| Component::new(source, form)));
     let second = 1_000_000_000;
     let windows = [Numbers::new(20, 10, second).unwrap(), Numbers::new(1_000, 1_000, 86_400 * second).unwrap()];
     assert_eq!(full.allowance, Allowance::Windows(windows.into()));
     assert_eq!(full.cost, Cost::Header("x-cost".parse().unwrap()));
     assert_eq!((full.mode, full.enforce_for), (LimitMode::Enforce, 125_000));
-    assert_eq!((full.missing, full.on_store_error, full.per_call), (Missing::Shared, StoreErrorPolicy::Local, true));
+    assert_eq!((full.missing, full.on_store_error, full.per_call), (Fallback::Shared, StoreErrorPolicy::Local, true));
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
 
-    let whole = Component { source: identity::Source::Ip { ipv6_prefix: 128 }, form: Form::Text };
+    let whole = Component::new(identity::Source::Ip { ipv6_prefix: 128 }, Form::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
     assert_eq!(plain.by, [whole]);
     assert_eq!((plain.cost.clone(), plain.enforce_for, plain.mode), (Cost::Fixed(1), WHOLE_SHARE, LimitMode::Enforce));
@@ -98,6 +98,27 @@ overrides:
         ResponseCost { field: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
     assert_eq!(told.response_cost.as_deref(), Some(&expected));
     assert_eq!(plain.response_cost, None);
+}
+
+#[test]
+fn exclusions_say_what_would_be_right() {
+    for (conditions, expected) in [
+        ("host: { not: api.example.com }", ""),
+        ("host: { not: [] }", "the list is empty"),
+        ("host: {}", "write `{ not: VALUE }`"),
+        ("host: { not: 'a:443' }", "hosts are matched without the port; write a"),
+        ("cidr: { not: [10.0.0.0/8, 10.0.0.1/8] }", "host bits"),
+        ("headers: { x-a: { not: ' b' } }", "write `b`"),
+        ("headers: { x-a: { not: { regex: '(' } } }", "no regular expression"),
+        ("headers: { x-a: { not: b, present: false } }", "remove `not`, or write `present: true`"),
+        ("headers: { x-a: { not: b, value: c } }", "a header has one condition, this has 2"),
+        ("headers: { x-a: { not: { present: true } } }", "write `present: false` for what must be absent"),
+        ("descriptor: { a: { not: { glob: b } } }", "has no `*`"),
+        ("descriptor: { a: { not: { not: b } } }", "`not` excludes values"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        field(&format!("match: {{ {conditions} }}"), &expected);
+    }
 }
 
 /// A limit with these fields, beside valid numbers.

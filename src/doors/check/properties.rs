@@ -110,8 +110,8 @@ fn check_call(bytes: &[u8]) {
 
 /// A limit of every kind of id.
 fn rules() -> Rules {
-    let header = |form| Component { source: Source::Header("x-a".parse().unwrap()), form };
-    let ip = || Component { source: Source::Ip { ipv6_prefix: 64 }, form: Form::Text };
+    let header = |form| Component::new(Source::Header("x-a".parse().unwrap()), form);
+    let ip = || Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text);
     let windows = [Numbers::fixed(10).unwrap(), Numbers::new(5, 5, 1_000_000_000).unwrap()];
     let limit = |(name, by): (&str, Vec<Component>)| Limit {
         by,

@@ -474,7 +474,7 @@ mod tests {
 
     /// The verdicts of so many requests to a limit `L` by address, which allows one request.
     fn verdicts(count: usize) -> (Rules, Vec<Verdict>) {
-        let by = vec![Component { source: Source::Ip { ipv6_prefix: 64 }, form: Form::Text }];
+        let by = vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
         let windows = [Numbers::new(1, 1, 60_000_000_000).unwrap()].into();
         let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
         assert_eq!(limit.on_store_error, StoreErrorPolicy::Allow);

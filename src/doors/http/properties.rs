@@ -11,16 +11,22 @@ use super::transport::proxy_protocol;
 use super::upstream::Routes;
 use crate::engine::client_address::{AddressSource, TrustedProxies};
 use crate::engine::fields::{self, Fields};
+use crate::engine::fingerprint::Fingerprinter;
 use crate::engine::form::Form;
-use crate::engine::id::Id;
+use crate::engine::id::{self, Id};
 use crate::engine::identity::{self, Component};
+use crate::engine::limit::Limit;
+use crate::engine::lossless;
+use crate::engine::numbers::{Allowance, Micros, Numbers};
 use crate::engine::path::{self, EscapedSlashes, Pattern};
+use crate::engine::request::{self, Request};
+use crate::engine::rules::Rules;
 
 /// Panics if it does not hold of these bytes.
 pub type Property = fn(&[u8]);
 
 /// What can be fuzzed, by name.
-pub const ALL: [(&str, Property); 9] = [
+pub const ALL: [(&str, Property); 10] = [
     ("request_head", http1::request_head),
     ("response_head", http1::response_head),
     ("chunks", http1::chunks),
@@ -29,7 +35,8 @@ pub const ALL: [(&str, Property); 9] = [
     ("pattern", |bytes| text(bytes, pattern)),
     ("addresses", addresses),
     ("routes", |bytes| text(bytes, routes)),
-    ("id", |bytes| text(bytes, id)),
+    ("id", |bytes| text(bytes, override_id)),
+    ("header_id", header_id),
 ];
 
 fn text(bytes: &[u8], property: fn(&str)) {
@@ -144,8 +151,8 @@ fn routes(given: &str) {
 
 /// The canonical text of an id is its own. (Not that of a registered domain: people write an IPv6 address there without
 /// the mask that it is counted by.)
-fn id(given: &str) {
-    let of = |source: identity::Source, form| Component { source, form };
+fn override_id(given: &str) {
+    let of = |source: identity::Source, form| Component::new(source, form);
     for by in [
         vec![of(identity::Source::Ip { ipv6_prefix: 64 }, Form::Address)],
         vec![of(identity::Source::Host, Form::Hostname)],
@@ -157,6 +164,42 @@ fn id(given: &str) {
         }
     }
 }
+
+/// Whatever bytes a header has, its id is these bytes and no others, and its bucket is found by its name.
+fn header_id(value: &[u8]) {
+    let value = value.trim_ascii();
+    if !fields::is_value(value) || value.is_empty() {
+        return;
+    }
+    let by = vec![Component::new(identity::Source::Header("x-id".parse().unwrap()), Form::Text)];
+    let windows = [Numbers::fixed(1).unwrap()].into();
+    let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
+    let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+    let headers = Fields::from_iter([("x-id", value)]);
+    let request = Request { headers: &headers, ..REQUEST };
+    let plan = rules.charges(&request).unwrap();
+    let bucket = &plan.charges[0].bucket;
+    let encoded = bucket.key.strip_prefix("L:").unwrap();
+    if !encoded.starts_with('~') {
+        assert_eq!(&*lossless::bytes(&request::decode(encoded)), value);
+    }
+    let name = rules.inspect(&format!("L:{}", id::escape(&lossless::text(value), false)), Micros(0)).unwrap().name();
+    assert_eq!(rules.inspect(&name, Micros(0)).unwrap().key, bucket.key, "{name}");
+}
+
+/// A request of nobody in particular.
+const REQUEST: Request<'_> = Request {
+    method: "GET",
+    host: "a",
+    path: "/",
+    query: None,
+    headers: &Fields::new(),
+    client: None,
+    tls_subject: None,
+    domain: None,
+    descriptor: &[],
+    now: Micros(0),
+};
 
 #[cfg(test)]
 mod tests {
@@ -181,10 +224,15 @@ mod tests {
 
         #[test]
         fn of_texts(text in "([0-9.:%/=,a-z\\[\\]{}*-]|\\n|\\PC|http://|https://|unix:|1h|µs|127.0.0.1|::1){0,20}") {
-            for property in [routes, id, path, pattern] {
+            for property in [routes, override_id, path, pattern] {
                 property(&text);
             }
             addresses(text.as_bytes());
+        }
+
+        #[test]
+        fn of_header_ids(value in prop::collection::vec(prop_oneof![any::<u8>(), 0x80_u8..=0xFF, Just(b'%'), b'0'..=b'9', b'A'..=b'F'], 0..9)) {
+            header_id(&value);
         }
 
         #[test]

@@ -13,6 +13,7 @@ use super::data::{Data, Reader};
 use super::frame::Arguments;
 use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::{self, Fields};
+use crate::engine::lossless;
 use crate::engine::numbers::Micros;
 use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::request::{Entry, Request, host_of};
@@ -29,7 +30,7 @@ pub(super) struct Check<'a> {
     fields: Fields,
     /// Who `HAProxy` saw, unless that is a trusted proxy.
     client: Option<IpAddr>,
-    tls_subject: Option<&'a str>,
+    tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
     /// What is wrong with the configuration that made the message.
@@ -83,7 +84,8 @@ impl<'a> Check<'a> {
                 b"src" => peer = source(*value),
                 b"headers" => check.fields = read_fields(*value).ok_or("a field is none")?,
                 b"tls_subject" => {
-                    check.tls_subject = text(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
+                    let subject = bytes(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
+                    check.tls_subject = subject.map(lossless::text);
                 }
                 b"" => check.mistake = Some(Mistake::Unnamed),
                 name => check.entries.extend(str::from_utf8(name).ok().zip(words(*value))),
@@ -155,7 +157,7 @@ impl<'a> Check<'a> {
             query: self.query,
             headers: &self.fields,
             client: self.client,
-            tls_subject: self.tls_subject,
+            tls_subject: self.tls_subject.as_deref(),
             domain: None,
             descriptor: entries,
             now,
@@ -170,14 +172,19 @@ impl<'a> Check<'a> {
 
 /// A value as text, or `mistake`. What `HAProxy` could not find is there as null.
 fn text<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a str>, &'static str> {
+    bytes(value, mistake)?.map(|text| str::from_utf8(text).map_err(|_| mistake)).transpose()
+}
+
+/// A value's bytes, or `mistake`.
+fn bytes<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a [u8]>, &'static str> {
     match value {
         Data::Null => Ok(None),
-        Data::Text(text) | Data::Binary(text) => str::from_utf8(text).map(Some).map_err(|_| mistake),
+        Data::Text(bytes) | Data::Binary(bytes) => Ok(Some(bytes)),
         _ => Err(mistake),
     }
 }
 
-/// Any value in words, as an entry has it; `None` for what is null or no text.
+/// Any value in words, as an entry has it; `None` for what is null.
 fn words(value: Data<'_>) -> Option<Cow<'_, str>> {
     Some(match value {
         Data::Null => return None,
@@ -185,7 +192,7 @@ fn words(value: Data<'_>) -> Option<Cow<'_, str>> {
         Data::Signed(value) => Cow::Owned(value.to_string()),
         Data::Unsigned(value) => Cow::Owned(value.to_string()),
         Data::Address(value) => Cow::Owned(value.to_canonical().to_string()),
-        Data::Text(text) | Data::Binary(text) => Cow::Borrowed(str::from_utf8(text).ok()?),
+        Data::Text(text) | Data::Binary(text) => lossless::text(text),
     })
 }
 

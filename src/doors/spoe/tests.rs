@@ -25,7 +25,7 @@ use crate::store::memory::MemoryStore;
 /// Three requests for each address, ever; a cost that is asked for is taken.
 fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
     let limit = Limit {
-        by: vec![Component { source: Source::Ip { ipv6_prefix: 64 }, form: Form::Address }],
+        by: vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Address)],
         allowance: Allowance::Windows([Numbers::fixed(3).unwrap()].into()),
         cost: Cost::Query("cost".into()),
         ..Limit::new("PerAddress")

@@ -30,7 +30,7 @@ pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<Unit>) -> Stri
                 name.push('=');
                 push(&mut name, &glob.to_string());
             }
-            EntryTest::Present(_) => {}
+            EntryTest::Present(_) | EntryTest::Not(_) => {}
         }
     }
     if let Some(unit) = unit {

@@ -75,7 +75,7 @@ impl Branches {
                 });
                 &mut self.globs[place].1
             }
-            EntryTest::Present(_) => self.any.get_or_insert_default(),
+            EntryTest::Present(_) | EntryTest::Not(_) => self.any.get_or_insert_default(),
         }
     }
 }

@@ -1,0 +1,124 @@
+//! Bytes as text, without loss.
+//!
+//! Values of headers, cookies and percent-encoded parameters are bytes (RFC 9110 section 5.5); ids, patterns and regular
+//! expressions are text. A byte that is not part of UTF-8 becomes one of 128 characters that stand for such bytes, and
+//! these characters themselves are carried byte by byte. So different bytes are always different texts, and UTF-8 is its
+//! own text.
+
+use std::borrow::Cow;
+
+/// Stands for the byte 0x80. The last 128 code points are for private use or no characters at all.
+const FIRST: u32 = 0x10_FF80;
+
+/// The byte that the UTF-8 of every character from U+100000 on begins with.
+const LEAD: u8 = 0xF4;
+
+/// The text of these bytes.
+pub fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => keep(text),
+        Err(_) => Cow::Owned(carried(bytes)),
+    }
+}
+
+/// The text of a text's bytes: itself, unless it has characters that stand for bytes.
+pub fn keep(text: &str) -> Cow<'_, str> {
+    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(carried(text.as_bytes()))
+    }
+}
+
+/// The bytes of a text that [`text`] has made.
+pub fn bytes(text: &str) -> Cow<'_, [u8]> {
+    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    for character in text.chars() {
+        match byte(character) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Cow::Owned(bytes)
+}
+
+/// The text as people read it: bytes that are not UTF-8 as `%E9`.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    use std::fmt::Write;
+    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match byte(character) {
+            Some(byte) => {
+                let _ = write!(shown, "%{byte:02X}");
+            }
+            None => shown.push(character),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Whether a text has bytes in it that are not UTF-8.
+pub fn has_bytes(text: &str) -> bool {
+    memchr::memchr(LEAD, text.as_bytes()).is_some() && text.chars().any(|character| byte(character).is_some())
+}
+
+#[cold]
+fn carried(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if byte(character).is_some() {
+                text.extend(character.encode_utf8(&mut [0; 4]).bytes().map(stand_in));
+            } else {
+                text.push(character);
+            }
+        }
+        text.extend(chunk.invalid().iter().copied().map(stand_in));
+    }
+    text
+}
+
+/// The character that stands for a byte from 0x80 on. Every byte of a sequence that is not UTF-8 is one.
+fn stand_in(byte: u8) -> char {
+    char::from_u32(FIRST + u32::from(byte & 0x7F)).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The byte that a character stands for, if it stands for one.
+fn byte(character: char) -> Option<u8> {
+    let place = u32::from(character).checked_sub(FIRST)?;
+    u8::try_from(place).ok().map(|place| place | 0x80)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn utf8_is_its_own_text() {
+        for plain in ["", "abc", "caf\u{e9}", "\u{10FF7F}"] {
+            assert_eq!((text(plain.as_bytes()).as_ref(), shown(plain).as_ref()), (plain, plain));
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_shown_as_escapes() {
+        assert_eq!(shown(&text(b"caf\xe9 \x80\xff")), "caf%E9 %80%FF");
+        assert_eq!(shown(&keep("\u{10FFE9}")), "%F4%8F%BF%A9");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(given in prop::collection::vec(prop_oneof![any::<u8>(), 0x80_u8..=0xC0, Just(0xF4), Just(0x8F), Just(0xBF)], 0..12)) {
+            let text = text(&given);
+            prop_assert_eq!(bytes(&text), given.as_slice());
+        }
+    }
+}
