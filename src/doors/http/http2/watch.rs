@@ -78,12 +78,14 @@ struct Scanner {
     is_data: bool,
     /// Whether a header block goes on in another frame.
     in_block: bool,
+    /// Whether the frame is the last of a header block.
+    ends_block: bool,
 }
 
 /// What a piece of what was read brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Header blocks that ended.
+    /// Header blocks that are whole.
     blocks: u64,
     data: u64,
     control: u64,
@@ -98,6 +100,7 @@ impl Scanner {
                 let length = self.payload.min(bytes.len());
                 self.payload -= length;
                 bytes = &bytes[length..];
+                self.end(&mut seen);
                 continue;
             }
             let length = (self.head.len() - self.filled).min(bytes.len());
@@ -121,9 +124,18 @@ impl Scanner {
             DATA => seen.data += 1,
             HEADERS | CONTINUATION => {
                 self.in_block = flags & END_HEADERS == 0;
-                seen.blocks += u64::from(!self.in_block);
+                self.ends_block = !self.in_block;
             }
             _ => seen.control += 1,
+        }
+        self.end(seen);
+    }
+
+    /// Counts a header block whose last byte has come. The library has a request only then: one that was counted before
+    /// would stand for another that comes with the next read, and that one would wait for a third.
+    fn end(&mut self, seen: &mut Seen) {
+        if self.payload == 0 {
+            seen.blocks += u64::from(std::mem::take(&mut self.ends_block));
         }
     }
 
@@ -138,7 +150,8 @@ impl Traffic {
     pub(super) fn new(preface: usize) -> Rc<Self> {
         let now = Instant::now();
         // The preface has a deadline of its own, and counts as a part of a body here.
-        let scanner = Scanner { head: [0; 9], filled: 0, payload: preface, is_data: true, in_block: false };
+        let scanner =
+            Scanner { head: [0; 9], filled: 0, payload: preface, is_data: true, in_block: false, ends_block: false };
         Rc::new(Self {
             now: Cell::new(now),
             opened: now,
@@ -377,6 +390,21 @@ mod tests {
         check(&[frame(0xee, 0, 30), frame(DATA, 0, 100)], 50, (0, 1, false));
         check(&[settings, ping.clone()], 1, (0, 2, true));
         check(&[ping], 12, (0, 0, true));
+    }
+
+    /// The last request of a read may be cut anywhere; the library has it only when it is whole.
+    #[test]
+    fn every_request_that_has_come_is_accepted_before_more_is_read() {
+        let bytes = [frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20)].concat();
+        for cut in 29..58 {
+            let traffic = Traffic::new(0);
+            traffic.read(&bytes[..cut]);
+            assert!(!traffic.accepted());
+            assert!(traffic.release());
+            traffic.read(&bytes[cut..]);
+            traffic.reading.set(Reading::Drained);
+            assert_eq!([traffic.accepted(), traffic.accepted()], [false, true], "cut at {cut}");
+        }
     }
 
     #[test]
