@@ -108,7 +108,8 @@ fn every_door_that_is_on_serves() {
     // An operator.
     let bucket = |fields: &[(&str, &str)]| {
         let mut wire = Wire::connect(weir.admin);
-        let mut head = "POST /buckets/Three:127.0.0.1/reset HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n".to_owned();
+        let mut head =
+            "POST /buckets/Three:127.0.0.1/reset HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n".to_owned();
         for (name, value) in fields {
             head.extend([*name, ": ", *value, "\r\n"]);
         }

@@ -48,7 +48,7 @@ fn serve(store: &[&str]) -> Weir {
 
 /// Asks the admin door, with these fields and this body.
 fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Message {
-    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n", body.len());
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in fields {
         request.extend([*name, ": ", *value, "\r\n"]);
     }

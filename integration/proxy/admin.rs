@@ -1,5 +1,6 @@
 //! The admin door.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use weir::store::redis::{RedisOptions, RedisStore};
@@ -26,12 +27,67 @@ fn the_pages_are_there_and_nothing_else() {
     assert_eq!(weir.page("/healthz").text(), "ok\n");
     assert_eq!(weir.page("/nothing").status(), 404);
     let mut client = Wire::connect(weir.admin);
-    client.send("POST /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.send("POST /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let refused = client.response();
     assert_eq!((refused.status(), refused.field("allow")), (405, Some("GET, HEAD")));
     client.send("HEAD /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(client.head().unwrap().field("content-length"), Some("3"));
     assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");
+}
+
+/// Many say nothing, some half a request, some are idle after one: nobody has to wait for them.
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let weir = Setup::new(WIDE).start("echo");
+    let silent: Vec<Wire> = (0..100).map(|_| Wire::connect(weir.admin)).collect();
+    assert_eq!(weir.page("/readyz").status(), 200);
+    let mut begun: Vec<Wire> = (0..100).map(|_| Wire::connect(weir.admin)).collect();
+    for client in &mut begun {
+        let _ = client.stream.write_all(b"GET /metrics HT");
+    }
+    assert_eq!(weir.page("/readyz").status(), 200);
+    let idle: Vec<Wire> = (0..100)
+        .map(|_| {
+            let mut client = Wire::connect(weir.admin);
+            assert_eq!(client.page("/healthz").status(), 200);
+            client
+        })
+        .collect();
+    assert_eq!(weir.page("/metrics").status(), 200);
+    drop((silent, begun, idle));
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed() {
+    let weir = Setup::new(WIDE).start("echo");
+    let mut half = Wire::connect(weir.admin);
+    half.send("GET /healthz HTTP/1.1\r\n");
+    let mut silent = Wire::connect(weir.admin);
+    let mut idle = Wire::connect(weir.admin);
+    assert_eq!(idle.page("/healthz").status(), 200);
+    silent.expect_end();
+    half.expect_end();
+    assert_eq!(idle.page("/healthz").status(), 200, "a scraper may keep its connection");
+}
+
+/// A page in a browser of this machine may have its own name resolved to 127.0.0.1.
+#[test]
+fn a_door_on_loopback_answers_to_this_machines_names() {
+    let weir = Setup::new(WIDE).start("echo");
+    for (host, path, status) in [
+        ("localhost:9090", "/metrics", 200),
+        ("127.0.0.1", "/metrics", 200),
+        ("[::1]:9090", "/metrics", 200),
+        ("weir.localhost", "/metrics", 200),
+        ("rebound.example", "/metrics", 421),
+        ("rebound.example:9090", "/buckets", 421),
+        ("0.0.0.0:9090", "/blocks", 421),
+        ("localhost.example", "/log", 421),
+        ("pod.example", "/healthz", 200),
+        ("10.1.2.3:9090", "/readyz", 200),
+    ] {
+        assert_eq!(Wire::connect(weir.admin).get_from(host, path, &[]).status(), status, "{host} {path}");
+    }
 }
 
 #[test]

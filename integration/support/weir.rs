@@ -75,7 +75,7 @@ impl Weir {
 
     /// One request to the admin door.
     pub(crate) fn admin(&self, path: &str) -> Message {
-        Wire::connect(self.admin).get(path)
+        Wire::connect(self.admin).page(path)
     }
 
     /// The value of a metric, by its name with its labels.

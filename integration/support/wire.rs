@@ -70,7 +70,19 @@ impl Wire {
     /// As [`Self::get`], with these fields.
     #[track_caller]
     pub(crate) fn get_with(&mut self, target: &str, fields: &[(&str, &str)]) -> Message {
-        let mut head = format!("GET {target} HTTP/1.1\r\nhost: a.example\r\n");
+        self.get_from("a.example", target, fields)
+    }
+
+    /// A page of an admin door on loopback.
+    #[track_caller]
+    pub(crate) fn page(&mut self, target: &str) -> Message {
+        self.get_from("localhost", target, &[])
+    }
+
+    /// As [`Self::get_with`], of this host.
+    #[track_caller]
+    pub(crate) fn get_from(&mut self, host: &str, target: &str, fields: &[(&str, &str)]) -> Message {
+        let mut head = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n");
         for (name, value) in fields {
             head.extend([*name, ": ", *value, "\r\n"]);
         }

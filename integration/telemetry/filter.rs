@@ -15,7 +15,7 @@ fn ask(weir: &Weir, method: &str, token: Option<&str>, body: &str) -> (u16, Valu
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let mut wire = Wire::connect(weir.admin);
     wire.send(format!(
-        "{method} /log HTTP/1.1\r\nhost: a\r\n{token}user-agent: a test\r\ncontent-length: {}\r\n\r\n{body}",
+        "{method} /log HTTP/1.1\r\nhost: localhost\r\n{token}user-agent: a test\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     ));
     let answer = wire.response();

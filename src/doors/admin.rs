@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -21,13 +23,17 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::connections::Stage;
+pub use self::connections::{Connections, Place};
 use self::log::LogFilter;
 use self::tokens::Tokens;
 use super::http::log::Throttle;
 use crate::engine::reply::{self, Reply};
+use crate::engine::{address, request};
 use crate::gate::Shared;
 use crate::gate::operator::Operator;
 use crate::metrics::Metrics;
@@ -38,11 +44,15 @@ use crate::store::redis::Breaker;
 mod body;
 pub mod buckets;
 pub mod client;
+mod connections;
 pub mod log;
 pub mod tokens;
 mod told;
 
-/// For a request's fields, and for the next request: a scraper that keeps its connection comes every 15 s or so.
+/// For the head of the first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(5);
+
+/// For the head of another one: a scraper that keeps its connection comes every 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How far the process has come.
@@ -110,6 +120,9 @@ pub struct AdminOptions {
     pub tokens: Tokens,
     /// What is logged, if that can be changed.
     pub log: Option<LogFilter>,
+    /// Whether only this machine can reach the door. Then it answers to this machine's own names: a page in a browser here
+    /// could have its name resolved to 127.0.0.1 and ask under that (DNS rebinding).
+    pub is_local: bool,
 }
 
 /// The admin door.
@@ -121,6 +134,7 @@ pub struct Admin {
     tokens: Tokens,
     operator: Rc<Operator>,
     log: Option<LogFilter>,
+    is_local: bool,
     /// Puts the log's filter of the flag in force again.
     returning: RefCell<Option<AbortOnDropHandle<()>>>,
     /// Of changes that nobody may make who asks for them.
@@ -130,19 +144,31 @@ pub struct Admin {
 impl Admin {
     /// An admin door, and what does what it is asked to do with buckets.
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        let AdminOptions { readiness, shared, stores, tokens, log } = options;
+        let AdminOptions { readiness, shared, stores, tokens, log, is_local } = options;
         let metrics = shared.metrics().clone();
         let (returning, complaints) = (RefCell::default(), Throttle::default());
-        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, log, returning, complaints })
+        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, log, is_local, returning, complaints })
     }
 
     /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
-    pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, closing: CancellationToken) {
+    pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, place: Place, closing: CancellationToken) {
         let peer = stream.peer_addr().ok();
-        let service = service_fn(move |request| {
-            let admin = self.clone();
-            async move { Ok::<_, Infallible>(admin.answer(request, peer).await) }
+        let visit = place.visit.clone();
+        let service = service_fn(|request| {
+            let (admin, visit) = (self.clone(), visit.clone());
+            async move {
+                visit.is_at(Stage::Answering);
+                let response = admin.answer(request, peer).await;
+                visit.is_at(Stage::Idle);
+                Ok::<_, Infallible>(response)
+            }
         });
+        let silent = async {
+            sleep(FIRST_REQUEST).await;
+            if visit.stage() != Stage::Silent {
+                future::pending::<()>().await;
+            }
+        };
         let mut serving = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -155,6 +181,8 @@ impl Admin {
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }
+            () = silent => return tracing::debug!("an admin connection had no request in time"),
+            () = place.visit.replaced.cancelled() => return tracing::debug!("an admin connection gave way to another"),
         };
         if let Err(error) = served {
             tracing::debug!("an admin connection ended: {error}");
@@ -163,6 +191,10 @@ impl Admin {
 
     async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
+        if self.is_local && !is_addressed(&head) {
+            let detail = "this door is on loopback: ask for localhost, or for a loopback address";
+            return own(reply::problem(StatusCode::MISDIRECTED_REQUEST, detail));
+        }
         if let ("/log", Some(filter)) = (head.uri.path(), &self.log) {
             return own(self.answer_log(filter, &head.method, &head.headers, body, peer).await);
         }
@@ -251,6 +283,18 @@ impl Admin {
             }
         }
     }
+}
+
+/// Whether a request at a door on loopback is meant for it. A probe may ask under any name whether the process is well.
+fn is_addressed(head: &Parts) -> bool {
+    let is_own = |host: &HeaderValue| {
+        let host = host.to_str().ok().and_then(request::host_of);
+        host.is_some_and(|host| match address::parse(&host) {
+            Ok(address) => address.is_loopback(),
+            Err(_) => host == "localhost" || host.ends_with(".localhost"),
+        })
+    };
+    matches!(head.uri.path(), "/healthz" | "/readyz") || head.headers.get_all(HOST).iter().all(is_own)
 }
 
 /// A reply of ours. A line whose name or value the library does not take is left out; the engine makes none such.

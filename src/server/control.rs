@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -18,14 +17,11 @@ use super::handover::hand_over;
 use super::sockets::Sockets;
 use super::{MakeStore, Stops, build_runtime, supervisor};
 use crate::doors::DoorKind;
-use crate::doors::admin::{Admin, AdminOptions, Readiness};
+use crate::doors::admin::{Admin, AdminOptions, Connections, Readiness};
 use crate::doors::http::AccessLog;
 use crate::gate::Shared;
 use crate::gate::operator::Operator;
 use crate::store::Clock;
-
-/// Connections to the admin door at once: a few scrapers and probes.
-const MAX_CONNECTIONS: usize = 64;
 
 /// How long to wait before another `accept` when the system has no descriptor to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -246,21 +242,16 @@ async fn serve_admin(
     tasks: TaskTracker,
     closing: CancellationToken,
 ) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Rc::new(Connections::default());
     loop {
-        // Never closed, so this ends only with a permit.
-        let permit = permits.clone().acquire_owned().await;
         let accepted = tokio::select! {
             () = closing.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let (admin, closing) = (admin.clone(), closing.clone());
-                tasks.spawn_local(async move {
-                    let _permit = permit;
-                    admin.serve_connection(stream, closing).await;
-                });
+            Ok((stream, peer)) => {
+                let place = connections.enter(peer.ip());
+                tasks.spawn_local(admin.clone().serve_connection(stream, place, closing.clone()));
             }
             Err(error) => {
                 tracing::warn!("cannot accept an admin connection: {error}");

@@ -165,6 +165,7 @@ pub fn start(
     let admin_listener = admins.as_ref().map(one_tcp).transpose()?;
     let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
     let admin = admin.map_err(ServerError::System)?;
+    let is_local = admin.is_some_and(|address| address.ip().is_loopback());
 
     let stops = Stops::default();
     // Whatever fails from here on, the threads that have started end.
@@ -210,7 +211,8 @@ pub fn start(
     }
     let control = Control {
         sockets: doors.into_iter().chain(admins.map(|admin| (DoorKind::Admin, admin))).collect(),
-        admin: admin_listener.map(|listener| (listener, admin_door(options, shared, readiness, worker_stores))),
+        admin: admin_listener
+            .map(|listener| (listener, admin_door(options, shared, readiness, worker_stores, is_local))),
         shared: shared.clone(),
         make_store: make_store.clone(),
         clock: options.clock.clone(),
@@ -275,10 +277,11 @@ fn admin_door(
     shared: &Arc<Shared>,
     readiness: &Arc<Readiness>,
     stores: Vec<Store>,
+    is_local: bool,
 ) -> AdminOptions {
     let (readiness, shared) = (readiness.clone(), shared.clone());
     let (tokens, log) = (options.admin_tokens.clone(), options.log.clone());
-    AdminOptions { readiness, shared, stores: stores.into(), tokens, log }
+    AdminOptions { readiness, shared, stores: stores.into(), tokens, log, is_local }
 }
 
 /// The admin door's listener.
