@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Request as AttributeRequest};
+use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
 use http::{HeaderMap, Method, Request};
+use prost::Message;
 use tokio::net::TcpStream;
-use weir::doors::envoy::ConnectionAge;
+use weir::doors::envoy::{ConnectionAge, EnvoyLimits};
 
 use crate::support::becomes;
-use crate::support::frames::{END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};
+use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Wire;
 
@@ -16,6 +19,15 @@ const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 fn serve(age: ConnectionAge) -> Weir {
     Setup { connection_age: age, ..Setup::new(WIDE) }.start("echo")
+}
+
+fn limited(envoy: EnvoyLimits) -> Weir {
+    Setup { envoy, ..Setup::new(WIDE) }.start("echo")
+}
+
+/// The metric of checks that were answered with this code.
+fn answered(code: &str) -> String {
+    format!("weir_grpc_calls_total{{code=\"{code}\",method=\"check\"}}")
 }
 
 /// A message with the prefix of its length.
@@ -65,7 +77,7 @@ async fn call(weir: &Weir, path: &str, fields: &[(&'static str, &str)], pieces: 
 
 #[tokio::test]
 async fn messages_that_are_none_have_each_their_code() {
-    let weir = serve(ConnectionAge::default());
+    let weir = limited(EnvoyLimits { message: 512 * 1024, ..EnvoyLimits::default() });
     let huge = vec![7; 600 * 1024];
     let huge = [&[0, 0, 9, 0x60, 0][..], &huge].concat();
     let empty = framed(&[]);
@@ -78,7 +90,7 @@ async fn messages_that_are_none_have_each_their_code() {
         ("a compressed message", &[&[1, 0, 0, 0, 0]], "12", "compressed"),
         ("another flag", &[&[2, 0, 0, 0, 0]], "13", "0 or 1"),
         ("a length of 4 GiB", &[&[0, 0xff, 0xff, 0xff, 0xff]], "8", "4294967295 bytes"),
-        ("a message that is too long", &[&huge], "8", "above 524288"),
+        ("a message that is too long", &[&huge], "8", "more than 524288"),
         ("no protocol buffer", &[&framed(&[0xff; 20])], "13", "cannot be read"),
         ("a field that ends early", &[&framed(&[0x0a, 0x7f, 1])], "13", "cannot be read"),
         ("nothing to check", &[&empty], "3", "attributes.request.http"),
@@ -126,16 +138,68 @@ async fn calls_that_are_none_are_told_so() {
     assert!(answer.status() == 505 && answer.text().contains("HTTP/2"), "{answer:?}");
 }
 
-/// A client that opens calls and takes them back at once is cut off, and the next one is served.
+/// Envoy sends the beginning of a body if it is told to.
 #[tokio::test]
-async fn a_flood_of_resets_is_cut_off() {
+async fn a_message_may_bring_a_long_body() {
     let weir = serve(ConnectionAge::default());
+    let body = "x".repeat(2 * 1024 * 1024);
+    let http = HttpRequest { method: "GET".into(), path: "/".into(), host: "a".into(), body, ..HttpRequest::default() };
+    let request = AttributeRequest { http: Some(http), ..AttributeRequest::default() };
+    let attributes = AttributeContext { request: Some(request), ..AttributeContext::default() };
+    let check = CheckRequest { attributes: Some(attributes) };
+    let answer = call(&weir, CHECK, &[], &[&framed(&check.encode_to_vec())]).await;
+    assert_eq!(answer.code, "0", "{}", answer.message);
+    let long = framed(&vec![0; 4 * 1024 * 1024 + 1]);
+    assert_eq!(call(&weir, CHECK, &[], &[&long]).await.code, "8");
+}
+
+#[test]
+fn unfinished_messages_are_bounded_together() {
+    let weir = limited(EnvoyLimits { message: 1_024, ..EnvoyLimits::default() });
     let mut client = Frames::connect(weir.grpc);
     let head = request("POST", CHECK, &[("content-type", "application/grpc"), ("te", "trailers")]);
-    for stream in (1..2_000).step_by(2) {
+    let half = [&[0, 0, 0, 4, 0][..], &[7; 1_000]].concat();
+    let begin = |client: &mut Frames, stream| {
+        client.send([frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, 0, stream, &half)].concat());
+    };
+    (0..17).for_each(|number| begin(&mut client, 2 * number + 1));
+    client.stream(33);
+    assert_eq!(weir.metric(&answered("resource_exhausted")), 1);
+    client.send(frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
+    begin(&mut client, 35);
+    client.send(frame(DATA, END_STREAM, 35, &[7; 24]));
+    client.stream(35);
+    assert_eq!(weir.metric(&answered("internal")), 1, "there was room for it");
+}
+
+/// A gateway whose clients leave cancels their calls; the others on the same connection are not to suffer.
+#[test]
+fn cancelled_calls_do_not_end_the_connection() {
+    let weir = serve(ConnectionAge::default());
+    let mut client = Frames::connect(weir.grpc);
+    cancel(&mut client, 600);
+    let head = request("POST", CHECK, &[("content-type", "application/grpc"), ("te", "trailers")]);
+    client.send([frame(HEADERS, END_HEADERS, 5_001, &head), frame(DATA, END_STREAM, 5_001, &framed(&[]))].concat());
+    client.stream(5_001);
+    assert_eq!(weir.metric(&answered("invalid_argument")), 1);
+    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"), 0);
+}
+
+/// Opens so many calls, and takes each back at once.
+fn cancel(client: &mut Frames, calls: u32) {
+    let head = request("POST", CHECK, &[("content-type", "application/grpc"), ("te", "trailers")]);
+    for stream in (1..2 * calls).step_by(2) {
         let cancelled = frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes());
         client.send([frame(HEADERS, END_HEADERS, stream, &head), cancelled].concat());
     }
+}
+
+/// A client that opens calls and takes them back at once is cut off, and the next one is served.
+#[tokio::test]
+async fn a_flood_of_resets_is_cut_off() {
+    let weir = limited(EnvoyLimits { resets: 100, ..EnvoyLimits::default() });
+    let mut client = Frames::connect(weir.grpc);
+    cancel(&mut client, 1_000);
     assert_eq!(client.next_of(GOAWAY).error(), 11, "ENHANCE_YOUR_CALM");
     becomes("it is counted", 1, || weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"));
     assert_eq!(call(&weir, CHECK, &[], &[&framed(&[])]).await.code, "3");

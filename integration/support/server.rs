@@ -9,7 +9,7 @@ use weir::config::{self, Source};
 use weir::doors::admin::Readiness;
 use weir::doors::admin::tokens::Tokens;
 use weir::doors::check::CheckOptions;
-use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyOptions};
+use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::doors::http::{
     AcceptOptions, AccessLog, Admission, ClientHeaders, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts,
     UpstreamOptions,
@@ -49,6 +49,7 @@ pub(crate) struct Setup {
     pub(crate) clock: Clock,
     pub(crate) store: Option<MakeStore>,
     pub(crate) connection_age: ConnectionAge,
+    pub(crate) envoy: EnvoyLimits,
     /// Whether there is a check door beside the proxy.
     pub(crate) check: bool,
     pub(crate) admin_tokens: Tokens,
@@ -82,6 +83,7 @@ impl Setup {
             clock: Clock::own(),
             store: None,
             connection_age: ConnectionAge::default(),
+            envoy: EnvoyLimits::default(),
             check: false,
             admin_tokens: Tokens::default(),
         }
@@ -117,6 +119,7 @@ impl Setup {
             generations: Generations::default(),
             address_sources: AddressSources::default(),
             connection_age: self.connection_age,
+            limits: self.envoy,
             readiness: readiness.clone(),
         };
         let check = CheckOptions { front: front.clone(), generations: Generations::default() };
@@ -172,7 +175,7 @@ impl Weir {
 
     /// A page of the admin door.
     pub(crate) fn page(&self, path: &str) -> Message {
-        Wire::connect(self.admin).get(path)
+        Wire::connect(self.admin).page(path)
     }
 
     /// The value of a metric.

@@ -75,7 +75,9 @@ impl DoorsArgs {
             doors.push((address.clone(), DoorOptions::Grpc(envoy)));
         }
         if let Some(address) = &self.check {
-            doors.push((address.clone(), DoorOptions::Check(CheckOptions { front: inner.clone(), generations })));
+            let mut front = inner.clone();
+            front.limits.http2.max_resets = self.grpc.resets();
+            doors.push((address.clone(), DoorOptions::Check(CheckOptions { front, generations })));
         }
         if let Some(address) = &self.spoe {
             doors.push((address.clone(), DoorOptions::Spoe(SpoeOptions::new(&inner, generations))));

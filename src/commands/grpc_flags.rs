@@ -1,11 +1,12 @@
 //! The flags of the gRPC door.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
 use crate::doors::admin::Readiness;
-use crate::doors::envoy::{AddressSources, ConnectionAge, EnvoyOptions};
+use crate::doors::envoy::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::doors::http::FrontOptions;
 use crate::engine::reply::Generations;
 use crate::server::ListenAddress;
@@ -38,6 +39,19 @@ pub(super) struct GrpcArgs {
     /// How long the calls of such a connection may go on
     #[arg(long, value_name = "DURATION", env = "WEIR_GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grpc_max_connection_age_grace: Duration,
+
+    /// Bytes of a message; a longer one ends the call with code 8 (resource exhausted), and a gateway that fails open lets that request pass
+    #[arg(long, value_name = "BYTES", env = "WEIR_GRPC_MAX_MESSAGE", default_value_t = 4 * 1024 * 1024, value_parser = clap::value_parser!(u32).range(1_024..))]
+    grpc_max_message: u32,
+
+    /// Calls at once on a gRPC connection
+    #[arg(long, value_name = "N", env = "WEIR_GRPC_STREAMS", default_value = "1024")]
+    grpc_streams: NonZeroU32,
+
+    /// Calls that a gateway may cancel within a second of sending them, in 10 s; more end the connection. The check door
+    /// too goes by this
+    #[arg(long, value_name = "N", env = "WEIR_GRPC_RESETS", default_value = "100000")]
+    grpc_resets: NonZeroU32,
 }
 
 impl GrpcArgs {
@@ -59,6 +73,11 @@ impl GrpcArgs {
         Ok(sources)
     }
 
+    /// Requests that a gateway may take back.
+    pub(super) const fn resets(&self) -> u32 {
+        self.grpc_resets.get()
+    }
+
     /// How the door is set up.
     pub(super) fn options(
         &self,
@@ -69,7 +88,12 @@ impl GrpcArgs {
     ) -> EnvoyOptions {
         let most = Some(self.grpc_max_connection_age).filter(|age| !age.is_zero());
         let connection_age = ConnectionAge { most, grace: self.grpc_max_connection_age_grace };
-        EnvoyOptions { front, generations, address_sources, connection_age, readiness: readiness.clone() }
+        let limits = EnvoyLimits {
+            streams: self.grpc_streams.get(),
+            resets: self.grpc_resets.get(),
+            message: usize::try_from(self.grpc_max_message).unwrap_or(usize::MAX),
+        };
+        EnvoyOptions { front, generations, address_sources, connection_age, limits, readiness: readiness.clone() }
     }
 }
 

@@ -4,6 +4,7 @@
 //! A call comes by HTTP/2 as any request does ([`crate::doors::http`]). [`protocol`] takes the message out of its body,
 //! [`calls`] tells which method is meant, and each service has a module; what they say to each other is in [`messages`].
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ mod reflection;
 
 pub use age::ConnectionAge;
 pub use authorization::AddressSources;
+pub use protocol::DEFAULT_MAX_MESSAGE;
 
 /// The part of a caller's patience that is kept for the way back: the store has the rest. Envoy waits 20 ms for its rate
 /// limit service and 200 ms for an authorization, so this is 2.5 ms or 25 ms.
@@ -46,6 +48,29 @@ const WAY_BACK: u32 = 8;
 
 const CONTENT_TYPE: &str = "content-type";
 const GRPC: &str = "application/grpc";
+
+/// Messages of the greatest length that the unfinished ones of a worker may take together. Gateways send them whole, so
+/// there are few at a time.
+const MESSAGES_AT_ONCE: usize = 16;
+
+/// What a gateway may take. It brings the calls of many clients over few connections, and to cut one off loses the calls
+/// of all of them, so this is more than the proxy gives to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnvoyLimits {
+    /// Calls at once on a connection.
+    pub streams: u32,
+    /// Calls that may be cancelled within 10 s, each within a second of its coming. A gateway cancels one whenever its
+    /// client leaves.
+    pub resets: u32,
+    /// Bytes of a message; a longer one ends the call with `RESOURCE_EXHAUSTED`.
+    pub message: usize,
+}
+
+impl Default for EnvoyLimits {
+    fn default() -> Self {
+        Self { streams: 1_024, resets: 100_000, message: DEFAULT_MAX_MESSAGE }
+    }
+}
 
 /// How the door is set up.
 #[derive(Clone, Debug)]
@@ -58,6 +83,8 @@ pub struct EnvoyOptions {
     pub address_sources: AddressSources,
     /// How long connections are kept.
     pub connection_age: ConnectionAge,
+    /// What a gateway may take, in place of the limits of `front`.
+    pub limits: EnvoyLimits,
     /// What the health service says.
     pub readiness: Arc<Readiness>,
 }
@@ -73,6 +100,40 @@ pub struct Envoy {
     files: Rc<Files>,
     calls: Calls,
     streams: Streams,
+    messages: Messages,
+}
+
+/// The unfinished messages of a worker.
+struct Messages {
+    /// Bytes of one.
+    most: usize,
+    /// Bytes that are kept of all of them.
+    buffered: Cell<usize>,
+}
+
+/// What is kept of an unfinished message.
+struct Buffered<'m> {
+    messages: &'m Messages,
+    bytes: usize,
+}
+
+impl Buffered<'_> {
+    /// It has so many bytes now; an error if that is too much with what all others have.
+    fn grown(&mut self, bytes: usize) -> Result<(), Status> {
+        let all = self.messages.buffered.get() - self.bytes + bytes;
+        self.messages.buffered.set(all);
+        self.bytes = bytes;
+        if all > self.messages.most.saturating_mul(MESSAGES_AT_ONCE) {
+            return Err(Status::new(Code::ResourceExhausted, "there are too many long messages at once"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffered<'_> {
+    fn drop(&mut self) {
+        self.messages.buffered.set(self.messages.buffered.get() - self.bytes);
+    }
 }
 
 /// Who calls, and for how long they wait.
@@ -89,8 +150,12 @@ impl Envoy {
     pub fn new(gate: Rc<Gate>, options: &EnvoyOptions) -> Rc<Self> {
         let metrics = gate.shared().metrics().clone();
         let mut front = options.front.clone();
-        // Connections end by their age, and a call is too small for a bound on how many a connection may have.
+        // Connections end by their age, and a call is too small for a bound on how many a connection may have. Its body is
+        // bounded as a message.
         front.limits.requests = u32::MAX;
+        front.limits.body_bytes = u64::MAX;
+        front.limits.http2.max_streams = options.limits.streams;
+        front.limits.http2.max_resets = options.limits.resets;
         Rc::new(Self {
             front: Front::new(&front, HttpDoor::Grpc, gate.shared()),
             gate,
@@ -101,6 +166,7 @@ impl Envoy {
             files: Rc::new(Files::own()),
             calls: Calls::new(&metrics),
             streams: Streams::default(),
+            messages: Messages { most: options.limits.message, buffered: Cell::new(0) },
         })
     }
 
@@ -136,7 +202,7 @@ impl Envoy {
         let patience = protocol::timeout(&request.fields)?.map(|patience| patience.saturating_sub(patience / WAY_BACK));
         let deadline = patience.and_then(|patience| start.checked_add(patience));
         let caller = Caller { context, start, deadline };
-        let message = message(&mut request.body).await?;
+        let message = self.messages.next(&mut request.body).await?;
         let services = self.files.services();
         let answer = match method {
             Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
@@ -210,24 +276,30 @@ fn is_call(request: &Request) -> Result<(), Reply> {
     Ok(())
 }
 
-/// The one message of a request.
-async fn message(body: &mut RequestBody) -> Result<Bytes, Status> {
-    let mut deframer = Deframer::default();
-    let mut found = None;
-    loop {
-        let mut data = match body.piece().await {
-            Some(Ok(Piece::Data(data))) => data,
-            Some(Ok(Piece::Trailers(_))) => continue,
-            // Nobody reads the answer then.
-            Some(Err(error)) => return Err(Status::new(Code::Cancelled, format!("the request broke off: {error}"))),
-            None => break,
-        };
-        while let Some(message) = deframer.next(&mut data)? {
-            if found.replace(message).is_some() {
-                return Err(Status::new(Code::Unimplemented, "the method takes one message, and more came"));
+impl Messages {
+    /// The one message of a request.
+    async fn next(&self, body: &mut RequestBody) -> Result<Bytes, Status> {
+        let mut deframer = Deframer::new(self.most);
+        let mut buffered = Buffered { messages: self, bytes: 0 };
+        let mut found = None;
+        loop {
+            let mut data = match body.piece().await {
+                Some(Ok(Piece::Data(data))) => data,
+                Some(Ok(Piece::Trailers(_))) => continue,
+                // Nobody reads the answer then.
+                Some(Err(error)) => {
+                    return Err(Status::new(Code::Cancelled, format!("the request broke off: {error}")));
+                }
+                None => break,
+            };
+            while let Some(message) = deframer.next(&mut data)? {
+                if found.replace(message).is_some() {
+                    return Err(Status::new(Code::Unimplemented, "the method takes one message, and more came"));
+                }
             }
+            buffered.grown(deframer.buffered())?;
         }
+        deframer.finish()?;
+        found.ok_or_else(|| Status::new(Code::Unimplemented, "the method takes one message, and none came"))
     }
-    deframer.finish()?;
-    found.ok_or_else(|| Status::new(Code::Unimplemented, "the method takes one message, and none came"))
 }

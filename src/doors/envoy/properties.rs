@@ -11,7 +11,7 @@ use super::messages::authorization::CheckRequest;
 use super::messages::health::HealthCheckRequest;
 use super::messages::rate_limit::RateLimitRequest;
 use super::messages::reflection::ServerReflectionRequest;
-use super::protocol::{Code, MAX_MESSAGE, deframe, timeout};
+use super::protocol::{Code, DEFAULT_MAX_MESSAGE, deframe, timeout};
 use super::reflection::Files;
 use crate::doors::http::properties::Property;
 use crate::engine::fields::{self, Fields};
@@ -32,7 +32,7 @@ fn grpc_frames(bytes: &[u8]) {
     assert_eq!(deframe(&[first, second]), whole);
     assert_eq!(deframe(&bytes.chunks(1).collect::<Vec<_>>()), whole);
     let lengths: usize = whole.0.iter().map(|message| message.len() + 5).sum();
-    assert!(whole.0.iter().all(|message| message.len() <= MAX_MESSAGE) && lengths <= bytes.len());
+    assert!(whole.0.iter().all(|message| message.len() <= DEFAULT_MAX_MESSAGE) && lengths <= bytes.len());
     assert_eq!(whole.1 == Code::Ok, lengths == bytes.len());
 }
 

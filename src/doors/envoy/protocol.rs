@@ -14,10 +14,8 @@ use crate::engine::fields::Fields;
 /// A flag and the length of what follows.
 const PREFIX: usize = 5;
 
-/// Bytes of a message that is taken; a longer one ends the call with `RESOURCE_EXHAUSTED`. Envoy sends heads of up to
-/// 60 KiB, and a certificate and the beginning of a body if it is told to. 128 calls of a connection that all fill it
-/// take 64 MiB.
-pub(super) const MAX_MESSAGE: usize = 512 * 1024;
+/// Bytes of a message that is taken unless something else is said: as many as libraries of gRPC take.
+pub const DEFAULT_MAX_MESSAGE: usize = 4 * 1024 * 1024;
 
 /// The codes of gRPC; the numbers are those on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,24 +95,36 @@ impl Status {
 }
 
 /// What takes messages apart that come in pieces. A message that comes in one piece is a part of that piece.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Deframer {
     /// The beginning of a message.
     buffer: BytesMut,
+    /// Bytes of a message; a longer one ends the call.
+    most: usize,
 }
 
 impl Deframer {
+    /// Of messages that have at most so many bytes.
+    pub(super) fn new(most: usize) -> Self {
+        Self { buffer: BytesMut::new(), most }
+    }
+
+    /// Bytes of a message that is not complete.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The next message that `data` completes, which is taken from it. `None` if more is needed; then `data` is empty.
     pub(super) fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Status> {
         if self.buffer.is_empty()
-            && let Some(length) = length(data)?
+            && let Some(length) = length(data, self.most)?
             && data.len() >= PREFIX + length
         {
             data.advance(PREFIX);
             return Ok(Some(data.split_to(length)));
         }
         self.fill(PREFIX, data);
-        let Some(length) = length(&self.buffer)? else { return Ok(None) };
+        let Some(length) = length(&self.buffer, self.most)? else { return Ok(None) };
         self.fill(PREFIX + length, data);
         if self.buffer.len() < PREFIX + length {
             return Ok(None);
@@ -140,7 +150,7 @@ impl Deframer {
 }
 
 /// The length of the message that begins here, if its prefix is complete.
-fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
+fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
     let [flag, length @ ..] = bytes else { return Ok(None) };
     match flag {
         0 => {}
@@ -149,8 +159,8 @@ fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
     }
     let Some(length) = length.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else { return Ok(None) };
     match usize::try_from(length) {
-        Ok(length) if length <= MAX_MESSAGE => Ok(Some(length)),
-        _ => Err(Status::new(Code::ResourceExhausted, format!("the message has {length} bytes, above {MAX_MESSAGE}"))),
+        Ok(length) if length <= most => Ok(Some(length)),
+        _ => Err(Status::new(Code::ResourceExhausted, format!("the message has {length} bytes, more than {most}"))),
     }
 }
 
@@ -233,7 +243,7 @@ pub(super) fn is_grpc(content_type: Option<&[u8]>) -> bool {
 /// The messages that come of these pieces of a stream, and the code at its end.
 #[cfg(any(test, fuzzing))]
 pub(super) fn deframe(pieces: &[&[u8]]) -> (Vec<Bytes>, Code) {
-    let (mut deframer, mut messages) = (Deframer::default(), Vec::new());
+    let (mut deframer, mut messages) = (Deframer::new(DEFAULT_MAX_MESSAGE), Vec::new());
     for piece in pieces {
         let mut data = Bytes::copy_from_slice(piece);
         loop {
@@ -268,9 +278,9 @@ mod tests {
             (&[&[1, 0, 0, 0, 0]], vec![], Code::Unimplemented),
             (&[&[1]], vec![], Code::Unimplemented),
             (&[&[2, 0, 0, 0, 0]], vec![], Code::Internal),
-            (&[&[0, 0, 8, 0, 1]], vec![], Code::ResourceExhausted),
+            (&[&[0, 0, 64, 0, 1]], vec![], Code::ResourceExhausted),
             (&[&[0, 255, 255, 255, 255]], vec![], Code::ResourceExhausted),
-            (&[&[0, 0, 8, 0, 0]], vec![], Code::Internal),
+            (&[&[0, 0, 64, 0, 0]], vec![], Code::Internal),
         ] {
             assert_eq!(deframe(pieces), (messages.into_iter().map(Bytes::from).collect(), code), "{pieces:?}");
         }

@@ -23,6 +23,9 @@ use crate::doors::http::message::{BodyError, BodyStream, Piece, RequestBody};
 /// What `protoc --include_imports` made of the files in `protos/`.
 const DESCRIPTORS: &[u8] = include_bytes!("protos/descriptors.bin");
 
+/// Bytes of a question: names of files and symbols.
+const MAX_QUESTION: usize = 64 * 1024;
+
 /// The files, and what is declared where.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "files are what there are of them")]
@@ -164,7 +167,7 @@ pub(super) struct Conversation {
 impl Conversation {
     pub(super) fn new(files: Rc<Files>, questions: RequestBody, readiness: &Readiness, permit: StreamPermit) -> Self {
         let phases = Phases::of(readiness);
-        let deframer = Deframer::default();
+        let deframer = Deframer::new(MAX_QUESTION);
         Self { files, questions, deframer, data: Bytes::new(), phases, has_ended: false, _permit: permit }
     }
 
