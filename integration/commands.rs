@@ -137,9 +137,29 @@ fn explain_says_what_the_response_decides() {
     let text = check(&["explain", "GET", "/", "--limits", limits.to_str().unwrap()], 0);
     for part in [
         "  cost      10\n  settled   by `x-tokens-used` of the response\n",
-        "  cost      1\n  spent     only if the upstream answers 401, 5xx\n",
+        "  cost      1\n  spent     if the upstream answers 401, 5xx, or is sent the request and does not answer\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn explain_says_who_is_denied_and_who_would_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits:\n  Whole: { by: { header: x-id }, burst: 1, missing: deny }\n  \
+        Watched: { by: { header: x-id }, burst: 1, missing: deny, mode: shadow }\n  \
+        Begun: { by: { header: x-id }, burst: 1, missing: deny, enforce_for: 0% }\n  \
+        Closed: { deny: true, mode: shadow }\n";
+    std::fs::write(&limits, rules).unwrap();
+    let text = check(&["explain", "GET", "/", "--limits", limits.to_str().unwrap()], 0);
+    for (limit, verb) in [
+        ("Whole", "denies"),
+        ("Watched", "would deny, in shadow"),
+        ("Begun", "would deny, in shadow"),
+        ("Closed", "would deny, in shadow"),
+    ] {
+        assert!(text.contains(&format!("{limit}: applies, {verb}\n")), "{limit} in\n{text}");
     }
 }
 

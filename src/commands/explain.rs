@@ -179,7 +179,8 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
             let verb = match allowance {
                 Allowance::Disabled => "does not apply",
                 Allowance::Unlimited => "applies, unlimited",
-                Allowance::Deny => "applies, refuses",
+                Allowance::Deny if *enforced => "applies, denies",
+                Allowance::Deny => "applies, would deny, in shadow",
                 Allowance::Windows(_) | Allowance::Elevated(_) if *enforced => "applies",
                 Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow",
             };
@@ -216,7 +217,10 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                     let _ = writeln!(text, "  settled   by `{field}` of the response");
                 }
                 if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
-                    let _ = writeln!(text, "  spent     only if the upstream answers {statuses}");
+                    let _ = writeln!(
+                        text,
+                        "  spent     if the upstream answers {statuses}, or is sent the request and does not answer"
+                    );
                 }
                 if limit.drain_over_limit {
                     let _ = writeln!(text, "  reports   of more than is left take what is left");

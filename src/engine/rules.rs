@@ -259,7 +259,7 @@ impl Rules {
             Ok(identified) => identified,
             Err(lacking) => {
                 if lacking.is_refused {
-                    let enforced = limit.is_enforced();
+                    let enforced = is_enforced_without_id(limit, request);
                     plan.refused.push(Refused { limit: place, enforced, reason: lacking.reason.into() });
                 }
                 return Ok(());
@@ -349,7 +349,7 @@ impl Rules {
         let identified = match self.identify(limit, request, false) {
             Ok(identified) => identified,
             Err(lacking) if lacking.is_refused => {
-                let (enforced, cost) = (limit.is_enforced(), cost(limit, request)?);
+                let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
                 return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
             }
             Err(lacking) => return Ok(Explanation::Lacking(lacking)),
@@ -439,6 +439,13 @@ pub(super) fn in_share(share: u32, key: &str) -> bool {
     share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
 }
 
+/// Whether a limit is enforced for a request that has no id for it. The share is then one of the clients, by their
+/// addresses; where no address is known, nobody belongs to less than the whole.
+fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
+    let of_client = |client| in_share(limit.enforce_for, &format!("{}:{client}", limit.short));
+    limit.is_enforced() && (limit.enforce_for >= WHOLE_SHARE || request.client.is_some_and(of_client))
+}
+
 fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
@@ -471,6 +478,7 @@ mod tests {
     use http::header::HeaderName;
 
     use super::super::blocks::Block;
+    use super::super::fields::Fields;
     use super::super::form::Form;
     use super::super::id::Id;
     use super::super::identity::Component;
@@ -588,6 +596,26 @@ mod tests {
         assert!(malformed(Fallback::Skip).charges.is_empty());
         assert_eq!(malformed(Fallback::Deny).reason(0), Some(RefusedReason::Malformed));
         assert_eq!(malformed(Fallback::Shared).charges[0].bucket.key, "L:!:eu");
+    }
+
+    #[test]
+    fn without_an_id_a_limit_is_enforced_for_a_share_of_the_clients() {
+        let fields = Fields::new();
+        let denied = |enforce_for, mode, client: Option<u32>| {
+            let limit = Limit { missing: Fallback::Deny, enforce_for, mode, ..limit("L") };
+            let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
+            let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
+            let request = Request { client, ..sample(&fields) };
+            let refused = rules.charges(&request).unwrap().refused[0];
+            let explained = rules.explain(&request).unwrap();
+            assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
+            refused.enforced
+        };
+        let count = |share| (0..1_000).filter(|client| denied(share, LimitMode::Enforce, Some(*client))).count();
+        assert_eq!([count(0), count(WHOLE_SHARE)], [0, 1_000]);
+        assert!((50..150).contains(&count(WHOLE_SHARE / 10)));
+        assert!(!denied(WHOLE_SHARE, LimitMode::Shadow, Some(1)));
+        assert!(!denied(WHOLE_SHARE - 1, LimitMode::Enforce, None) && denied(WHOLE_SHARE, LimitMode::Enforce, None));
     }
 
     #[test]
