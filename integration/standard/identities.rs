@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir::doors::http::{Routes, UpstreamOptions};
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
@@ -224,6 +225,53 @@ const DUPLICATES: &[Case] = &[
     },
 ];
 
+const PATHS: &[Case] = &[
+    Case {
+        limit: "by: global",
+        conditions: "path: '/v1/orders:cancel'",
+        requests: &[
+            ("/v1/orders:cancel", &[], 200),
+            ("/v1/orders%3Acancel", &[], 429),
+            ("/v1/orders%3acancel", &[], 429),
+            ("/v1/orders%253Acancel", &[], 200),
+        ],
+    },
+    Case {
+        limit: "by: global",
+        conditions: "path: '/a%40b,c%3Bd=e$'",
+        requests: &[("/a@b%2Cc;d%3De%24", &[], 200), ("/a%40b%2cc%3Bd=e$", &[], 429)],
+    },
+    Case {
+        limit: "by: path",
+        requests: &[
+            ("/a@b,c;d=e$f", &[], 200),
+            ("/a%40b%2Cc%3Bd%3De%24f", &[], 429),
+            ("/a/b", &[], 200),
+            ("/a%2Fb", &[], 200),
+            ("/a%2fb", &[], 429),
+            ("/a%5Cb", &[], 200),
+            ("/A/b", &[], 200),
+            ("/a/b;x", &[], 200),
+        ],
+        ..CASE
+    },
+    Case {
+        limit: "by: global",
+        conditions: "path: /V1/Orders, path_case: ignore, path_params: strip",
+        requests: &[("/v1/orders", &[], 200), ("/V1;x=1/ORDERS;y", &[], 429), ("/v1/x/..;y/orders", &[], 429)],
+    },
+    Case {
+        limit: "by: { path: name }",
+        conditions: "path: '/users/{name}', path_case: ignore",
+        requests: &[("/users/Bob", &[], 200), ("/USERS/bob", &[], 429), ("/users/bob;x", &[], 200)],
+    },
+    Case {
+        limit: "by: path",
+        conditions: "path_params: strip",
+        requests: &[("/users/bob", &[], 200), ("/users;x/bob;y", &[], 429), ("/users/Bob", &[], 200)],
+    },
+];
+
 /// Starts a Weir with the limits of all cases, and sends their requests.
 #[track_caller]
 fn check(cases: &[Case], redis: Option<&RedisServer>) {
@@ -282,6 +330,35 @@ fn ids_and_matches_see_every_byte() {
 fn a_malformed_component_is_charged_and_what_upstreams_take_for_the_same_is_one_id() {
     check(MALFORMED, None);
     check(MALFORMED, Some(&RedisServer::plain()));
+}
+
+#[test]
+fn a_path_has_one_spelling_and_one_more_where_its_upstream_reads_it_so() {
+    check(PATHS, None);
+    check(PATHS, Some(&RedisServer::plain()));
+}
+
+#[test]
+fn an_ipv6_host_is_one_however_it_is_written() {
+    let rules = "limits:\n  \
+                 A: { match: { host: '[0:0::1]' }, by: global, burst: 1 }\n  \
+                 B: { match: { host: '2001:DB8::0:1' }, by: host, burst: 1 }\n";
+    let (six, others) = (Upstream::saying("six"), Upstream::saying("others"));
+    let routes = [format!("[::0:1]=http://{}", six.address), format!("http://{}", others.address)];
+    let weir = Setup::new(rules).start_with(UpstreamOptions::new(Routes::parse(&routes).unwrap()));
+    let mut client = weir.connect();
+    for (host, status, body) in [
+        ("[::1]", 200, "six"),
+        ("[0::1]:8080", 429, ""),
+        ("[2001:db8::1]", 200, "others"),
+        ("[2001:0DB8:0::1]:80", 429, ""),
+        ("a.example", 200, "others"),
+    ] {
+        client.send(format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        let response = client.response();
+        assert_eq!(response.status(), status, "{host}");
+        assert!(status == 429 || response.text() == body, "{host}: {}", response.text());
+    }
 }
 
 #[test]

@@ -254,7 +254,8 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
         }
         Mismatch::Path => {
             let paths: Vec<String> = conditions.paths.iter().map(ToString::to_string).collect();
-            format!("the path is {}, the limit covers {}", request.path, paths.join(", "))
+            let path = conditions.path_reading.of(request.path);
+            format!("the path is {path}, the limit covers {}", paths.join(", "))
         }
         Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
             let found = list(request.lines(header.name.as_str()).map(|line| format!("`{}`", shown(&line))));

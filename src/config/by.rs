@@ -158,7 +158,7 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         let help = "remove it; headers, query parameters, cookies and entries of a descriptor have duplicates";
         return Err(findings.error(key.place, "a request has this component once", help));
     }
-    Ok(Component { source, form: form?.unwrap_or(Form::Text), duplicates })
+    Ok(Component { duplicates, ..Component::new(source, form?.unwrap_or(Form::Text)) })
 }
 
 fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Source, Reported> {

@@ -224,6 +224,9 @@ fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner
         let by = fields.read("by", findings, |node, findings| by::parse(node, paths, findings));
         draft.by_is_known = by.is_ok();
         limit.by = by.ok().flatten().unwrap_or(limit.by);
+        for component in &mut limit.by {
+            component.path_reading = limit.conditions.path_reading;
+        }
         if draft.by_is_known && !limit.conditions.domains.is_empty() {
             draft.by_is_known = check_by_of_domain(&fields, &limit.by, key.place, findings).is_ok();
         }
@@ -232,7 +235,12 @@ fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner
         // With the algorithm in doubt the numbers are checked as those that may say the most.
         limit.algorithm = draft.style.as_ref().map_or_else(Algorithm::default, Style::algorithm);
         match &mut draft.style {
-            Some(Style::Queue(_)) => limit.queue = queue::queue(&fields, paths, findings).map(Box::new).ok(),
+            Some(Style::Queue(_)) => {
+                limit.queue = queue::queue(&fields, paths, findings).map(Box::new).ok();
+                for (_, component) in limit.queue.iter_mut().flat_map(|queue| &mut queue.fields) {
+                    component.path_reading = limit.conditions.path_reading;
+                }
+            }
             Some(Style::Script(arguments)) => {
                 limit.script = script::script(&fields, scripts, findings).map(Box::new).ok();
                 *arguments = Some(0);

@@ -6,7 +6,7 @@ use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 
-use super::fields::{Fields, one_or_more, text, truth};
+use super::fields::{Fields, choice, one_or_more, text, truth};
 use super::problem::{Findings, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
@@ -14,10 +14,17 @@ use crate::engine::glob::Glob;
 use crate::engine::matching::{
     DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, HostPattern, Match,
 };
-use crate::engine::path::Pattern;
+use crate::engine::path::{Pattern, Reading};
 
 /// The fields of `match`.
-pub(super) const KEYS: [&str; 7] = ["methods", "host", "path", "headers", "cidr", "domain", "descriptor"];
+pub(super) const KEYS: [&str; 9] =
+    ["methods", "host", "path", "path_case", "path_params", "headers", "cidr", "domain", "descriptor"];
+
+/// The words of `path_case`.
+pub(super) const PATH_CASE: [(&str, bool); 2] = [("exact", false), ("ignore", true)];
+
+/// The words of `path_params`.
+pub(super) const PATH_PARAMS: [(&str, bool); 2] = [("keep", false), ("strip", true)];
 
 /// The conditions on one header.
 pub(super) const HEADER_KEYS: [&str; 5] = ["value", "prefix", "regex", "present", "not"];
@@ -62,7 +69,14 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
     };
     let methods = fields.read("methods", findings, |node, findings| each(node, findings, method));
     let hosts = fields.read("host", findings, |node, findings| each_or_not(node, findings, host));
-    let paths = fields.read("path", findings, |node, findings| each(node, findings, path));
+    let ignores_case = fields.read("path_case", findings, |node, findings| choice(node, &PATH_CASE, findings));
+    let strips = fields.read("path_params", findings, |node, findings| choice(node, &PATH_PARAMS, findings));
+    let reading = Reading {
+        ignores_case: ignores_case.ok().flatten().unwrap_or_default(),
+        strips_parameters: strips.ok().flatten().unwrap_or_default(),
+    };
+    let paths = fields
+        .read("path", findings, |node, findings| each(node, findings, |node, findings| path(node, reading, findings)));
     let headers = fields.read("headers", findings, headers);
     let networks = fields.read("cidr", findings, |node, findings| each_or_not(node, findings, network));
     let domains = fields.read("domain", findings, |node, findings| each(node, findings, domain));
@@ -71,12 +85,14 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
     conditions.methods = methods.ok().flatten().unwrap_or_default();
     (conditions.hosts, conditions.other_hosts) = hosts.ok().flatten().unwrap_or_default();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
+    conditions.path_reading = reading;
     conditions.headers = headers.ok().flatten().unwrap_or_default();
     (conditions.networks, conditions.other_networks) = networks.ok().flatten().unwrap_or_default();
     conditions.domains = domains.ok().flatten().unwrap_or_default();
     conditions.descriptor = DescriptorMatch::Each(entries.ok().flatten().unwrap_or_default());
     if let Some((key, _)) = fields.get("domain") {
-        let unknown = ["methods", "host", "path", "headers", "cidr"].into_iter().find_map(|name| fields.get(name));
+        let unknown = KEYS.iter().filter(|name| !matches!(**name, "domain" | "descriptor"));
+        let unknown = unknown.into_iter().find_map(|name| fields.get(name));
         if let Some((other, _)) = unknown {
             let message = format!("`{}` and `domain` together never match", other.text);
             findings.error(key.place, message, "the rate limit service is told of a request only its descriptor");
@@ -156,9 +172,10 @@ fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
         .map_err(|help| findings.error(node.place, format!("{} is no host to match", quoted(given)), help))
 }
 
-fn path(node: &Node, findings: &mut Findings) -> Result<Pattern, Reported> {
+fn path(node: &Node, reading: Reading, findings: &mut Findings) -> Result<Pattern, Reported> {
     let given = text(node, findings)?;
     Pattern::parse(given)
+        .and_then(|pattern| pattern.read_as(reading))
         .map_err(|why| findings.error(node.place, format!("{} is no path pattern", quoted(given)), why))
 }
 

@@ -112,6 +112,7 @@ mod tests {
         "a queue of entries that are stale at once",
         "a queue counted from memory",
         "duplicates of what comes once",
+        "a path with parameters that are stripped",
         "a queue of the rate limit service",
         "a queue whose callers bring numbers",
         "a script that does not exist",
@@ -231,6 +232,8 @@ mod tests {
         same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, ())| word));
         same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
         same(&schema, "/$defs/match/properties", &matching::KEYS);
+        same(&schema, "/$defs/match/properties/path_case/enum", &matching::PATH_CASE.map(|(word, _)| word));
+        same(&schema, "/$defs/match/properties/path_params/enum", &matching::PATH_PARAMS.map(|(word, _)| word));
         for key in ["host", "cidr"] {
             same(&schema, &format!("/$defs/match/properties/{key}/anyOf/2/properties"), &matching::NOT_KEYS);
         }

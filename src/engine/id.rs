@@ -10,8 +10,9 @@ use super::form::{Form, canonical};
 use super::identity::{Component, Source};
 use super::key::Key;
 use super::lossless;
-use super::path::normalise;
-use super::request::decode;
+use super::path::{self, EscapedSlashes};
+use super::quote::quoted;
+use super::request::{decode, written_host};
 
 /// The id of an override: the first components of `by`, or all of them, in canonical text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,13 +82,13 @@ fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> 
         if !whole && !has_colons(first) && text.contains(':') {
             return Err(format!("`{text}` has a colon; write it as %3A"));
         }
-        found.push(parse_component(first, &unescape(text))?);
+        found.push(parse_component(first, &meant(first, text))?);
         return Ok(());
     }
     let mut reason = format!("`{text}` has fewer components than the limit's `by`");
     let tries = if has_colons(first) { usize::MAX } else { 1 };
     for (place, _) in text.match_indices(':').take(tries) {
-        match parse_component(first, &unescape(&text[..place])) {
+        match parse_component(first, &meant(first, &text[..place])) {
             Ok(canonical) => {
                 found.push(canonical);
                 match split(rest, &text[place + 1..], whole, found) {
@@ -107,7 +108,21 @@ fn has_colons(component: &Component) -> bool {
     matches!(component.source, Source::Ip { .. }) || !matches!(component.form, Form::Text | Form::Integer)
 }
 
-/// Reads a component that people have written: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not
+/// Reads a component that people have written. In a path all escapes stay, because it has its own normal form.
+pub(super) fn meant<'a>(component: &Component, text: &'a str) -> Cow<'a, str> {
+    if component.source == Source::Path { text.into() } else { unescape(text) }
+}
+
+/// A component as [`meant`] reads it, with escapes for colons if they would separate.
+pub(super) fn written(component: &Component, text: &str, has_neighbours: bool) -> String {
+    match component.source {
+        Source::Path if has_neighbours => text.replace(':', "%3A"),
+        Source::Path => text.to_owned(),
+        _ => escape(text, has_neighbours),
+    }
+}
+
+/// Reads text that people have written: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not
 /// UTF-8. A text with none of these is taken as it is.
 pub(super) fn unescape(text: &str) -> Cow<'_, str> {
     let decoded = decode(text);
@@ -134,9 +149,18 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
         (Source::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
         (_, Form::RegisteredDomain) => parse_registered_domain(text),
         // Requests come with these in one spelling, so an id in another one would never match.
-        (Source::Host, Form::Text) => Ok(text.to_ascii_lowercase()),
+        (Source::Host, Form::Text) => match written_host(text) {
+            Some(host) if !host.is_empty() => Ok(host.into_owned()),
+            _ => Err(format!("{} is not a valid host", quoted(text))),
+        },
         (Source::Path, Form::Text) if !text.starts_with('/') => Err(format!("a path begins with `/`; write `/{text}`")),
-        (Source::Path, Form::Text) => Ok(normalise(text).into_owned()),
+        (Source::Path, Form::Text) => {
+            path::check(text, EscapedSlashes::Keep)?;
+            Ok(component.path_reading.of(&path::normalise(text)).into_owned())
+        }
+        (Source::PathParameter { .. }, form) if component.path_reading.ignores_case => {
+            canonical(form, &text.to_ascii_lowercase())
+        }
         (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim_ascii() != text => {
             Err(format!("values have no spaces around them; write `{}`", text.trim_ascii()))
         }
@@ -191,6 +215,7 @@ fn parse_registered_domain(text: &str) -> Result<String, String> {
 mod tests {
     use http::header::HeaderName;
 
+    use super::super::path::Reading;
     use super::*;
 
     fn header(form: Form) -> Component {
@@ -226,10 +251,18 @@ mod tests {
         parses(&[header(Form::Text)], " gold", Err("write `gold`"));
         parses(&[header(Form::Text), header(Form::Text)], "a:", Err("is empty"));
         let host = Component::new(Source::Host, Form::Text);
-        parses(&[host], "API.Example.com", Ok("api.example.com"));
+        parses(std::slice::from_ref(&host), "API.Example.com", Ok("api.example.com"));
+        parses(std::slice::from_ref(&host), "[0:0::1]", Ok("::1"));
+        parses(std::slice::from_ref(&host), "0:0::1", Ok("::1"));
+        parses(&[host], "a b", Err("not a valid host"));
         let path = Component::new(Source::Path, Form::Text);
         parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
-        parses(&[path], "v1", Err("write `/v1`"));
+        parses(std::slice::from_ref(&path), "v1", Err("write `/v1`"));
+        parses(std::slice::from_ref(&path), "/a%3Ab%2fc", Ok("/a:b%2Fc"));
+        parses(std::slice::from_ref(&path), "/a%2541", Ok("/a%2541"));
+        parses(std::slice::from_ref(&path), "/caf\u{e9}", Err("printable ASCII"));
+        let path_reading = Reading { ignores_case: true, strips_parameters: true };
+        parses(&[Component { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
         parses(&[], "x", Err("by: global"));
     }
 

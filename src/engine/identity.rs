@@ -11,6 +11,7 @@ use super::fingerprint::Fingerprinter;
 use super::form::{Form, lenient};
 use super::key::Key;
 use super::limit::Fallback;
+use super::path::Reading;
 use super::request::{Ambiguous, Duplicates, Request, decode};
 
 /// Stands for a component that the request lacks, when the limit says `missing: shared`. No component encodes to it.
@@ -68,6 +69,8 @@ pub struct Component {
     pub form: Form,
     /// The one of several values that counts.
     pub duplicates: Duplicates,
+    /// How a path is read that it is or comes from.
+    pub path_reading: Reading,
 }
 
 /// Why a request has no value for a component.
@@ -88,7 +91,8 @@ impl From<Ambiguous> for Unusable {
 impl Component {
     /// A component that is any text, and malformed if the request has several.
     pub const fn new(source: Source, form: Form) -> Self {
-        Self { source, form, duplicates: Duplicates::Ambiguous }
+        let path_reading = Reading { ignores_case: false, strips_parameters: false };
+        Self { source, form, duplicates: Duplicates::Ambiguous, path_reading }
     }
 
     /// The canonical text of this component of `request`.
@@ -102,7 +106,7 @@ impl Component {
             }
             Source::Host => Some(request.host.into()),
             Source::Method => Some(request.method.into()),
-            Source::Path => Some(request.path.into()),
+            Source::Path => Some(self.path_reading.of(request.path)),
             Source::Header(name) => request.header(name.as_str(), self.duplicates)?,
             Source::Query(name) => request.query(name, self.duplicates)?,
             Source::Cookie(name) => request.cookie(name, self.duplicates)?,
@@ -111,7 +115,10 @@ impl Component {
             Source::Entry { place, .. } => {
                 return request.descriptor.get(*place).map(|entry| entry.value.into()).ok_or(Unusable::Missing);
             }
-            Source::PathParameter { segment, .. } => request.path.split('/').skip(1).nth(*segment).map(decode),
+            Source::PathParameter { segment, .. } => match self.path_reading.of(request.path) {
+                Cow::Borrowed(path) => path_segment(path, *segment).map(decode),
+                Cow::Owned(path) => path_segment(&path, *segment).map(|text| decode(text).into_owned().into()),
+            },
         };
         let raw = raw.filter(|raw| !raw.is_empty()).ok_or(Unusable::Missing)?;
         match self.form {
@@ -119,6 +126,10 @@ impl Component {
             form => lenient(form, &raw).map(Cow::Owned).ok_or(Unusable::Malformed),
         }
     }
+}
+
+fn path_segment(path: &str, index: usize) -> Option<&str> {
+    path.split('/').skip(1).nth(index)
 }
 
 /// The id of a request for one limit.

@@ -14,7 +14,7 @@ use super::descriptors::Tree;
 use super::identity::Source;
 use super::limit::{Fallback, Limit};
 use super::matching::{DescriptorMatch, EntryTest, HeaderTest, HostPattern, Match};
-use super::path::{Pattern, Segment, segments};
+use super::path::{Pattern, Reading, Segment, segments};
 use super::request::Request;
 
 /// Limits that may cover a request: few as a rule.
@@ -23,8 +23,8 @@ pub type Candidates = SmallVec<[u32; 16]>;
 /// Where limits are filed. Limits are named by their index in the rules.
 #[derive(Debug, Default)]
 pub struct Index {
-    paths: Node,
-    has_paths: bool,
+    /// One tree for each reading of paths that limits have.
+    paths: Vec<(Reading, Node)>,
     hosts: HashMap<String, Vec<u32>>,
     /// Keyed by `.example.com`.
     domains: HashMap<String, Vec<u32>>,
@@ -81,9 +81,13 @@ impl Index {
 
     fn insert_plain(&mut self, limit: u32, conditions: &Match) {
         if !conditions.paths.is_empty() {
-            self.has_paths = true;
+            let reading = conditions.path_reading;
+            let place = self.paths.iter().position(|(given, _)| *given == reading).unwrap_or_else(|| {
+                self.paths.push((reading, Node::default()));
+                self.paths.len() - 1
+            });
             for pattern in &conditions.paths {
-                self.paths.insert(pattern, limit);
+                self.paths[place].1.insert(pattern, limit);
             }
         } else if !conditions.hosts.is_empty() {
             for host in &conditions.hosts {
@@ -129,9 +133,10 @@ impl Index {
 
     fn plain_candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         found.extend_from_slice(&self.everywhere);
-        if self.has_paths {
-            let path: Vec<&str> = segments(request.path).collect();
-            self.paths.collect(&path, found);
+        for (reading, tree) in &self.paths {
+            let path = reading.of(request.path);
+            let path: Vec<&str> = segments(&path).collect();
+            tree.collect(&path, found);
         }
         let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
         if !self.hosts.is_empty() {
@@ -332,6 +337,9 @@ mod tests {
         check(&limits, "GET", "a", "/v1/orders", &[0, 1, 2, 3]);
         check(&limits, "GET", "a", "/v1", &[0]);
         check(&limits, "GET", "a", "/", &[]);
+        let reading = Reading { ignores_case: true, strips_parameters: true };
+        let folded = Match { path_reading: reading, ..path(&["/v1/orders"]) };
+        check(&[path(&["/v1/orders"]), folded], "GET", "a", "/V1;x/orders", &[1]);
     }
 
     #[test]

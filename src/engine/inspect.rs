@@ -2,7 +2,7 @@
 
 use super::charge::Mode;
 use super::equip::Brought;
-use super::id::{Id, escape, unescape};
+use super::id::{self, Id, meant};
 use super::identity::{Component, Source};
 use super::limit::{Cost, Limit, LimitMode};
 use super::named::{Canonical, canonical_component, split_first};
@@ -128,16 +128,16 @@ fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical
             let (address, _) = text.split_once('/').unwrap_or((text, ""));
             Ok(vec![canonical_component(only, address.into())?])
         }
-        ([only], Some(text)) => Ok(vec![canonical_component(only, unescape(text))?]),
+        ([only], Some(text)) => Ok(vec![canonical_component(only, meant(only, text))?]),
         (several, Some(text)) => split_first(several, text),
     }
 }
 
 /// An id as [`components`] reads it.
 fn written(by: &[Component], components: &[Canonical<'_>]) -> String {
-    let written = components.iter().map(|component| match component.address {
+    let written = by.iter().zip(components).map(|(part, component)| match component.address {
         Some(_) => component.text.clone(),
-        None => escape(&component.text, by.len() > 1).into(),
+        None => id::written(part, &component.text, by.len() > 1).into(),
     });
     written.collect::<Vec<_>>().join(":")
 }

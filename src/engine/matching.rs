@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use regex::Regex;
 
 use super::glob::Glob;
-use super::path::Pattern;
+use super::path::{Pattern, Reading};
 use super::request::{Entry, Request};
 
 /// The conditions of a limit. All that are given must hold; in a list one is enough.
@@ -20,8 +20,10 @@ pub struct Match {
     pub hosts: Vec<HostPattern>,
     /// Hosts that it does not cover.
     pub other_hosts: Vec<HostPattern>,
-    /// Path patterns. Empty: any.
+    /// Path patterns, in the reading below. Empty: any.
     pub paths: Vec<Pattern>,
+    /// How paths are read.
+    pub path_reading: Reading,
     /// Fields; each must hold.
     pub headers: Vec<HeaderMatch>,
     /// Networks of the client's address. Empty: any.
@@ -162,22 +164,23 @@ impl DescriptorMatch {
 /// A host to match, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// This host.
+    /// This host; an IPv6 address without brackets and in its shortest text.
     Exact(String),
     /// `*.example.com`, kept as `.example.com`: any name below it, at any depth, and not `example.com` itself.
     Below(String),
 }
 
 impl HostPattern {
-    /// Reads `api.example.com`, `*.example.com` or `[2001:db8::1]`, in any case and without a port. The error is what to
-    /// write instead.
+    /// Reads `api.example.com`, `*.example.com`, `[2001:db8::1]` or `2001:db8::1`, in any case and without a port. The
+    /// error is what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let host = text.to_ascii_lowercase();
         if let Some((_, rest)) = host.split_once("://") {
             return Err(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
         }
-        if host.parse::<Ipv6Addr>().is_ok() {
-            return Err(format!("write an IPv6 address in brackets, [{host}]"));
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Ok(address) = bracketed.unwrap_or(&host).parse::<Ipv6Addr>() {
+            return Ok(Self::Exact(address.to_string()));
         }
         if let Some((name, port)) = host.rsplit_once(':')
             && !host.ends_with(']')
@@ -187,10 +190,6 @@ impl HostPattern {
         }
         if host == "*" {
             return Err("leave it out for any host".to_owned());
-        }
-        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        if bracketed.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
-            return Ok(Self::Exact(host));
         }
         let name = host.strip_prefix("*.").unwrap_or(&host);
         let fits = |label: &str| {
@@ -215,6 +214,7 @@ impl HostPattern {
 impl fmt::Display for HostPattern {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Exact(address) if address.contains(':') => write!(formatter, "[{address}]"),
             Self::Exact(name) => formatter.write_str(name),
             Self::Below(suffix) => write!(formatter, "*{suffix}"),
         }
@@ -298,8 +298,11 @@ impl Match {
         if !self.hosts.is_empty() && !is_among(&self.hosts) || is_among(&self.other_hosts) {
             return Err(Mismatch::Host);
         }
-        if !self.paths.is_empty() && !self.paths.iter().any(|pattern| pattern.matches(request.path)) {
-            return Err(Mismatch::Path);
+        if !self.paths.is_empty() {
+            let path = self.path_reading.of(request.path);
+            if !self.paths.iter().any(|pattern| pattern.matches(&path)) {
+                return Err(Mismatch::Path);
+            }
         }
         if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
             return Err(Mismatch::Header(place));
@@ -332,6 +335,8 @@ mod tests {
             ("_dmarc.a", "_dmarc.a"),
             ("192.0.2.1", "192.0.2.1"),
             ("[2001:DB8::1]", "[2001:db8::1]"),
+            ("0:0:0::1", "[::1]"),
+            ("[0:0::1]", "[::1]"),
         ] {
             assert_eq!(HostPattern::parse(text).map(|host| host.to_string()), Ok(expected.to_owned()), "{text}");
         }
@@ -419,7 +424,8 @@ mod tests {
             ("https://a.example:1/x", "the host alone, a.example"),
             ("a.example:443", "write a.example"),
             ("[::1]:80", "write [::1]"),
-            ("::1", "write an IPv6 address in brackets, [::1]"),
+            ("[::x]", "write api.example.com"),
+            ("::1:x", "write api.example.com"),
             ("*", "leave it out"),
             ("a.*.com", "*.example.com for every name below"),
             ("", "write api.example.com"),

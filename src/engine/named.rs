@@ -19,7 +19,7 @@ use super::overrides::Subject;
 use super::path::normalise;
 use super::queue::EntryId;
 use super::quote::quoted;
-use super::request::host_of;
+use super::request::written_host;
 use super::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance, add_windows, in_share};
 
 /// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
@@ -355,13 +355,14 @@ pub(super) fn canonical_component<'a>(component: &Component, text: Cow<'a, str>)
     }
     let raw = match &component.source {
         Source::Host => {
-            let host = host_of(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
+            let host = written_host(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
             if host == text { text } else { host.into_owned().into() }
         }
         Source::Path if !text.starts_with('/') => {
             return Err(format!("a path begins with `/`, this is {}", quoted(&text)));
         }
-        Source::Path => normalise(&text).into_owned().into(),
+        Source::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
+        Source::PathParameter { .. } if component.path_reading.ignores_case => text.to_ascii_lowercase().into(),
         Source::Header(_) | Source::Cookie(_) if text.trim_ascii().len() < text.len() => {
             text.trim_ascii().to_owned().into()
         }
@@ -442,6 +443,8 @@ mod tests {
             (&[ip(128)], text("::ffff:192.0.2.7"), Ok("L:192.0.2.7")),
             (&[ip(128)], text("192.0.2"), Err("`192.0.2` is no IP address")),
             (&[part(Source::Host, Form::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
+            (&[part(Source::Host, Form::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
+            (&[part(Source::Host, Form::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
             (&[part(Source::Host, Form::Text)], text("a b"), Err("no host")),
             (&[part(Source::Path, Form::Text)], text("/a//%62/"), Ok("L:/a/b")),
             (&[part(Source::Path, Form::Text)], text("a"), Err("begins with `/`")),

@@ -51,14 +51,15 @@ pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
 
 /// The path in the one spelling that rules are matched on.
 ///
-/// Escapes of unreserved characters are decoded and the others get upper-case digits, dot segments are resolved
-/// (`%2e` too), slashes merge, and one trailing slash is dropped. `%2F` stays: whether it separates segments is the
-/// upstream's business. Nothing is decoded twice. An empty path is `/`.
+/// Escapes of printable ASCII are decoded and the others get upper-case digits, dot segments are resolved (`%2e` too),
+/// slashes merge, and one trailing slash is dropped. What means something else once it is decoded stays: `%2F` and `%5C`,
+/// which some upstreams take for separators, `%25`, so that nothing is decoded twice, `%3F` and `%23`. An empty path is
+/// `/`.
 pub fn normalise(path: &str) -> Cow<'_, str> {
     if is_normal(path) {
         return Cow::Borrowed(path);
     }
-    let decoded = decode_unreserved(path);
+    let decoded = decode_printable(path);
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/') {
         match segment {
@@ -90,7 +91,7 @@ fn is_normal(path: &str) -> bool {
     bytes.windows(2).all(|pair| pair[0] != b'/' || (pair[1] != b'/' && pair[1] != b'.'))
 }
 
-fn decode_unreserved(path: &str) -> String {
+fn decode_printable(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(place) = rest.find('%') {
@@ -99,7 +100,7 @@ fn decode_unreserved(path: &str) -> String {
         match rest.as_bytes() {
             [_, high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 let byte = hex(*high) << 4 | hex(*low);
-                if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                if byte.is_ascii_graphic() && !b"/\\%?#".contains(&byte) {
                     decoded.push(char::from(byte));
                 } else {
                     decoded.push_str(&rest[..3].to_ascii_uppercase());
@@ -114,6 +115,31 @@ fn decode_unreserved(path: &str) -> String {
     }
     decoded.push_str(rest);
     decoded
+}
+
+/// How the paths of a limit are read, whose upstream takes more paths for one than others do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// ASCII letters in either case are the same: `path_case: ignore`.
+    pub ignores_case: bool,
+    /// What follows a `;` in a segment is dropped: `path_params: strip`.
+    pub strips_parameters: bool,
+}
+
+impl Reading {
+    /// A normalised path in this reading.
+    pub fn of(self, path: &str) -> Cow<'_, str> {
+        let mut read = Cow::Borrowed(path);
+        if self.strips_parameters && path.contains(';') {
+            let segments: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or("")).collect();
+            // `/a/..;x/b` is `/b` now.
+            read = normalise(&segments.join("/")).into_owned().into();
+        }
+        if self.ignores_case && read.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            read = read.to_ascii_lowercase().into();
+        }
+        read
+    }
 }
 
 /// A path pattern: literal segments, `{parameter}` for one segment, and a trailing `/**` for the path before it and
@@ -184,6 +210,19 @@ impl Pattern {
         }
     }
 
+    /// The pattern for paths in a reading. The error says why it would never match.
+    pub fn read_as(mut self, reading: Reading) -> Result<Self, String> {
+        for segment in &mut self.segments {
+            if let Segment::Literal(literal) = segment {
+                if reading.strips_parameters && literal.contains(';') {
+                    return Err(format!("`{literal}` never matches: with `path_params: strip` no path has a `;`"));
+                }
+                *literal = reading.of(literal).into_owned();
+            }
+        }
+        Ok(self)
+    }
+
     /// The segments, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -223,7 +262,10 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             match segment {
-                Segment::Literal(literal) => write!(f, "/{literal}")?,
+                // What would be read as a parameter is written as an escape.
+                Segment::Literal(literal) => {
+                    write!(f, "/{}", literal.replace('{', "%7B").replace('}', "%7D").replace('*', "%2A"))?;
+                }
                 Segment::Parameter(name) => write!(f, "/{{{name}}}")?,
             }
         }
@@ -278,6 +320,10 @@ mod tests {
             ("/../../v1/orders", "/v1/orders"),
             ("/a%2fb", "/a%2Fb"),
             ("/%2576", "/%2576"),
+            ("/v1/orders%3acancel", "/v1/orders:cancel"),
+            ("/%40%2C%3B%3D%24%21%27%28%29%2A%2B%26", "/@,;=$!'()*+&"),
+            ("/%22%3C%3E%5B%5D%5E%60%7B%7C%7D", "/\"<>[]^`{|}"),
+            ("/a%5cb%3f%23%20", "/a%5Cb%3F%23%20"),
             ("/100%", "/100%"),
             ("/.well-known", "/.well-known"),
             ("", "/"),
@@ -308,6 +354,32 @@ mod tests {
         check("/**", &["/", "/a/b"], &[]);
         check("/", &["/"], &["/a"]);
         check("/%76%31/", &["/v1"], &["/v1/x"]);
+        check("/v1/orders%3Acancel", &["/v1/orders:cancel"], &[]);
+        check("/%7Bid%7D/%2A%2A", &["/{id}/**"], &["/7/x"]);
+    }
+
+    #[test]
+    fn a_reading_takes_more_paths_for_one() {
+        let case = Reading { ignores_case: true, ..Reading::default() };
+        let parameters = Reading { strips_parameters: true, ..Reading::default() };
+        let both = Reading { ignores_case: true, strips_parameters: true };
+        for (reading, path, expected) in [
+            (Reading::default(), "/V1/a;x", "/V1/a;x"),
+            (case, "/V1/Orders;X", "/v1/orders;x"),
+            (parameters, "/V1;a=b/orders;x;y", "/V1/orders"),
+            (parameters, "/a/..;x/b", "/b"),
+            (parameters, "/;x/a/;", "/a"),
+            (parameters, "/;", "/"),
+            (both, "/A;X/%2F", "/a/%2f"),
+        ] {
+            assert_eq!(reading.of(path), expected, "{path}");
+            assert_eq!(reading.of(&reading.of(path)), expected, "{path} twice");
+        }
+        let pattern = Pattern::parse("/V1/%2F{Id}").unwrap_err();
+        assert!(pattern.contains("whole"), "{pattern}");
+        let pattern = Pattern::parse("/V1/{Id}/a%2Fb").unwrap().read_as(case).unwrap();
+        assert!(pattern.matches(&case.of("/v1/X/A%2FB")) && pattern.parameter("Id") == Some(1));
+        assert!(Pattern::parse("/a;x").unwrap().read_as(parameters).is_err());
     }
 
     #[test]

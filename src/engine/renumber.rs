@@ -9,6 +9,7 @@ use super::key::fingerprint_of;
 use super::limit::Limit;
 use super::numbers::Micros;
 use super::overrides::Subject;
+use super::request::decode;
 use super::rules::{Plan, Planned, Rules, add_allowance};
 
 impl Rules {
@@ -34,7 +35,7 @@ impl Rules {
         for (component, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
             end += 1 + encoded.len();
             prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
-            let text = decoded(encoded);
+            let text = decode(encoded);
             if matches!(component.source, Source::Ip { .. }) {
                 client = client.or_else(|| address_of(&text));
             }
@@ -55,21 +56,6 @@ impl Rules {
 /// The address of a component by `ip`, which may be a network.
 fn address_of(text: &str) -> Option<IpAddr> {
     address::parse(text.split('/').next()?).ok()
-}
-
-/// A component of a key as people read it.
-fn decoded(encoded: &str) -> String {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.bytes();
-    while let Some(byte) = rest.next() {
-        let escaped = (byte == b'%').then(|| [rest.next(), rest.next()]);
-        let digit = |digit: Option<u8>| char::from(digit?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        match escaped.and_then(|[high, low]| Some(digit(high)? << 4 | digit(low)?)) {
-            Some(escaped) => bytes.push(escaped),
-            None => bytes.push(byte),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -133,9 +133,8 @@ fn unquoted(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The host of an authority without user information: lower case, without the port, the root's dot and the
-/// brackets of an IPv6 address, as [`Request::host`] wants it.
-/// `None` if it is no host.
+/// The host of an authority without user information, as [`Request::host`] has it: lower case, without the port, the
+/// root's dot and the brackets of an IPv6 address, which is written in its shortest text. `None` if it is no host.
 pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     // What nearly every request has: a name in lower case, and a port or none.
     let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -155,16 +154,23 @@ pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     };
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
     let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let fits = match literal {
-        Some(literal) => literal.parse::<Ipv6Addr>().is_ok(),
-        None => host.bytes().all(is_name),
-    };
-    if !fits || !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
         return None;
     }
-    let host = literal.unwrap_or_else(|| host.strip_suffix('.').unwrap_or(host));
+    if let Some(literal) = literal {
+        return literal.parse::<Ipv6Addr>().ok().map(|address| address.to_string().into());
+    }
+    if !host.bytes().all(is_name) {
+        return None;
+    }
+    let host = host.strip_suffix('.').unwrap_or(host);
     let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
     Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
+}
+
+/// The host that people write: as an authority, or an IPv6 address without brackets.
+pub(super) fn written_host(text: &str) -> Option<Cow<'_, str>> {
+    text.parse::<Ipv6Addr>().map_or_else(|_| host_of(text), |address| Some(address.to_string().into()))
 }
 
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
@@ -294,6 +300,7 @@ mod tests {
             ("Example.COM:8080", Some("example.com")),
             ("example.com.:80", Some("example.com")),
             ("[2001:DB8::1]:80", Some("2001:db8::1")),
+            ("[0:0:0::0001]:80", Some("::1")),
             ("[::1]", Some("::1")),
             ("127.0.0.1:", Some("127.0.0.1")),
             ("", Some("")),

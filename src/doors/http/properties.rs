@@ -26,13 +26,14 @@ use crate::engine::rules::Rules;
 pub type Property = fn(&[u8]);
 
 /// What can be fuzzed, by name.
-pub const ALL: [(&str, Property); 10] = [
+pub const ALL: [(&str, Property); 11] = [
     ("request_head", http1::request_head),
     ("response_head", http1::response_head),
     ("chunks", http1::chunks),
     ("proxy_header", proxy_header),
     ("path", |bytes| text(bytes, path)),
     ("pattern", |bytes| text(bytes, pattern)),
+    ("segment", segment),
     ("addresses", addresses),
     ("routes", |bytes| text(bytes, routes)),
     ("id", |bytes| text(bytes, override_id)),
@@ -68,7 +69,7 @@ fn path(given: &str) {
     assert!(normal.starts_with('/') && !normal.contains("//") && (normal.len() == 1 || !normal.ends_with('/')));
     assert!(normal.split('/').all(|segment| segment != "." && segment != ".."), "{normal}");
     let hex = |digit| char::from_digit(digit, 16).unwrap();
-    let unreserved = |letter: char| letter.is_ascii_alphanumeric() || "-._~".contains(letter);
+    let is_free = |letter: char| letter.is_ascii_graphic() && !"\\?#".contains(letter);
     let mut letters = given.chars();
     let mut spelt = String::new();
     while let Some(letter) = letters.next() {
@@ -78,13 +79,34 @@ fn path(given: &str) {
                 spelt.extend(letters.by_ref().take(2).map(|digit| digit.to_ascii_lowercase()));
             }
             '/' => spelt.push_str("/.//"),
-            letter if unreserved(letter) => {
+            letter if is_free(letter) => {
                 spelt.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)]);
             }
             letter => spelt.push(letter),
         }
     }
     assert_eq!(path::normalise(&spelt), normal, "{spelt}");
+}
+
+/// A segment of any bytes but control characters is one segment, and a parameter that it is for is these bytes.
+fn segment(bytes: &[u8]) {
+    use std::fmt::Write;
+    let mut sent = "/a/".to_owned();
+    for byte in bytes {
+        let _ = write!(sent, "%{byte:02x}");
+    }
+    if bytes.is_empty() || bytes == b"." || bytes == b".." || path::check(&sent, EscapedSlashes::Keep).is_err() {
+        return;
+    }
+    let normal = path::normalise(&sent);
+    assert_eq!(path::normalise(&normal), normal);
+    let given = normal.strip_prefix("/a/").unwrap();
+    assert_eq!(&*lossless::bytes(&request::decode(given)), bytes, "{normal}");
+    let unambiguous = |byte: &u8| byte.is_ascii_graphic() && !b"/\\%?#{}*".contains(byte);
+    if bytes.iter().all(unambiguous) {
+        let raw = std::str::from_utf8(bytes).unwrap();
+        assert!(Pattern::parse(&format!("/a/{raw}")).unwrap().matches(&normal), "{normal}");
+    }
 }
 
 /// A pattern is written as one that means the same, and one without parameters matches its own path.
@@ -228,6 +250,11 @@ mod tests {
                 property(&text);
             }
             addresses(text.as_bytes());
+        }
+
+        #[test]
+        fn of_segments(bytes in prop::collection::vec(prop_oneof![any::<u8>(), b'!'..=b'~', Just(b'.')], 0..9)) {
+            segment(&bytes);
         }
 
         #[test]

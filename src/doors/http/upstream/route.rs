@@ -262,7 +262,7 @@ mod tests {
                 "*.eu.example.com=http://narrow",
                 "*.eu.example.com/deep/path=http://deep",
                 "/deep=http://path",
-                "[::1]=http://six",
+                "[0:0::1]=http://six",
             ],
             &[
                 ("api.example.com", "/deep/path", Some("exact")),
@@ -271,7 +271,7 @@ mod tests {
                 ("b.eu.example.com", "/deep/path/x", Some("deep")),
                 ("example.com", "/deep", Some("path")),
                 ("example.com", "/", None),
-                ("[::1]", "/", Some("six")),
+                ("::1", "/", Some("six")),
             ],
         );
     }
@@ -308,7 +308,7 @@ mod tests {
             (&["http://a,http://a:80"], "twice"),
             (&["http://api.example.com/v1=http://a"], "write `api.example.com/v1=http://a`"),
             (&["api.example.com:443=http://a"], "write api.example.com"),
-            (&["::1=http://a"], "in brackets, [::1]"),
+            (&["::1=http://a", "[0::1]=http://b"], "two routes are for `[::1]`"),
             (&["*=http://a"], "leave it out"),
             (&["a.*.com=http://a"], "*.example.com"),
             (&["/v1/*=http://a"], "write `/v1`"),
