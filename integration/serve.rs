@@ -293,6 +293,12 @@ fn the_client_is_found_behind_trusted_proxies() {
     assert_eq!(status("203.0.113.7"), 200);
     assert_eq!(status("1.2.3.4, 203.0.113.7, 10.0.0.9"), 429, "a client must not choose its own address");
     assert_eq!(status("203.0.113.8"), 200);
+    let flags = ["--trusted-proxies", "0.0.0.0/0", "--client-address", "hops=2", "--drop-headers", "X-A,x_b"];
+    let weir = Weir::serve(limits, &[&flags[..], &["--underscores", "reject"]].concat());
+    let status = |forwarded: &str| weir.get("/", &[("x-forwarded-for", forwarded)]).status();
+    assert_eq!(status("1.2.3.4, 203.0.113.7, 10.0.0.9"), 200);
+    assert_eq!(status("5.6.7.8, 203.0.113.7, 203.0.113.8"), 429, "a client must not choose its own address");
+    assert_eq!(weir.get("/", &[("x_id", "1")]).status(), 400);
 }
 
 #[test]
@@ -312,6 +318,7 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
         (vec!["--upstream", "echo", "--headers", "draft"], 2, "unknown generation"),
         (vec!["--upstream", "echo", "--store", "redis://"], 2, "--store"),
         (vec!["--upstream", "echo", "--grace", "5"], 2, "no unit"),
+        (vec!["--upstream", "echo", "--client-address", "hops=0"], 2, "a number from 1 to 255"),
         (vec!["--upstream", "echo", "--limits", "none.yaml"], 1, "none.yaml"),
         (vec!["--upstream", "echo", "--admin", "127.0.0.1:0", "--proxy", &address], 3, "cannot listen"),
     ] {

@@ -42,9 +42,7 @@ fn a_load_balancer_says_whose_connection_it_passes_on() {
     for (header, client) in [
         (&b"PROXY TCP4 192.0.2.1 198.51.100.1 4711 443\r\n"[..], "192.0.2.1"),
         (b"PROXY TCP6 2001:db8::1 ::1 4711 443\r\n", "2001:db8::1"),
-        (b"PROXY UNKNOWN\r\n", "127.0.0.1"),
         (BINARY, "192.0.2.2"),
-        (LOCAL, "127.0.0.1"),
     ] {
         let mut wire = weir.connect();
         wire.send([header, REQUEST.as_bytes()].concat());
@@ -57,6 +55,55 @@ fn a_load_balancer_says_whose_connection_it_passes_on() {
         wire.send([byte]);
     }
     assert_eq!(forwarded_for(&wire.response()), "192.0.2.2");
+}
+
+/// What a load balancer says of a connection whose client it does not name.
+const NAMELESS: [&[u8]; 4] = [
+    b"PROXY UNKNOWN\r\n",
+    b"PROXY UNKNOWN ffff::1 ::1 1 2\r\n",
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x00\x00\x00",
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x00\x00\x04abcd",
+];
+
+/// The statuses of these requests, each on a connection of its own that begins with `header` and claims an address. The
+/// upstream is told of none.
+#[track_caller]
+fn statuses(weir: &Weir, header: &[u8], claims: &[&str]) -> Vec<u16> {
+    let status = |claim: &&str| {
+        let mut wire = weir.connect();
+        let request =
+            format!("GET / HTTP/1.1\r\nhost: a.example\r\nx-forwarded-for: {claim}\r\nforwarded: for={claim}\r\n\r\n");
+        wire.send([header, request.as_bytes()].concat());
+        let response = wire.response();
+        assert!(!response.text().contains(claim), "{}", response.text());
+        response.status()
+    };
+    claims.iter().map(status).collect()
+}
+
+/// The load balancer is a trusted proxy, and still nobody is believed who says to be a client of it.
+#[test]
+fn a_client_that_is_not_named_is_nobody() {
+    const CLAIMS: [&str; 2] = ["203.0.113.7", "203.0.113.8"];
+    for (limit, unknown, local) in [
+        ("by: ip", [403, 403], [200, 200]),
+        ("by: ip, mode: shadow", [200, 200], [200, 200]),
+        ("by: ip, missing: shared", [200, 429], [200, 429]),
+        ("by: ip, missing: deny", [429, 429], [429, 429]),
+        ("by: global, match: { cidr: 203.0.113.0/24 }", [403, 403], [200, 200]),
+        ("by: global", [200, 429], [200, 429]),
+    ] {
+        for (headers, expected) in [(&NAMELESS[..], unknown), (&[LOCAL], local)] {
+            for header in headers {
+                let mut setup =
+                    Setup::new(&format!("limits: {{ One: {{ {limit}, burst: 1, count: 1, period: 1h }} }}"));
+                setup.trusted = vec!["0.0.0.0/0"];
+                setup.accept.proxy_protocol_from = vec!["127.0.0.0/8".parse().unwrap()];
+                let weir = setup.start("echo");
+                assert_eq!(statuses(&weir, header, &CLAIMS), expected, "{limit}: {}", header.escape_ascii());
+            }
+        }
+    }
 }
 
 #[test]

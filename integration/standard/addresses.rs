@@ -1,5 +1,7 @@
 //! 5.5: whose request it is, and who says so.
 
+use weir::engine::client_address::AddressSource;
+
 use super::{ROW, Row, check, check_all};
 use crate::support::server::Setup;
 use crate::support::upstream::Upstream;
@@ -76,6 +78,64 @@ fn the_client_is_the_first_from_the_right_that_is_not_trusted() {
         (&["forwarded: for=192.0.2.2", "x-forwarded-for: 192.0.2.1"], true),
     ] {
         check_client(trusting, fields, is_banned);
+    }
+}
+
+#[test]
+fn the_client_is_in_the_header_that_is_said_to_name_it() {
+    const BOTH: [&str; 2] = ["x-forwarded-for: 192.0.2.1", "forwarded: for=192.0.2.2"];
+    const OTHER_WAY: [&str; 2] = ["forwarded: for=192.0.2.1", "x-forwarded-for: 192.0.2.2"];
+    const LIST: [&str; 1] = ["x-forwarded-for: 192.0.2.1, 192.0.2.2"];
+    let forwarded: fn(&mut Setup) = |setup| {
+        trusting(setup);
+        setup.client_address = AddressSource::Forwarded;
+    };
+    let hops: fn(&mut Setup) = |setup| {
+        trusting(setup);
+        setup.client_address = "hops=2".parse().unwrap();
+    };
+    for (setup, fields, is_banned) in [
+        (trusting as fn(&mut Setup), &BOTH[..], true),
+        (trusting, &OTHER_WAY, false),
+        (forwarded, &BOTH, false),
+        (forwarded, &OTHER_WAY, true),
+        (forwarded, &["x-forwarded-for: 192.0.2.1"], true),
+        (forwarded, &["x-forwarded-for: 192.0.2.1", "forwarded: for=unknown"], false),
+        (trusting, &LIST, false),
+        (hops, &LIST, true),
+        (hops, &["x-forwarded-for: 192.0.2.2, 192.0.2.1, 10.0.0.1"], true),
+        (hops, &["x-forwarded-for: 192.0.2.1"], true),
+        (hops, &["x-forwarded-for: 192.0.2.1, unknown, 10.0.0.1"], false),
+        (hops, &["forwarded: for=192.0.2.1, for=10.0.0.1"], false),
+    ] {
+        check_client(setup, fields, is_banned);
+    }
+}
+
+/// The client is who the header says that is believed, and that the other one says otherwise is counted.
+#[test]
+fn a_contradiction_is_counted() {
+    let upstream = Upstream::saying("hello");
+    let mut setup = Setup::new("limits: { PerAddress: { by: ip, burst: 1, count: 1, period: 1h } }");
+    setup.trusted = vec!["127.0.0.0/8"];
+    setup.check = true;
+    let weir = setup.start(&format!("http://{}", upstream.address));
+    let (mut client, mut gateway) = (weir.connect(), weir.connect_check());
+    let count = |door: &str| weir.metric(&format!("weir_client_address_conflicts_total{{door=\"{door}\"}}"));
+    for (list, forwarded, status, counted) in [
+        ("203.0.113.7", "for=203.0.113.7", 200, 0),
+        ("203.0.113.7", "for=203.0.113.8", 429, 1),
+        ("203.0.113.9", "proto=https", 200, 1),
+        ("203.0.113.9", "for=203.0.113.10, for=127.0.0.2", 429, 2),
+    ] {
+        let fields = [("x-forwarded-for", list), ("forwarded", forwarded)];
+        assert_eq!(client.get_with("/", &fields).status(), status, "{list} {forwarded}");
+        assert_eq!(count("proxy"), counted, "{list} {forwarded}");
+    }
+    // A gateway's peer that is a client is believed to be one; a proxy before the gateway may be contradicted.
+    for (list, counted) in [("203.0.113.11", 0), ("203.0.113.11, 127.0.0.3", 1)] {
+        gateway.get_with("/envoy/", &[("x-forwarded-for", list), ("forwarded", "for=203.0.113.12")]);
+        assert_eq!(count("check"), counted, "{list}");
     }
 }
 

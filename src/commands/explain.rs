@@ -90,7 +90,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     };
     let path = normalise(uri.path());
     let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
-    let client = trusted.client(args.ip, &headers);
+    let client = trusted.client(args.ip, &headers).address;
     let descriptor: Vec<Entry<'_>> = args.descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),

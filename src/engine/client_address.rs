@@ -32,6 +32,22 @@ pub enum AddressSource {
     Hops(NonZeroU8),
 }
 
+/// The client of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address, IPv4-mapped ones folded.
+    pub address: IpAddr,
+    /// Whether a trusted proxy sends `X-Forwarded-For` and `Forwarded`, and they name different clients. Then either a
+    /// client has added the one that its proxy does not write, or [`AddressSource`] names the wrong one.
+    pub is_disputed: bool,
+}
+
+impl From<IpAddr> for Client {
+    fn from(address: IpAddr) -> Self {
+        Self { address: address.to_canonical(), is_disputed: false }
+    }
+}
+
 impl FromStr for AddressSource {
     type Err = String;
 
@@ -63,7 +79,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// The client's address of a request that came from the socket address `peer`.
+    /// The client of a request that came from the socket address `peer`.
     ///
     /// The headers are read only if the peer is trusted, and from right to left: each proxy appends the address that it
     /// saw, so the first one that is not itself trusted is the client's, and everything left of it is the client's own
@@ -71,37 +87,31 @@ impl TrustedProxies {
     /// bytes), because nobody can say what stands left of it; what trusted hops wrote to the right of it counts.
     ///
     /// Of the two headers, the one named by [`AddressSource`] is believed, because trusted proxies write it, and a client
-    /// can send whichever one they do not write. So the other one never overrules it, and the two are never mixed; see
-    /// [`Self::is_disputed`].
-    pub fn client(&self, peer: IpAddr, headers: &Fields) -> IpAddr {
-        let peer = peer.to_canonical();
-        if self.networks.is_empty() || !self.contains(peer) {
+    /// can send whichever one they do not write. So the other one never overrules it, and the two are never mixed; a
+    /// request in which they disagree is only marked, see [`Client::is_disputed`].
+    pub fn client(&self, peer: IpAddr, headers: &Fields) -> Client {
+        let peer = Client::from(peer);
+        if self.networks.is_empty() || !self.contains(peer.address) {
             return peer;
         }
+        let (has_list, has_forwarded) = (headers.contains(X_FORWARDED_FOR), headers.contains(FORWARDED));
         let is_forwarded = match self.source {
-            AddressSource::XForwardedFor => !headers.contains(X_FORWARDED_FOR),
-            AddressSource::Forwarded => headers.contains(FORWARDED),
+            AddressSource::XForwardedFor => !has_list,
+            AddressSource::Forwarded => has_forwarded,
             AddressSource::Hops(_) => false,
         };
-        self.walk(headers, is_forwarded).unwrap_or(peer)
+        let Some(address) = self.walk(headers, is_forwarded) else { return peer };
+        let other = (has_list && has_forwarded).then(|| self.walk(headers, !is_forwarded)).flatten();
+        Client { address, is_disputed: other.is_some_and(|other| other != address) }
     }
 
-    /// The client's address of a request that a gateway asks about: the gateway is believed, and what it says of its own
+    /// The client of a request that a gateway asks about: the gateway is believed, and what it says of its own
     /// peer is the last element of `X-Forwarded-For`. From there on it is that of [`Self::client`]. `None` if the gateway
     /// does not say.
     ///
     /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no gateway that asks writes it.
-    pub fn client_of_gateway(&self, headers: &Fields) -> Option<IpAddr> {
+    pub fn client_of_gateway(&self, headers: &Fields) -> Option<Client> {
         Some(self.client(last_hop(headers)?, headers))
-    }
-
-    /// Whether a trusted peer sends both headers, and they name different clients. Then either a client has added the one
-    /// that its proxy does not write, or [`AddressSource`] names the wrong one.
-    pub fn is_disputed(&self, peer: IpAddr, headers: &Fields) -> bool {
-        headers.contains(FORWARDED)
-            && headers.contains(X_FORWARDED_FOR)
-            && self.contains(peer.to_canonical())
-            && self.walk(headers, true).zip(self.walk(headers, false)).is_some_and(|(one, other)| one != other)
     }
 
     /// The client according to one header: the first hop from the right that is not trusted, or else the last one that
@@ -201,7 +211,7 @@ mod tests {
         let networks = ["10.0.0.0/8", "2001:db8:ff::/48"].map(|text| text.parse().unwrap()).to_vec();
         let headers = fields.iter().copied().collect();
         let client = TrustedProxies::new(networks).client(peer.parse().unwrap(), &headers);
-        assert_eq!(client, expected.parse::<IpAddr>().unwrap());
+        assert_eq!(client.address, expected.parse::<IpAddr>().unwrap());
     }
 
     #[test]
@@ -224,7 +234,8 @@ mod tests {
         let check = |fields: &[(&'static str, &str)], expected: Option<&str>| {
             let networks = vec!["10.0.0.0/8".parse().unwrap()];
             let client = TrustedProxies::new(networks).client_of_gateway(&fields.iter().copied().collect());
-            assert_eq!(client, expected.map(|address| address.parse().unwrap()), "{fields:?}");
+            let expected = expected.map(|address| address.parse::<IpAddr>().unwrap());
+            assert_eq!(client.map(|client| client.address), expected, "{fields:?}");
         };
         check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7")], Some("203.0.113.7"));
         check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7, 10.0.0.2")], Some("203.0.113.7"));
@@ -267,13 +278,10 @@ mod tests {
         let peer = IpAddr::from([10, 0, 0, 1]);
         for (source, expected) in ["xff", "forwarded", "hops=1", "hops=2"].into_iter().zip(expected) {
             let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source.parse().unwrap());
-            assert_eq!(trusted.client(peer, &headers), expected.parse::<IpAddr>().unwrap(), "{source} of {fields:?}");
-            assert_eq!(trusted.is_disputed(peer, &headers), is_disputed, "{source} of {fields:?}");
+            let address = expected.parse().unwrap();
+            assert_eq!(trusted.client(peer, &headers), Client { address, is_disputed }, "{source} of {fields:?}");
             let untrusted = IpAddr::from([192, 0, 2, 9]);
-            assert_eq!(
-                (trusted.client(untrusted, &headers), trusted.is_disputed(untrusted, &headers)),
-                (untrusted, false)
-            );
+            assert_eq!(trusted.client(untrusted, &headers), untrusted.into());
         }
     }
 

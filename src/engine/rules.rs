@@ -13,7 +13,7 @@ use super::descriptors::Tree;
 use super::fingerprint::{Fingerprinter, stable};
 use super::identity::{Identified, Lacking, Source, Unusable, describe, identify, readable};
 use super::index::{Candidates, Index};
-use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use super::limit::{Cost, Fallback, Limit, LimitMode, WHOLE_SHARE};
 use super::lossless::shown;
 use super::matching::{DescriptorMatch, Mismatch};
 use super::numbers::{Allowance, Micros, Numbers};
@@ -206,6 +206,19 @@ impl Rules {
                     || limit.overrides.has_networks())
         };
         self.limits.iter().find(goes_by_it)
+    }
+
+    /// A limit that a request without the client's address would evade: one whose `match` or overrides go by it, or whose
+    /// `by` does, unless its `missing` covers such requests.
+    pub fn evaded_without_client(&self) -> Option<&Limit> {
+        let is_evaded = |limit: &&Limit| {
+            limit.mode == LimitMode::Enforce
+                && (limit.missing == Fallback::Skip
+                    && limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                    || !limit.conditions.networks.is_empty()
+                    || limit.overrides.has_networks())
+        };
+        self.limits.iter().find(is_evaded)
     }
 
     /// Whether a request may be put into a queue.

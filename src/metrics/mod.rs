@@ -103,6 +103,7 @@ pub struct Metrics {
     connections_failed: IntCounterVec,
     tls_handshakes: IntCounterVec,
     spoe_disconnects: IntCounterVec,
+    clients_disputed: IntCounterVec,
     tls_reloads: IntCounterVec,
     /// Without labels, and a family so that it is absent without TLS: a date of 0 would ring every alarm.
     tls_expiry: IntGaugeVec,
@@ -258,6 +259,12 @@ impl Metrics {
                 "Connections of HAProxy that were ended, by reason",
                 &["reason"],
             )?,
+            clients_disputed: counters(
+                &registry,
+                "weir_client_address_conflicts_total",
+                "Requests whose X-Forwarded-For and Forwarded name different clients",
+                &["door"],
+            )?,
             tls_reloads: counters(
                 &registry,
                 "weir_tls_reloads_total",
@@ -341,6 +348,10 @@ impl Metrics {
         }
         for door in DecidingDoor::ALL {
             self.decision_seconds(door);
+            // The rate limit service is told of no client.
+            if door != DecidingDoor::RateLimit {
+                self.clients_disputed.with_label_values(&[door.label()]);
+            }
         }
         for convention in Convention::ALL {
             self.check_counters(convention);
@@ -409,6 +420,11 @@ impl Metrics {
     /// Counts a connection of `HAProxy`'s that we ended; `reason` is one of [`SPOE_DISCONNECTS`].
     pub fn spoe_disconnect(&self, reason: &'static str) {
         self.spoe_disconnects.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a request whose `X-Forwarded-For` and `Forwarded` name different clients.
+    pub fn client_disputed(&self, door: DecidingDoor) {
+        self.clients_disputed.with_label_values(&[door.label()]).inc();
     }
 
     /// Counts a reload of the certificates.

@@ -178,13 +178,16 @@ impl Check {
             let reason = format!("nothing says the client's address, and {} goes by it", limit.name);
             return Err(Unusable::Gateway(reason));
         }
+        if original.client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::Check);
+        }
         let view = request::Request {
             method: &original.method,
             host: &original.host,
             path: &path,
             query,
             headers: fields,
-            client: original.client,
+            client: original.client.map(|client| client.address),
             tls_subject: None,
             domain: None,
             descriptor: &[],

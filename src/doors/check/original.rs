@@ -11,7 +11,7 @@ use http::Method;
 
 use super::call::Described;
 use crate::doors::http::message::Request;
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{Client, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::path::EscapedSlashes;
 use crate::engine::quote::quoted;
@@ -29,8 +29,8 @@ pub(super) struct Original {
     pub(super) authority: String,
     /// [`Self::authority`] without its port, in lower case.
     pub(super) host: String,
-    /// The client's address, if the gateway says it.
-    pub(super) client: Option<IpAddr>,
+    /// The client, if the gateway says who it is.
+    pub(super) client: Option<Client>,
 }
 
 /// Why a request cannot be judged.
@@ -68,7 +68,7 @@ impl Original {
         method: &str,
         target: &str,
         authority: &str,
-        client: Option<IpAddr>,
+        client: Option<Client>,
         slashes: EscapedSlashes,
     ) -> Result<Self, Unusable> {
         if Method::from_bytes(method.as_bytes()).is_err() {
@@ -101,7 +101,7 @@ impl Original {
         let fields = &request.fields;
         let host = required(fields, "Host", "Envoy sends it by itself")?;
         let client = match address(fields, "X-Envoy-External-Address")? {
-            Some(client) => Some(client),
+            Some(client) => Some(client.into()),
             None => trusted.client_of_gateway(fields),
         };
         Self::new(request.method.as_str(), rest, host, client, slashes)
@@ -153,10 +153,10 @@ impl Original {
     pub(super) fn described(request: &Described, slashes: EscapedSlashes) -> Result<Self, Unusable> {
         if request.url.starts_with('/') {
             let host = required(&request.fields, "Host", "give an absolute `url`, or `host` among the `headers`")?;
-            return Self::new(&request.method, &request.url, host, request.client, slashes);
+            return Self::new(&request.method, &request.url, host, request.client.map(Client::from), slashes);
         }
         let (authority, target) = split_url(&request.url)?;
-        Self::new(&request.method, &target, authority, request.client, slashes)
+        Self::new(&request.method, &target, authority, request.client.map(Client::from), slashes)
     }
 
     /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these fields set: `X-Forwarded-Method`, `-Uri`,
@@ -248,7 +248,7 @@ mod tests {
     fn shown(original: Result<Original, Unusable>) -> String {
         match original {
             Ok(Original { method, target, authority, client, .. }) => {
-                let client = client.map_or_else(|| "-".to_owned(), |client| client.to_string());
+                let client = client.map_or_else(|| "-".to_owned(), |client| client.address.to_string());
                 format!("{method} {target} {authority} {client}")
             }
             Err(Unusable::Client(reason)) => format!("client: {reason}"),

@@ -3,8 +3,6 @@
 //!
 //! How Envoy behaves is in the comments where it decides something; all of it was measured on Envoy 1.40.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use http::StatusCode;
 
@@ -18,7 +16,7 @@ use super::{Caller, Envoy};
 use crate::doors::http::{Passage, subject_of_pem};
 use crate::engine::accept::{self, QUEUE_ENTRY};
 use crate::engine::address;
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{Client, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::reply::{self, Generations, Reply};
@@ -65,6 +63,9 @@ impl Envoy {
             Err(Unfit::Call(status)) => return Err(status),
             Err(Unfit::Request(reply)) => return Ok(bad_request(reply)),
         };
+        if asked.client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::ExtAuthz);
+        }
         let (path, query) = target::split(&asked.target);
         let view = request::Request {
             method: &asked.method,
@@ -72,7 +73,7 @@ impl Envoy {
             path: &path::normalise(path),
             query,
             headers: &asked.fields,
-            client: asked.client,
+            client: asked.client.map(|client| client.address),
             tls_subject: asked.subject.as_deref(),
             domain: None,
             descriptor: &asked.descriptor(),
@@ -95,7 +96,7 @@ struct Asked {
     host: String,
     target: String,
     fields: Fields,
-    client: Option<IpAddr>,
+    client: Option<Client>,
     subject: Option<String>,
     extensions: Vec<MapEntry>,
 }
@@ -193,16 +194,16 @@ fn fields_of(http: &HttpRequest) -> Option<Fields> {
 ///
 /// A source that is no IP address is a unix socket or another listener of the same Envoy; without a field that says more
 /// there is no address then.
-fn client(source: &Peer, fields: &Fields, sources: AddressSources, trusted: &TrustedProxies) -> Option<IpAddr> {
+fn client(source: &Peer, fields: &Fields, sources: AddressSources, trusted: &TrustedProxies) -> Option<Client> {
     if sources.external
         && let Some(external) = fields.text(EXTERNAL_ADDRESS)
         && let Ok(client) = address::parse(external.trim())
     {
-        return Some(client);
+        return Some(client.into());
     }
     let source = source.address.as_ref().and_then(|address| address.socket_address.as_ref());
     let source = address::parse(&source?.address).ok()?;
-    Some(if sources.forwarded { trusted.client(source, fields) } else { source })
+    Some(if sources.forwarded { trusted.client(source, fields) } else { source.into() })
 }
 
 /// The subject of the client's certificate, as at the other doors if Envoy sends the certificate; else the name of it that
@@ -328,6 +329,8 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::super::messages::authorization::{Address, AttributeRequest, HeaderMap, SocketAddress};
     use super::*;
     use crate::engine::charge::{Decision, Decisions, Outcome};
@@ -374,7 +377,7 @@ mod tests {
     #[track_caller]
     fn check_client(sources: AddressSources, source: Peer, lines: &[(&'static str, &'static str)], expected: &str) {
         let asked = read(attributes(source, http("GET", "/", lines)), sources).unwrap();
-        assert_eq!(asked.client, expected.parse().ok());
+        assert_eq!(asked.client.map(|client| client.address), expected.parse().ok());
     }
 
     #[test]
@@ -419,7 +422,10 @@ mod tests {
         let lines = [("x_api_key", "1"), ("x_forwarded_for", "203.0.113.7")];
         let asked = || read(attributes(peer("10.0.0.1"), http("GET", "/", &lines)), AddressSources::default()).unwrap();
         let folded = asked().folded(Underscores::Drop).unwrap();
-        assert_eq!((folded.client, folded.fields.text("x-api-key")), (Some([10, 0, 0, 1].into()), Some("1")));
+        assert_eq!(
+            (folded.client, folded.fields.text("x-api-key")),
+            (Some(IpAddr::from([10, 0, 0, 1]).into()), Some("1"))
+        );
         assert_eq!(asked().folded(Underscores::Keep).unwrap().fields.text("x-api-key"), None);
         assert!(matches!(asked().folded(Underscores::Reject), Err(Unfit::Request(reply)) if reply.status == 400));
     }

@@ -33,6 +33,9 @@ pub(in crate::doors) enum Failure {
     /// Its host is not the one that the TLS connection was made for.
     #[error("this connection is for another host")]
     Misdirected,
+    /// A load balancer does not say whose it is, and a limit goes by that.
+    #[error("the load balancer does not say who the client is")]
+    Nameless,
     /// It has been here too often.
     #[error("this request has come by here before")]
     Loop,
@@ -95,6 +98,7 @@ impl Failure {
                 (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long")
             }
             Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "this connection is for another host"),
+            Self::Nameless => (StatusCode::FORBIDDEN, "the load balancer does not say who the client is"),
             Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
             Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),

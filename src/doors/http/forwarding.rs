@@ -8,8 +8,9 @@ use http::{Method, Version};
 
 use super::client_headers::hyphened;
 use super::message::Request;
-use super::transport::TlsInfo;
+use super::transport::{Source, TlsInfo};
 use crate::engine::accept::QUEUE_ENTRY;
+use crate::engine::client_address::TrustedProxies;
 use crate::engine::fields::{Fields, text};
 use crate::engine::request::host_of;
 
@@ -142,9 +143,9 @@ pub(in crate::doors) fn trailers(mut trailers: Fields) -> Fields {
 /// The client's end of a connection.
 #[derive(Debug)]
 pub(in crate::doors) struct Peer {
-    /// The address, IPv4-mapped ones folded.
-    pub(in crate::doors) address: IpAddr,
-    /// The same as text, made once a connection.
+    /// Whose connection it is, IPv4-mapped addresses folded.
+    pub(in crate::doors) source: Source,
+    /// The address as text, made once a connection; empty if it is not known.
     text: String,
     /// Whether it is one of the trusted proxies.
     pub(in crate::doors) is_trusted: bool,
@@ -165,9 +166,18 @@ struct KnownHost {
 const LONGEST_HOST: usize = 260;
 
 impl Peer {
-    pub(in crate::doors) fn new(address: IpAddr, is_trusted: bool, tls: Option<TlsInfo>) -> Self {
+    pub(in crate::doors) fn new(source: Source, trusted: &TrustedProxies, tls: Option<TlsInfo>) -> Self {
+        let Source::Address(address) = source else {
+            return Self { source, text: String::new(), is_trusted: false, tls, host: RefCell::default() };
+        };
         let address = address.to_canonical();
-        Self { address, text: address.to_string(), is_trusted, tls, host: RefCell::default() }
+        let (source, is_trusted) = (Source::Address(address), trusted.contains(address));
+        Self { source, text: address.to_string(), is_trusted, tls, host: RefCell::default() }
+    }
+
+    /// The address, if it is known.
+    pub(in crate::doors) const fn address(&self) -> Option<IpAddr> {
+        if let Source::Address(address) = self.source { Some(address) } else { None }
     }
 
     /// What [`host_of`] says of a `Host` field; `None` if it is no text either.
@@ -217,7 +227,9 @@ impl Peer {
             }
         } else {
             fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
-            fields.append(FOR, &self.text);
+            if !self.text.is_empty() {
+                fields.append(FOR, &self.text);
+            }
             fields.append(PROTO, proto);
             if let Some(host) = host {
                 fields.append(HOST, host);
@@ -255,6 +267,14 @@ pub(in crate::doors) fn hops(fields: &Fields) -> usize {
         words.nth(1) == Some(PSEUDONYM.as_bytes())
     };
     entries.filter(|entry| received_by(entry)).count()
+}
+
+#[cfg(test)]
+impl Peer {
+    /// A client at this address.
+    pub(in crate::doors) fn untrusted(address: [u8; 4]) -> Self {
+        Self::new(Source::Address(address.into()), &TrustedProxies::default(), None)
+    }
 }
 
 #[cfg(test)]
@@ -328,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_host_is_remembered_for_the_same_field_alone() {
-        let peer = Peer::new([192, 0, 2, 7].into(), false, None);
+        let peer = Peer::untrusted([192, 0, 2, 7]);
         let long = "a".repeat(LONGEST_HOST + 1);
         let fields =
             ["A.example:80", "A.example:80", "a.example", "b c", "caf\u{e9}", "b.example", &long, &long, "b.example"];
@@ -345,8 +365,20 @@ mod tests {
     #[track_caller]
     fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
         let mut fields: Fields = given.iter().copied().collect();
-        Peer::new("::ffff:10.0.0.9".parse().unwrap(), is_trusted, None).forward(version, &mut fields);
+        let networks = is_trusted.then(|| "10.0.0.0/8".parse().unwrap());
+        let trusted = TrustedProxies::new(networks.into_iter().collect());
+        Peer::new(Source::Address("::ffff:10.0.0.9".parse().unwrap()), &trusted, None).forward(version, &mut fields);
         assert_eq!(lines(&fields), expected);
+    }
+
+    #[test]
+    fn of_a_client_without_an_address_nothing_is_said() {
+        for source in [Source::Local, Source::Unknown] {
+            let everybody = TrustedProxies::new(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+            let mut fields = Fields::from_iter([("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
+            Peer::new(source, &everybody, None).forward(Version::HTTP_11, &mut fields);
+            assert_eq!(lines(&fields), ["via: 1.1 weir", "x-forwarded-proto: http"]);
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ use self::failure::Failure;
 use self::forwarding::Peer;
 use self::message::{Request, RequestBody, Response};
 use self::transport::{Acceptor, Opened, Protocol};
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{Client, TrustedProxies};
+use crate::engine::fields::Fields;
 use crate::engine::request;
 use crate::gate::refusals::{Origin, ShownIds};
 use crate::gate::{InFlight, Judged, JudgedDescriptors, Shared};
@@ -54,11 +55,11 @@ pub use http2::Http2Limits;
 pub use limits::DoorLimits;
 pub(in crate::doors) use traces::Trace;
 pub use traces::Traces;
-pub(in crate::doors) use transport::subject_of_pem;
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
     ServerTls, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
+pub(in crate::doors) use transport::{Source, subject_of_pem};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
 /// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.
@@ -285,9 +286,14 @@ impl Front {
 
     /// What the access log says of a request, as far as it is known at its beginning.
     fn record(&self, context: &Context, request: &Request, trace: &Trace) -> Record {
-        let client = self.trusted_proxies.client(context.peer.address, &request.fields);
+        let client = self.client(&context.peer, &request.fields).map(|client| client.address);
         let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
         Record { trace_id: trace.id().or(record.trace_id), ..record }
+    }
+
+    /// The client of a peer's request; `None` if a load balancer does not say who the peer is.
+    pub(in crate::doors) fn client(&self, peer: &Peer, fields: &Fields) -> Option<Client> {
+        peer.address().map(|address| self.trusted_proxies.client(address, fields))
     }
 
     /// Writes a `Date` field's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
@@ -311,8 +317,8 @@ pub(in crate::doors) async fn serve<S: Service>(
 ) {
     let front = service.front();
     let Some(opened) = front.acceptor.open(stream, peer, &drain).await else { return };
-    let Opened { stream, peer, tls, protocol, permit: _permit } = opened;
-    let peer = Rc::new(Peer::new(peer, front.trusted_proxies.contains(peer.to_canonical()), tls));
+    let Opened { stream, source, tls, protocol, permit: _permit } = opened;
+    let peer = Rc::new(Peer::new(source, &front.trusted_proxies, tls));
     match protocol {
         Protocol::Http1 => http1::serve(service, stream, peer, drain).await,
         Protocol::Http2 => http2::serve(service, stream, peer, drain).await,

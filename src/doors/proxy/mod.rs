@@ -13,10 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::doors::http::context::Context;
 use crate::doors::http::failure::{self, Failure};
-use crate::doors::http::forwarding;
+use crate::doors::http::forwarding::{self, Peer};
+use crate::doors::http::log::Throttle;
 use crate::doors::http::message::{Request, Response, ResponseBody};
 use crate::doors::http::upstream::{Upstreams, Way};
-use crate::doors::http::{self as connections, Front, FrontOptions, Passage, Service, Stream, Trace, UpstreamOptions};
+use crate::doors::http::{
+    self as connections, Front, FrontOptions, Passage, Service, Source, Stream, Trace, UpstreamOptions,
+};
 use crate::engine::accept;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
@@ -52,6 +55,7 @@ pub struct Proxy {
     generations: Generations,
     refusals: Refusals,
     orphans: Orphans,
+    complaints: Throttle,
 }
 
 impl Proxy {
@@ -61,7 +65,7 @@ impl Proxy {
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
         let orphans = Orphans::new(options.front.timeouts.response);
-        Rc::new(Self { front, gate, upstreams, generations, refusals, orphans })
+        Rc::new(Self { front, gate, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
     }
 
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -94,6 +98,7 @@ impl Proxy {
         if request.body.length().is_some_and(|length| length > self.front.limits.body_bytes) {
             return Err(Failure::TooLong(self.front.limits.body_bytes));
         }
+        let client = self.client(&context.peer, &request.fields)?;
         let (path, query) = split(&request.target);
         let path = path::normalise(path);
         let way = self.upstreams.pick(&host, &path);
@@ -103,7 +108,7 @@ impl Proxy {
             path: &path,
             query,
             headers: &request.fields,
-            client: Some(self.front.trusted_proxies.client(context.peer.address, &request.fields)),
+            client,
             tls_subject: context.peer.subject(),
             domain: None,
             descriptor: &[],
@@ -127,6 +132,28 @@ impl Proxy {
         }
         let is_grpc = request.fields.is_grpc();
         Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
+    }
+
+    /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
+    /// it past a limit; the balancer's own, its health checks, are not.
+    fn client(&self, peer: &Peer, fields: &Fields) -> Result<Option<IpAddr>, Failure> {
+        let client = self.front.client(peer, fields);
+        if client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::Proxy);
+        }
+        if peer.source == Source::Unknown
+            && let Some(limit) = self.gate.view().rules().evaded_without_client()
+        {
+            if let Some(suppressed) = self.complaints.pass() {
+                tracing::warn!(
+                    suppressed,
+                    limit = limit.name,
+                    "a load balancer does not say whose connection it passes on"
+                );
+            }
+            return Err(Failure::Nameless);
+        }
+        Ok(client.map(|client| client.address))
     }
 
     /// Gets the answer to a request that may pass.

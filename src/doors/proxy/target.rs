@@ -100,7 +100,7 @@ mod tests {
     #[track_caller]
     fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
         let mut request = request(method, target, version, lines);
-        let peer = Peer::new([192, 0, 2, 7].into(), false, None);
+        let peer = Peer::untrusted([192, 0, 2, 7]);
         check(&mut request, &peer, EscapedSlashes::Keep)?;
         let host = host(&request, &peer)?;
         Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))

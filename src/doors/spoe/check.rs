@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::data::{Data, Reader};
 use super::frame::Arguments;
-use crate::engine::client_address::TrustedProxies;
+use crate::engine::client_address::{Client, TrustedProxies};
 use crate::engine::fields::{self, Fields};
 use crate::engine::lossless;
 use crate::engine::numbers::Micros;
@@ -29,7 +29,7 @@ pub(super) struct Check<'a> {
     query: Option<&'a str>,
     fields: Fields,
     /// Who `HAProxy` saw, unless that is a trusted proxy.
-    client: Option<IpAddr>,
+    pub(super) client: Option<Client>,
     tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
@@ -156,7 +156,7 @@ impl<'a> Check<'a> {
             path: &self.path,
             query: self.query,
             headers: &self.fields,
-            client: self.client,
+            client: self.client.map(|client| client.address),
             tls_subject: self.tls_subject.as_deref(),
             domain: None,
             descriptor: entries,
@@ -325,7 +325,10 @@ mod tests {
         let arguments = [("headers", Data::Binary(&fields)), ("src", Data::Address([10, 1, 2, 3].into()))];
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
         let check = read(&arguments).unwrap();
-        assert_eq!((check.client, check.fields.text("x-api-key")), (Some([10, 1, 2, 3].into()), Some("1")));
+        assert_eq!(
+            (check.client, check.fields.text("x-api-key")),
+            (Some(IpAddr::from([10, 1, 2, 3]).into()), Some("1"))
+        );
     }
 
     #[test]

@@ -172,6 +172,9 @@ impl Spoe {
                 if let Some(mistake) = check.mistake {
                     self.misconfigured(Mistake::text(mistake));
                 }
+                if check.client.is_some_and(|client| client.is_disputed) {
+                    self.gate.shared().metrics().client_disputed(DecidingDoor::Spoe);
+                }
                 self.judge(&check, &mut ack, received).await;
             }
             Err(detail) => refuse(&reply::problem(StatusCode::BAD_REQUEST, detail), &mut ack),

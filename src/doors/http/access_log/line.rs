@@ -63,8 +63,8 @@ pub(in super::super) struct UpstreamUse {
 pub(in super::super) struct Record {
     /// When the request's fields had come.
     pub(in super::super) received: Micros,
-    /// The client's address, as the limits see it.
-    pub(in super::super) client: IpAddr,
+    /// The client's address, as the limits see it; `None` if a load balancer does not say it.
+    pub(in super::super) client: Option<IpAddr>,
     /// The subject of the client's certificate.
     pub(in super::super) subject: Option<Box<str>>,
     /// The method.
@@ -105,7 +105,12 @@ pub(in super::super) struct Record {
 
 impl Record {
     /// What is known of a request before anything is done with it.
-    pub(in super::super) fn new(received: Micros, client: IpAddr, subject: Option<&str>, request: &Request) -> Self {
+    pub(in super::super) fn new(
+        received: Micros,
+        client: Option<IpAddr>,
+        subject: Option<&str>,
+        request: &Request,
+    ) -> Self {
         let value = |name| request.fields.get(name).map(Box::from);
         Self {
             received,
@@ -203,7 +208,10 @@ impl Writer {
 
     fn combined(&mut self, record: &Record) {
         let line = &mut self.line;
-        address(line, record.client);
+        match record.client {
+            Some(client) => address(line, client),
+            None => line.push(b'-'),
+        }
         line.extend_from_slice(b" - ");
         match &record.subject {
             // The fields before the first quote are told apart by spaces.
@@ -238,9 +246,12 @@ impl Writer {
         line.extend_from_slice(self.stamp.as_bytes());
         line.push(b'.');
         line.extend([100, 10, 1].map(|unit| digit(millis / unit)));
-        line.extend_from_slice(b"Z\",\"client\":\"");
-        address(line, record.client);
-        line.push(b'"');
+        line.extend_from_slice(b"Z\"");
+        if let Some(client) = record.client {
+            line.extend_from_slice(b",\"client\":\"");
+            address(line, client);
+            line.push(b'"');
+        }
         text(line, "user", record.subject.as_deref().map(str::as_bytes));
         text(line, "method", Some(record.method.as_str().as_bytes()));
         text(line, "target", Some(record.target.as_bytes()));
@@ -417,7 +428,7 @@ pub(in crate::doors) mod tests {
     pub(in super::super) fn record() -> Record {
         Record {
             received: RECEIVED,
-            client: "192.0.2.7".parse().unwrap(),
+            client: "192.0.2.7".parse().ok(),
             subject: None,
             method: Method::GET,
             target: "/a?b=c".into(),
@@ -442,7 +453,7 @@ pub(in crate::doors) mod tests {
     /// A record with everything in it.
     fn full() -> Record {
         Record {
-            client: "2001:db8::7".parse().unwrap(),
+            client: "2001:db8::7".parse().ok(),
             subject: Some("CN=a b".into()),
             version: Version::HTTP_2,
             host: Some(b"a.example".as_slice().into()),
@@ -479,8 +490,8 @@ pub(in crate::doors) mod tests {
                  \"https://b.example/\" \"curl/8\"\n",
             ),
             (
-                Record { status: 0, received: Micros(0), ..record() },
-                "192.0.2.7 - - [01/Jan/1970:00:00:00 +0000] \"GET /a?b=c HTTP/1.1\" 499 5 \"-\" \"-\"\n",
+                Record { status: 0, received: Micros(0), client: None, ..record() },
+                "- - - [01/Jan/1970:00:00:00 +0000] \"GET /a?b=c HTTP/1.1\" 499 5 \"-\" \"-\"\n",
             ),
         ] {
             assert_eq!(line(Format::Combined, &record), expected);

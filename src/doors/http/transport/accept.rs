@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::activity::DRAIN_PATIENCE;
 use super::super::admission::{self, Admission, Permit};
 use super::peek::{peek, readable};
-use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER};
+use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER, Source};
 use super::{ServerTls, Stream, TlsInfo};
 use crate::metrics::Metrics;
 
@@ -52,8 +52,8 @@ impl Default for AcceptOptions {
 pub(crate) struct Opened {
     /// The connection; no byte of HTTP has been taken from it.
     pub(crate) stream: Stream,
-    /// The peer, by the word of a load balancer if it sent a PROXY header.
-    pub(crate) peer: IpAddr,
+    /// Whose connection it is: the peer's, or whose a load balancer says in its PROXY header.
+    pub(crate) source: Source,
     /// What the handshake came to, if there was one.
     pub(crate) tls: Option<TlsInfo>,
     /// What the client speaks.
@@ -170,12 +170,12 @@ async fn open(
     drain: &CancellationToken,
 ) -> Result<Opened, Refused> {
     let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
-    let peer = if has_header { proxied_peer(&mut stream, peer, patience, drain).await? } else { peer };
-    // Before the handshake, which is what costs.
-    let permit = admission.admit(peer)?;
+    let source = if has_header { proxied(&mut stream, patience, drain).await? } else { Source::Address(peer) };
+    // Before the handshake, which is what costs. Whoever is not named shares the bound of the balancer.
+    let permit = admission.admit(if let Source::Address(client) = source { client } else { peer })?;
     let Some(tls) = &options.tls else {
         let protocol = sniff(&stream, patience, drain).await?;
-        return Ok(Opened { stream, peer, tls: None, protocol, permit });
+        return Ok(Opened { stream, source, tls: None, protocol, permit });
     };
     // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
     let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
@@ -187,23 +187,18 @@ async fn open(
     let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
     let (stream, info) = accepted.map_err(Refused::Handshake)?;
     let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok(Opened { stream, peer, tls: Some(info), protocol, permit })
+    Ok(Opened { stream, source, tls: Some(info), protocol, permit })
 }
 
-/// Takes the PROXY header off a connection; whose connection it is, which is the peer's own if the header does not say.
-async fn proxied_peer(
-    stream: &mut Stream,
-    peer: IpAddr,
-    patience: Duration,
-    drain: &CancellationToken,
-) -> Result<IpAddr, Refused> {
+/// Takes the PROXY header off a connection, which says whose connection it is.
+async fn proxied(stream: &mut Stream, patience: Duration, drain: &CancellationToken) -> Result<Source, Refused> {
     let mut buffer = vec![0; MAX_HEADER];
     let parse = |bytes: &[u8]| proxy_protocol::parse(bytes).transpose();
     let header = first_bytes(stream, &mut buffer, parse, patience, drain).await?;
-    let Header { length, client } = header.ok_or(Refused::CutOff)??;
+    let Header { length, source } = header.ok_or(Refused::CutOff)??;
     // It has been seen whole, so this does not wait.
     stream.read_exact(&mut buffer[..length]).await?;
-    Ok(client.unwrap_or(peer))
+    Ok(source)
 }
 
 /// Tells HTTP/2 from HTTP/1 by the first bytes, as soon as they differ from the preface.
@@ -301,7 +296,11 @@ mod tests {
             Ok(mut opened) => {
                 let mut rest = String::new();
                 opened.stream.read_to_string(&mut rest).await.unwrap();
-                Ok((opened.peer.to_string(), opened.protocol, rest))
+                let peer = match opened.source {
+                    Source::Address(peer) => peer.to_string(),
+                    source => format!("{source:?}"),
+                };
+                Ok((peer, opened.protocol, rest))
             }
             Err(refused) => Err(refused.to_string()),
         };
@@ -334,8 +333,10 @@ mod tests {
         let http1 = Protocol::Http1;
         check("10.0.0.0/8", &[line, get], Ok(("192.0.2.1", http1, get))).await;
         check("10.0.0.0/8", &[&line[..3], &line[3..], get], Ok(("192.0.2.1", http1, get))).await;
-        check("10.0.0.0/8", &["PROXY UNKNOWN\r\n", get], Ok(("10.0.0.1", http1, get))).await;
-        check("10.0.0.0/8", &["PROXY UNKNOWN\r\nPRI"], Ok(("10.0.0.1", http1, "PRI"))).await;
+        check("10.0.0.0/8", &["PROXY UNKNOWN\r\n", get], Ok(("Unknown", http1, get))).await;
+        check("10.0.0.0/8", &["PROXY UNKNOWN\r\nPRI"], Ok(("Unknown", http1, "PRI"))).await;
+        let local = "\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+        check("10.0.0.0/8", &[local, get], Ok(("Local", http1, get))).await;
         check("10.0.0.0/8", &[get], Err(missing)).await;
         check("10.0.0.0/8", &[&line[..20]], Err("the connection ended within the PROXY header")).await;
         check("10.0.0.0/8", &[line], Err("the peer closed without a byte")).await;

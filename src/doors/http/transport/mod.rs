@@ -8,6 +8,7 @@ mod tls;
 
 pub use accept::AcceptOptions;
 pub(super) use accept::{Acceptor, Opened, Protocol};
+pub(in crate::doors) use proxy_protocol::Source;
 pub(super) use stream::SMALL_READ;
 pub use stream::Stream;
 pub(in crate::doors) use tls::subject_of_pem;

@@ -36,8 +36,20 @@ const CRC32C: u8 = 0x03;
 pub(in super::super) struct Header {
     /// How many bytes it takes.
     pub(in super::super) length: usize,
-    /// The client's address; `None` if the balancer speaks for itself, as for a health check, or does not know.
-    pub(in super::super) client: Option<IpAddr>,
+    /// Whose connection it is.
+    pub(in super::super) source: Source,
+}
+
+/// Whose connection a balancer passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::doors) enum Source {
+    /// The client at this address.
+    Address(IpAddr),
+    /// The balancer's own, as for a health check: `LOCAL` of version 2.
+    Local,
+    /// A client's, of which the balancer does not say the address: `UNKNOWN` of version 1, no family or a unix socket of
+    /// version 2.
+    Unknown,
 }
 
 /// Why bytes are no header.
@@ -81,12 +93,12 @@ fn parse_line(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     let line = line.ok_or(HeaderError::Line("it is no text"))?;
     let mut words = line.split(' ');
     let client = match words.next() {
-        Some("UNKNOWN") => return Ok(Some(Header { length, client: None })),
+        Some("UNKNOWN") => return Ok(Some(Header { length, source: Source::Unknown })),
         Some("TCP4") => line_addresses::<Ipv4Addr>(words)?,
         Some("TCP6") => line_addresses::<Ipv6Addr>(words)?,
         _ => return Err(HeaderError::Line("TCP4, TCP6 or UNKNOWN is wanted")),
     };
-    Ok(Some(Header { length, client: Some(client) }))
+    Ok(Some(Header { length, source: Source::Address(client) }))
 }
 
 /// The source of `source destination port port`.
@@ -127,7 +139,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     let Some(payload) = rest.get(..payload) else { return Ok(None) };
     // Whatever stands in a LOCAL header is to be skipped.
     if is_local {
-        return Ok(Some(Header { length, client: None }));
+        return Ok(Some(Header { length, source: Source::Local }));
     }
     let addresses = match family {
         UNSPECIFIED => 0,
@@ -149,7 +161,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
         // The path of a socket on the balancer's machine is no address of a client.
         _ => None,
     };
-    Ok(Some(Header { length, client }))
+    Ok(Some(Header { length, source: client.map_or(Source::Unknown, Source::Address) }))
 }
 
 /// Extensions are skipped, but their lengths must add up and a checksum must be right (section 2.2.3).
@@ -190,9 +202,13 @@ mod tests {
     #[track_caller]
     fn check(header: &[u8], expected: Result<Option<&str>, HeaderError>) {
         let bytes = [header, b"GET / HTTP/1.1\r\n\r\n"].concat();
-        let expected = expected.map(|client| {
-            let client = client.map(|client| client.parse().unwrap());
-            Some(Header { length: header.len(), client })
+        let expected = expected.map(|source| {
+            let source = match source {
+                Some("local") => Source::Local,
+                Some(address) => Source::Address(address.parse().unwrap()),
+                None => Source::Unknown,
+            };
+            Some(Header { length: header.len(), source })
         });
         assert_eq!(parse(&bytes), expected, "{}", header.escape_ascii());
         if expected.is_ok() {
@@ -271,9 +287,9 @@ mod tests {
             (binary(0x21, 0x31, &[0; 216]), Ok(None)),
             (binary(0x21, 0x00, &[]), Ok(None)),
             (binary(0x21, 0x00, b"whatever"), Ok(None)),
-            (binary(0x20, 0x00, &[]), Ok(None)),
-            (binary(0x20, 0x11, &V4), Ok(None)),
-            (binary(0x20, 0xff, b"whatever"), Ok(None)),
+            (binary(0x20, 0x00, &[]), Ok(Some("local"))),
+            (binary(0x20, 0x11, &V4), Ok(Some("local"))),
+            (binary(0x20, 0xff, b"whatever"), Ok(Some("local"))),
             (binary(0x21, 0x11, &with(&[0x04, 0, 2, 0, 0, 0xea, 0, 0])), Ok(Some("192.0.2.1"))),
             (binary(0x21, 0x11, &with(&[0x04, 0, 2, 0])), Err(wrong("an extension is cut off"))),
             (binary(0x21, 0x11, &with(&[0x04, 0])), Err(wrong("an extension is cut off"))),
@@ -286,7 +302,7 @@ mod tests {
             (binary(0x21, 0x41, &V4), Err(wrong("the family is unknown"))),
             (binary(0x11, 0x11, &V4), Err(wrong("the version is not 2"))),
             (binary(0x22, 0x11, &V4), Err(wrong("the command is neither LOCAL nor PROXY"))),
-            (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED]), Ok(None)),
+            (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED]), Ok(Some("local"))),
             (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED + 1]), Err(wrong("it is longer than 4 KiB"))),
         ] {
             check(&header, expected);
@@ -319,8 +335,8 @@ mod tests {
         fn a_header_says_the_same_whatever_follows(address: Ipv6Addr, ports: (u16, u16), more: Vec<u8>) {
             let line = format!("PROXY TCP6 {address} ::1 {} {}\r\n", ports.0, ports.1);
             let bytes = [line.as_bytes(), &more].concat();
-            let client = Some(IpAddr::from(address).to_canonical());
-            prop_assert_eq!(parse(&bytes), Ok(Some(Header { length: line.len(), client })));
+            let source = Source::Address(IpAddr::from(address).to_canonical());
+            prop_assert_eq!(parse(&bytes), Ok(Some(Header { length: line.len(), source })));
         }
     }
 }
