@@ -31,6 +31,8 @@ local function concurrency(now, given)
   local LAST = 9007199254740991
   -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time.
   local GIVEN_CLOCK_EXPIRY = 600000
+  -- How far ahead of the clock a lease may be dated, in microseconds.
+  local MOST_AHEAD = 1000000
   local slots = {}
 
   -- A lease, in microseconds, and a name or nothing.
@@ -73,7 +75,16 @@ local function concurrency(now, given)
     end
     local after = is_held and held or held + 1
     if after > capacity and not is_held then
-      return answer((mode == 'spend' or mode == 'check') and DENIED or UNCHANGED, held, mode == 'spend_up_to' and 0 or RETRY)
+      local outcome, retry = (mode == 'spend' or mode == 'check') and DENIED or UNCHANGED, mode == 'spend_up_to' and 0 or RETRY
+      -- Who is alive renews its lease by the clock as it is; that of the dead must not outlive a step back of the clock.
+      local latest = min(now + charge.parameters.lease, LAST)
+      local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+      if tonumber(last[2] or 0) > latest + MOST_AHEAD then
+        local remaining, reset
+        outcome, remaining, retry, reset = answer(outcome, held, retry)
+        return outcome, remaining, retry, reset, { latest = latest }, nil, true
+      end
+      return answer(outcome, held, retry)
     end
     local is_last = after >= capacity and mode ~= 'spend_up_to'
     return answer(ALLOWED, after, is_last and RETRY or 0, mode ~= 'check' and name and { hold = name } or nil)
@@ -90,7 +101,12 @@ local function concurrency(now, given)
       return nil
     end
     redis.call('ZREMRANGEBYSCORE', key, '-inf', format('%.0f', now))
-    if change.free then
+    if change.latest then
+      local ahead = format('(%.0f', change.latest + MOST_AHEAD)
+      for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, ahead, '+inf')) do
+        redis.call('ZADD', key, format('%.0f', change.latest), name)
+      end
+    elseif change.free then
       redis.call('ZREM', key, change.free)
     else
       local added = pcall('ZADD', key, format('%.0f', min(now + charge.parameters.lease, LAST)), change.hold)

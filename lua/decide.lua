@@ -28,7 +28,8 @@
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
 -- If one charge of a request is denied none of its buckets changes but those that count what is refused, and the others
 -- report where their bucket stands without the charge, or with it where it counts. Each request finds the buckets as
--- those before it have left them.
+-- those before it have left them. Two things are written even so: a bucket that is dated ahead of the clock is dated now, and
+-- a key that was written under other numbers is kept for as long as these need.
 -- Last, if an algorithm says more than that of any charge, a list: the number of the charge in the call, counted from 0,
 -- and a list of what is said, and so on.
 --
@@ -44,6 +45,7 @@
 local scripts = {}
 -- What keeps an error in one of them from being the error of the call.
 local protected = pcall
+local call = redis.call
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local format, match, sub, tonumber, type = string.format, string.match, string.sub, tonumber, type
@@ -53,6 +55,15 @@ local pcall = redis.pcall
 -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time:
 -- the server cannot know when that clock will have filled the bucket.
 local GIVEN_CLOCK_EXPIRY = 600000
+
+-- How long a key outlives its bucket, in case the rules change to slower ones before it is full: for as long again as it
+-- took to be full, and at most for this long, in microseconds. Whoever charges or checks it then under other numbers keeps
+-- it for as long as those need.
+local RETENTION = 60000000
+
+-- How far ahead of the clock a bucket may be dated, in microseconds: until then it stands still, and beyond that it is dated
+-- now. The clock stepped back, or another server has been asked so far whose clock is ahead.
+local MOST_AHEAD = 1000000
 
 local EXACT = 9007199254740992
 local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
@@ -68,7 +79,7 @@ local now
 if given then
   now = tonumber(ARGV[1])
 else
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 local effective_from = tonumber(ARGV[2])
@@ -218,7 +229,7 @@ local corrupt = 0
 -- would pass for a full bucket and be overwritten. The numbers of the charge are those that it was most likely written
 -- under: if it has the same text there is nothing to be read from it.
 local function read(key, charge)
-  local bucket = { since = now, level = 0, written = charge, dirty = false, full = false }
+  local bucket = { key = key, since = now, level = 0, written = charge, dirty = false, full = false, is_redated = false }
   local text = pcall('GET', key)
   if type(text) == 'table' then
     bucket.failure = text
@@ -246,12 +257,46 @@ end
 
 local buckets, dirty = {}, {}
 
+-- The milliseconds for which a key is kept whose bucket is full after so many microseconds.
+local function kept_for(full)
+  return format(INTEGER, max(1, ceil((full + min(full, RETENTION)) / 1000)))
+end
+
+-- Keeps a key that was written under other numbers until its bucket is full by these, after so many microseconds, -1 for
+-- never.
+local function outlive(key, full)
+  local left = not given and full ~= 0 and call('PTTL', key) or -1
+  if left >= 0 and full == -1 then
+    pcall('PERSIST', key)
+  elseif left >= 0 and left < ceil(full / 1000) then
+    pcall('PEXPIRE', key, kept_for(full))
+  end
+end
+
+-- Dates a bucket now: it refills from here on, and nobody waits for the clock to come where it has been. It is written so
+-- even if nothing else is.
+local function redate(key, bucket, charge)
+  local ahead = bucket.since - now
+  bucket.since, bucket.dirty, bucket.is_redated = now, true, true
+  dirty[#dirty + 1] = key
+  local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
+  if ending then
+    bucket.elevated = format(' ' .. INTEGER, max(tonumber(ending) - ahead, 0)) .. rest
+  end
+  if bucket.written.window then
+    bucket.written = windows.redated(bucket.written, charge, now)
+  end
+end
+
 -- The bucket of a key as those before have left it.
 function bucket_of(key, charge)
   local bucket = buckets[key]
   if not bucket then
     bucket = read(key, charge)
     buckets[key] = bucket
+    if bucket.since > now + MOST_AHEAD then
+      redate(key, bucket, charge)
+    end
   end
   return bucket
 end
@@ -262,7 +307,7 @@ function write(key, bucket, level, charge)
     bucket.dirty = true
     dirty[#dirty + 1] = key
   end
-  bucket.level, bucket.written, bucket.full, bucket.elevated = level, charge, false, nil
+  bucket.level, bucket.written, bucket.full, bucket.elevated, bucket.is_redated = level, charge, false, nil, false
 end
 
 -- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
@@ -292,13 +337,19 @@ function level_now(bucket, charge)
       return windows.unchanged(bucket, charge, now)
     end
     local used, anchor, changed = carried(bucket, from)
-    return windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
+    local left, position, failure = windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
+    if position then
+      outlive(bucket.key, windows.time_for(charge, position, left))
+    end
+    return left, position, failure
   elseif written.numbers == charge.numbers then
     level = drained(level, charge.drain, now - bucket.since)
     return level < capacity and level or capacity
   end
   local used, _, changed = carried(bucket, from)
-  return drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
+  level = drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
+  outlive(bucket.key, time_for(level, charge.drain))
+  return level
 end
 
 -- Microseconds until `levels` have come back.
@@ -501,13 +552,16 @@ for place = 1, #dirty do
     done = pcall('DEL', key)
   else
     local text = format(SINCE_LEVEL, bucket.since, bucket.level) .. bucket.written.numbers .. (bucket.elevated or '')
-    if given then
+    if bucket.is_redated then
+      -- It expires later than it need.
+      done = pcall('SET', key, text, 'KEEPTTL')
+    elseif given then
       done = pcall('SET', key, text, 'PX', GIVEN_CLOCK_EXPIRY)
     elseif bucket.full == -1 or not bucket.full and bucket.written.drain == 0 then
       done = pcall('SET', key, text)
     else
       local full = bucket.full or bucket.since - now + time_for(bucket.level, bucket.written.drain)
-      done = pcall('SET', key, text, 'PX', format(INTEGER, max(1, ceil(full / 1000))))
+      done = pcall('SET', key, text, 'PX', kept_for(full))
     end
   end
   if type(done) == 'table' and done.err then

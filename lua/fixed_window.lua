@@ -173,6 +173,20 @@ local function fixed_windows()
     return ahead_of(charge, position, 1)
   end
 
+  -- What a bucket was written under that was dated ahead of the clock, from `now` on.
+  function windows.redated(written, charge, now)
+    local old, new = written.window, charge.window
+    if not (new and new.starts and windows.same(written, charge)) then
+      return written
+    end
+    local numbered = number(new, now, now)
+    local place = numbered - new.number + 1
+    if place < 1 or not new.starts[place + 1] then
+      return written
+    end
+    return windows.written(charge, { number = numbered })
+  end
+
   -- The numbers that a bucket is written under.
   function windows.written(charge, position)
     local window = charge.window

@@ -25,6 +25,8 @@ local function sliding_log(now, given)
   local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
   -- A bucket outlives its last write by this long, in milliseconds of the server's clock, if the caller brings the time.
   local GIVEN_CLOCK_EXPIRY = 600000
+  -- As in decide.lua: how long a key outlives its bucket, and how far ahead of the clock one may be dated.
+  local RETENTION, MOST_AHEAD = 60000000, 1000000
   -- The entries that one command takes: a Lua function takes no more than some thousands of arguments.
   local MOST_AT_ONCE = 1000
   local log = {}
@@ -50,6 +52,49 @@ local function sliding_log(now, given)
     return ended
   end
 
+  -- Appends so many tokens of one instant: nothing or an error.
+  local function add(key, instant, tokens)
+    local at = format(INTEGER, instant)
+    while tokens > 0 do
+      local part, entries = min(tokens, MOST_AT_ONCE), { at }
+      for number = 2, part do
+        entries[number] = at
+      end
+      local added = pcall('RPUSH', key, unpack(entries))
+      if type(added) == 'table' then
+        return added
+      end
+      tokens = tokens - part
+    end
+  end
+
+  -- Keeps the key until its youngest entry counts no longer, and somewhat longer.
+  local function keep(key, period, youngest)
+    local left = period - (now - youngest)
+    local kept = max(1, ceil((left + min(period, RETENTION)) / 1000))
+    pcall('PEXPIRE', key, given and GIVEN_CLOCK_EXPIRY or format(INTEGER, kept))
+  end
+
+  -- Keeps a key that was written under a shorter period for as long as this one needs.
+  local function outlive(key, period, youngest)
+    local needed = ceil((period - (now - youngest)) / 1000)
+    if needed > 0 and call('PTTL', key) < needed then
+      keep(key, period, youngest)
+    end
+  end
+
+  -- Dates the entries of the future now: the clock stepped back.
+  local function redate(key, period, length)
+    local past = ended_of(key, length, now)
+    call('LTRIM', key, 0, past - 1)
+    if past == 0 then
+      call('DEL', key)
+    end
+    local failure = add(key, now, length - past)
+    keep(key, period, now)
+    return failure
+  end
+
   -- What there is of a bucket: how many entries count, how many before them do not, and the instant, which is now or, if
   -- the clock stepped back, that of the youngest entry. Or nil and an error.
   local function found(key, charge)
@@ -59,7 +104,17 @@ local function sliding_log(now, given)
     elseif type(length) == 'table' then
       return nil, length
     end
-    local instant = max(now, tonumber(call('LINDEX', key, -1)))
+    local youngest = tonumber(call('LINDEX', key, -1))
+    if youngest > now + MOST_AHEAD then
+      local failure = redate(key, period, length)
+      if failure then
+        return nil, failure
+      end
+      youngest = now
+    elseif not given and youngest <= charge.from then
+      outlive(key, period, youngest)
+    end
+    local instant = max(now, youngest)
     local ended = ended_of(key, length, instant - period)
     return { used = length - ended, ended = ended, instant = instant, key = key, period = period }
   end
@@ -113,21 +168,6 @@ local function sliding_log(now, given)
     return max(charge.burst - log.used, 0), reset(log, 0)
   end
 
-  local function add(log, tokens)
-    local at = format(INTEGER, log.instant)
-    while tokens > 0 do
-      local part, entries = min(tokens, MOST_AT_ONCE), { at }
-      for number = 2, part do
-        entries[number] = at
-      end
-      local added = pcall('RPUSH', log.key, unpack(entries))
-      if type(added) == 'table' then
-        return added
-      end
-      tokens = tokens - part
-    end
-  end
-
   function log.commit(key, charge, change)
     local log = change.log
     if change.all then
@@ -141,7 +181,7 @@ local function sliding_log(now, given)
     end
     local youngest = log.instant
     if change.taken then
-      local failure = add(log, change.taken)
+      local failure = add(log.key, log.instant, change.taken)
       if failure then
         return failure
       end
@@ -149,8 +189,7 @@ local function sliding_log(now, given)
       youngest = tonumber(call('LINDEX', key, -1) or nil)
     end
     if youngest then
-      local left = ceil((log.period - (now - youngest)) / 1000)
-      call('PEXPIRE', key, given and GIVEN_CLOCK_EXPIRY or format(INTEGER, max(1, left)))
+      keep(key, log.period, youngest)
     end
   end
 
@@ -162,7 +201,7 @@ end
 local time, given = redis.call('TIME'), ARGV[1] ~= ''
 local log = sliding_log(given and tonumber(ARGV[1]) or time[1] * 1000000 + time[2], given)
 local charge = {
-  burst = tonumber(ARGV[2]), parameters = log.parsed(ARGV[3] or ''), cost = tonumber(ARGV[4]), mode = ARGV[5],
+  from = 0, burst = tonumber(ARGV[2]), parameters = log.parsed(ARGV[3] or ''), cost = tonumber(ARGV[4]), mode = ARGV[5],
 }
 if #KEYS ~= 1 or not charge.parameters or not charge.mode then
   return redis.error_reply('ERR usage: KEY , NOW COUNT PERIOD COST MODE')

@@ -29,6 +29,8 @@ local function sliding_window(now, given)
   -- tostring() keeps 14 digits of a number, and a time has 16. '%d' takes a fifth of the time of '%.0f', and is as exact
   -- wherever C's long has 64 bits.
   local INTEGER = format('%d', EXACT - 1) == '9007199254740991' and '%d' or '%.0f'
+  -- As in decide.lua: how long a key outlives its bucket, and how far ahead of the clock one may be dated.
+  local RETENTION, MOST_AHEAD = 60000000, 1000000
   local COUNTS = INTEGER .. ' ' .. INTEGER .. ' ' .. INTEGER .. ' '
   -- `corrupt` counts the keys whose text was no bucket; `kept` has what each key holds, so that a call reads it once.
   local sliding, kept = { corrupt = 0 }, {}
@@ -78,6 +80,14 @@ local function sliding_window(now, given)
     end
     kept[key] = false
     if frame and at < EXACT and previous < EXACT and current < EXACT then
+      if at > now + MOST_AHEAD then
+        -- What this window has taken counts in the one that is under way. The key expires later than it need.
+        at = now
+        local dated = pcall('SET', key, format(COUNTS, at, previous, current) .. frame.written, 'KEEPTTL')
+        if type(dated) == 'table' and dated.err then
+          return nil, dated
+        end
+      end
       kept[key] = { at = at, previous = previous, current = current, frame = frame }
     elseif text then
       sliding.corrupt = sliding.corrupt + 1
@@ -108,6 +118,7 @@ local function sliding_window(now, given)
         local previous, current = moved(bucket, changed)
         current = current + share(previous, changed, bucket.frame)
         bucket = { at = changed, previous = 0, current = current, frame = frame }
+        here.is_carried = true
       end
       here.previous, here.current = moved(bucket, here.at)
       here.previous, here.current = min(here.previous, held), min(here.current, held)
@@ -146,6 +157,20 @@ local function sliding_window(now, given)
     return period - bucket.at % period + (bucket.current > 0 and period or 0)
   end
 
+  -- The milliseconds for which a key is kept.
+  local function kept_for(bucket)
+    local full = reset(bucket) + bucket.at - now
+    return format(INTEGER, max(1, ceil((full + min(full, RETENTION)) / 1000)))
+  end
+
+  -- Keeps a key that was written under another period for as long as this one needs.
+  local function outlive(key, bucket)
+    local left = not given and pcall('PTTL', key) or -1
+    if type(left) == 'number' and left >= 0 and left < ceil((reset(bucket) + bucket.at - now) / 1000) then
+      pcall('PEXPIRE', key, kept_for(bucket))
+    end
+  end
+
   local function with(bucket, previous, current)
     return { at = bucket.at, previous = previous, current = current, frame = bucket.frame }
   end
@@ -154,6 +179,9 @@ local function sliding_window(now, given)
     local here, failure = found(key, charge)
     if not here then
       return nil, failure
+    end
+    if here.is_carried then
+      outlive(key, here)
     end
     local count, cost, mode, counts = charge.burst, charge.cost, charge.mode, charge.parameters.denied
     local room = remaining(here, count)
@@ -194,9 +222,9 @@ local function sliding_window(now, given)
     if after.previous + after.current == 0 then
       done, after = pcall('DEL', key), false
     else
-      local expiry = given and GIVEN_CLOCK_EXPIRY or max(1, ceil((reset(after) + after.at - now) / 1000))
+      local expiry = given and GIVEN_CLOCK_EXPIRY or kept_for(after)
       local text = format(COUNTS, after.at, after.previous, after.current) .. after.frame.written
-      done = pcall('SET', key, text, 'PX', format(INTEGER, expiry))
+      done = pcall('SET', key, text, 'PX', expiry)
     end
     if type(done) == 'table' and done.err then
       return done

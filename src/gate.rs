@@ -120,7 +120,7 @@ impl Shared {
     /// As [`Self::new`], and logs refused requests.
     pub fn logging(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore, log: RefusalLog) -> Self {
         let refusal_log = Arc::new(log);
-        local.set_limits(&limit_keys(&rules, &metrics));
+        local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from());
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(rules, &metrics, &refusal_log)));
         let store_failed = Mutex::default();
         Self {
@@ -146,7 +146,7 @@ impl Shared {
     fn divide_keys(&self, rules: &Rules) {
         let keys = limit_keys(rules, &self.metrics);
         for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
-            table.set_limits(&keys);
+            table.set_limits(&keys, rules.effective_from());
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 use weir::engine::calendar::{Calendar, Unit};
 use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
+use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers, NumbersError};
 use weir::engine::terms::{Elevated, Terms};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
@@ -52,7 +52,7 @@ async fn the_value_carries_its_expiry_and_a_full_bucket_is_no_key() {
     let left = |key: &str| server.cli(&["PTTL", key]).parse::<i64>().unwrap();
     decide(&store, &[charge("A:1", slow(), 5, Mode::Spend), charge("B:1", fixed(10), 1, Mode::Spend)]).await.unwrap();
     let expiry = left("weir:{0}:A:1");
-    assert!((1_000..=5_000).contains(&expiry), "{expiry}");
+    assert!((5_000..=10_000).contains(&expiry), "{expiry}: as long again, in case the rules change");
     assert_eq!(left("weir:{0}:B:1"), -1, "a bucket that never refills stays");
     // 1 per nanosecond: full again before a millisecond is over.
     let fast = Numbers::new(1, 1, 1).unwrap();
@@ -99,8 +99,9 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
     for ((charge, decision), end) in charges.iter().zip(&decided).zip(ends) {
         let key = format!("weir:{{0}}:{}", charge.bucket.key);
         let left: u64 = server.cli(&["PTTL", &key]).parse().unwrap();
-        // In milliseconds, of a moment later and of a decision another moment before.
-        assert!((end / 1_000 - 2_000..=end / 1_000 + 1).contains(&left), "{key}: {left} of {end} us");
+        // In milliseconds, of a moment later and of a decision another moment before; and a minute in case the rules change.
+        let end_in_ms = end / 1_000 + 60_000;
+        assert!((end_in_ms - 2_000..=end_in_ms + 1).contains(&left), "{key}: {left} of {end} us");
         assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, charge.numbers.burst() - charge.cost));
         let window = if key.contains("Three") { period } else { end };
         assert!(decision.reset_after.unwrap().0.abs_diff(window) < 2_000_000, "{key}: {decision:?}");
@@ -331,7 +332,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     let left = || server.cli(&["PTTL", "weir:{0}:A:1"]).parse::<u64>().unwrap();
     let none = decide(&store, &[ask(10, Mode::Spend)]).await.unwrap();
     assert_eq!((none[0].limit, none.detail(0).unwrap().elevation().unwrap().active), (10, false));
-    assert!(left() <= 1_000);
+    assert!(left() <= 2_000);
     // A check writes nothing, and neither does a request that is denied.
     for charges in [vec![ask(50, Mode::Check)], vec![ask(50, Mode::Spend), charge("B:1", fixed(1), 2, Mode::Spend)]] {
         decide(&store, &charges).await.unwrap();
@@ -343,7 +344,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     let month = Calendar::find(Unit::Month(1), "UTC").unwrap();
     let now = Micros(server_time(&server));
     let end = month.start(month.number(now) + 1).0 - now.0;
-    let lives = end.max(900_000_000) / 1_000;
+    let lives = end.max(900_000_000) / 1_000 + 60_000;
     assert!((lives - 2_000..=lives + 2_000).contains(&left()), "{} of {lives}", left());
     decide(&store, &[ask(0, Mode::Reset)]).await.unwrap();
     assert_eq!(server.cli(&["EXISTS", "weir:{0}:A:1"]), "1");
@@ -352,7 +353,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     // The limit has none any more: what was used stays, and the key is that of any bucket.
     decide(&store, &[ask(7, Mode::Spend)]).await.unwrap();
     let plain = decide(&store, &[charge("A:1", numbers, 1, Mode::Spend)]).await.unwrap();
-    assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 1_000, "{plain:?}");
+    assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 2_000, "{plain:?}");
     assert_eq!(store.corrupt_values(), 0);
 }
 
@@ -376,7 +377,7 @@ fn the_script_of_logs_runs_by_hand() {
     server.cli(&["SET", "s", "mine"]);
     assert!(eval("s , 0 1 1 1 spend").contains("WRONGTYPE"));
     assert_eq!(eval("t ,  2 60000000 1 spend"), "0 0 1 0 60000000");
-    assert!((59_000..=60_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+    assert!((119_000..=120_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
     assert_eq!(eval("t ,  9000 60000000 2500 spend"), "0 0 6499 0 60000000");
     assert_eq!(server.cli(&["LLEN", "t"]), "2501");
 }
@@ -538,7 +539,54 @@ fn the_script_of_sliding_windows_runs_by_hand() {
     assert!(eval("l , 0 0 1 5:1 1 spend").contains("WRONGTYPE"));
     // By the server's clock.
     assert!(eval("t ,  0 2 60000000:1 1 spend").starts_with("0 0 1 0 "));
-    assert!((59_000..=120_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+    assert!((119_000..=180_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+/// Makes the numbers of an algorithm of a count and a period.
+type Make<'a> = &'a dyn Fn(u64, u64) -> Result<Numbers, NumbersError>;
+
+/// Rules that become slower find what was used under those of before, although it has come back by these.
+#[tokio::test]
+async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
+    const SECOND: u64 = 1_000_000_000;
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let windows = |aligned| move |count, period| Numbers::windows(count, count, period, aligned);
+    let algorithms: [(&str, u64, Make<'_>); 5] = [
+        ("Even:1", 10, &|count, period| Numbers::new(count, count, period)),
+        ("First:1", 10, &windows(Aligned::First)),
+        // So long that none ends meanwhile.
+        ("Clock:1", 100_000, &windows(Aligned::Clock)),
+        ("Log:1#log", 10, &Numbers::sliding_log),
+        ("Sliding:1#sliding", 10, &|count, period| Numbers::sliding_window(count, period, false)),
+    ];
+    for (key, seconds, numbers) in algorithms {
+        let in_redis = format!("weir:{{0}}:{key}");
+        let left = || server.cli(&["PTTL", &in_redis]).parse::<u64>().unwrap();
+        let fast = charge(key, numbers(10, seconds * SECOND).unwrap(), 10, Mode::Spend);
+        let first = decide(&store, std::slice::from_ref(&fast)).await.unwrap()[0];
+        let full = first.reset_after.unwrap().0 / 1_000;
+        let kept = full + full.min(60_000);
+        assert!((kept - 2_000..=kept + 1).contains(&left()), "{key}: {} of {kept} ms", left());
+        // A check leaves the value as it is and takes the key along.
+        let value = || {
+            let list = ["LRANGE", &in_redis, "0", "-1"];
+            if key.contains("#log") { server.cli(&list) } else { server.cli(&["GET", &in_redis]) }
+        };
+        let before = value();
+        let slow = numbers(5, 100 * seconds * SECOND).unwrap();
+        let effective_from = Micros(server_time(&server));
+        for mode in [Mode::Check, Mode::Spend, Mode::SpendOnly] {
+            let charges = [charge(key, slow, 1, mode)];
+            let given = store.decide(&Batch { charges: &charges, effective_from, now: Micros(0) }).await.unwrap()[0];
+            assert_eq!(given.remaining, 0, "{key} {given:?}");
+            let needed = given.retry_after.unwrap().0 / 1_000;
+            assert!(needed >= full && left() + 1_000 > needed, "{key}: {} of {needed} ms", left());
+        }
+        assert_eq!(value(), before, "{key}");
+    }
+    // Of logs the expiry is set with each spend.
+    assert_eq!(server.calls("pexpire"), 6);
 }
 
 /// What is refused is written where it counts, and nowhere else.

@@ -15,14 +15,14 @@ use crate::support::wire::Message;
 
 const ALGORITHMS: [&str; 4] = ["gcra", "fixed_window", "sliding_log", "sliding_window"];
 
-/// Runs a test on memory and on Redis, with a clock that the test moves by seconds.
-fn on_both_with_time(rules: &str, test: impl Fn(&Weir, &dyn Fn(u64))) {
+/// Runs a test on memory and on Redis, with a clock that the test moves by seconds, ahead or back.
+fn on_both_with_time(rules: &str, test: impl Fn(&Weir, &dyn Fn(i64))) {
     let upstream = Upstream::saying("hi");
     let play = |setup: Setup| {
         let clock = setup.clock.clone();
-        let pass = |seconds: u64| {
+        let pass = |seconds: i64| {
             let Clock::Set(now) = &clock else { panic!("the clock is not set by hand") };
-            now.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
+            now.store(now.load(Ordering::Relaxed).strict_add_signed(seconds * 1_000_000), Ordering::Relaxed);
         };
         test(&start(setup, &upstream), &pass);
     };
@@ -112,6 +112,42 @@ fn numbers_of_a_call_hold_from_the_call_on() {
         assert_eq!(call(5, "1h", 1)["limits"][0]["remaining"], 4, "the bucket was full again before this call");
         assert_eq!(call(100, "1s", 1)["limits"][0]["remaining"], 98, "what is used stays used");
     });
+}
+
+/// As the clock of Redis does when its server is set right, or another one takes over whose clock is behind.
+#[test]
+fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
+    for (algorithm, longest) in [
+        ("algorithm: gcra", 60),
+        ("algorithm: fixed_window", 60),
+        ("algorithm: fixed_window, aligned: clock", 60),
+        ("algorithm: fixed_window, burst: 20", 120),
+        ("algorithm: sliding_log", 60),
+        ("algorithm: sliding_window", 120),
+        ("elevated: { count: 20, period: 60s, for: 60s, activations_per_month: 5 }", 120),
+    ] {
+        let rules = format!("limits: {{ Calls: {{ by: global, count: 10, period: 60s, {algorithm} }} }}");
+        on_both_with_time(&rules, |weir, pass| {
+            let spend = || ask(weir, &json!({ "limit": "Calls" }));
+            for ahead in [3_600, 2] {
+                pass(ahead);
+                let taken = (0..50).take_while(|_| spend()["allowed"] == true).count();
+                assert!(taken >= 10, "{algorithm}: {taken}");
+                pass(-ahead);
+                let refused = spend();
+                let wait = refused["limits"][0]["retry_after_ms"].as_i64().unwrap();
+                assert!(refused["allowed"] == false && (1..=longest * 1_000).contains(&wait), "{algorithm}: {refused}");
+                // The clock has moved on; the bucket does not begin to wait again each time that it is looked at.
+                let seconds = (wait + 999) / 1_000;
+                for _ in 0..seconds {
+                    pass(1);
+                    ask(weir, &json!({ "limit": "Calls", "op": "check", "cost": 20 }));
+                }
+                assert_eq!(spend()["allowed"], true, "{algorithm}: after {seconds} s");
+                pass(600);
+            }
+        });
+    }
 }
 
 /// As two gateways do that reload at different times.

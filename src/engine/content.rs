@@ -5,7 +5,7 @@
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::elevated::{self, ElevatedMeter};
 use super::log::{self, Log, LogEdit};
-use super::meter::Meter;
+use super::meter::{Meter, is_over};
 use super::numbers::Micros;
 use super::refill::Kind;
 use super::sliding::{self, SlidingWindow};
@@ -84,7 +84,9 @@ pub fn decide(
             let slots =
                 content.and_then(|content| if let Content::Slots(slots) = content { Some(slots) } else { None });
             let (decision, edit) = slots::decide(slots, charge, lease, now);
-            Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Slots), counts_denied: false })
+            // What is written of a refusal is not what it would take.
+            let counts_denied = edit.is_some() && decision.outcome != Outcome::Allowed;
+            Ok(Tried { decision, detail: None, edit: edit.map_or(Edit::Keep, Edit::Slots), counts_denied })
         }
         Kind::Queue(_) | Kind::Script => Err(NeedsServer),
         Kind::Level => {
@@ -127,6 +129,16 @@ impl Content {
         }
     }
 
+    /// Dates it now if it is dated too far ahead, which it is if the clock stepped back. Leases end by themselves.
+    pub fn redate(&mut self, now: Micros) {
+        match self {
+            Self::Log(log) => log.redate(now),
+            Self::SlidingWindow(window) => window.redate(now),
+            Self::Elevated(kept) => kept.redate(now),
+            Self::Slots(_) => {}
+        }
+    }
+
     /// Does what a charge has decided; what is left is `None` where that is a full bucket.
     pub fn apply(content: Option<Self>, edit: &Edit) -> Option<Self> {
         match edit {
@@ -157,13 +169,13 @@ impl Content {
         matches!(self, Self::Slots(slots) if slots.holds(slot, now))
     }
 
-    /// Whether it says no more at `now` than a full bucket does.
-    pub fn has_ended(&self, now: Micros) -> bool {
+    /// Whether it need not be kept at `now`; see [`Meter::is_over`].
+    pub fn is_over(&self, now: Micros, changed: Micros) -> bool {
         match self {
-            Self::Log(log) => log.ends() <= now,
-            Self::SlidingWindow(window) => window.ends() <= now,
+            Self::Log(log) => is_over(log.youngest(), Some(log.ends()), now, changed),
+            Self::SlidingWindow(window) => is_over(Some(window.at()), Some(window.ends()), now, changed),
             Self::Slots(slots) => slots.ends() <= now,
-            Self::Elevated(kept) => kept.ends().is_some_and(|ends| ends <= now),
+            Self::Elevated(kept) => is_over(Some(kept.meter().since), kept.ends(), now, changed),
         }
     }
 

@@ -37,6 +37,14 @@ impl ElevatedMeter {
         Self { meter, until: Micros(0), activations: 0, month_end: Micros(0), ends }
     }
 
+    /// Dates it now if it is dated too far ahead. The month and what it has counted stay.
+    pub(super) fn redate(&mut self, now: Micros) {
+        if let Some(meter) = self.meter.redated(now) {
+            let until = self.until.since(self.meter.since.since(now));
+            (self.meter, self.until) = (meter, until);
+        }
+    }
+
     /// What is used, for a limit that has no elevated numbers any more.
     pub(super) const fn meter(&self) -> &Meter {
         &self.meter

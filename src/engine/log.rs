@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::charge::{Charge, Decision, Mode, Outcome};
+use super::meter::is_ahead;
 use super::numbers::Micros;
 
 /// What was taken, the oldest first.
@@ -159,6 +160,16 @@ impl Log {
         self.period = edit.period;
     }
 
+    /// Dates entries of the future now, if the youngest is dated too far ahead.
+    pub(super) fn redate(&mut self, now: Micros) {
+        if !self.youngest().is_some_and(|youngest| is_ahead(youngest, now)) {
+            return;
+        }
+        let past = self.entries.partition_point(|(at, _)| *at < now);
+        let tokens = self.entries.drain(past..).map(|(_, tokens)| tokens).sum();
+        self.entries.push_back((now, tokens));
+    }
+
     /// When nothing in it counts any more.
     pub(super) fn ends(&self) -> Micros {
         self.youngest().map_or(Micros(0), |youngest| Micros(youngest.0.saturating_add(self.period)))
@@ -180,7 +191,7 @@ impl Log {
         }
     }
 
-    fn youngest(&self) -> Option<Micros> {
+    pub(super) fn youngest(&self) -> Option<Micros> {
         self.entries.back().map(|(at, _)| *at)
     }
 }

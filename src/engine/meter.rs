@@ -23,6 +23,16 @@ pub struct Meter {
     pub refill: Refill,
 }
 
+/// How far ahead of the clock a bucket may be dated, in microseconds: until then it stands still, and beyond that it is
+/// dated now. Threads read the clock a moment apart, and servers' clocks differ by some milliseconds.
+pub const MOST_AHEAD: u64 = 1_000_000;
+
+/// Whether the clock has stepped back since this instant, or another clock set it.
+#[inline]
+pub(super) const fn is_ahead(at: Micros, now: Micros) -> bool {
+    at.0 > now.0.saturating_add(MOST_AHEAD)
+}
+
 /// What is left of a meter's level when its numbers change, for others to go on with.
 pub(super) struct Carried {
     /// When the window began that was under way; the instant of the change if the bucket had no windows.
@@ -34,6 +44,21 @@ pub(super) struct Carried {
 }
 
 impl Meter {
+    /// The same dated now, if it is dated too far ahead: it refills from here on, so that nobody waits for a clock that
+    /// stepped back.
+    #[inline]
+    #[must_use]
+    pub fn redated(self, now: Micros) -> Option<Self> {
+        is_ahead(self.since, now).then_some(Self { since: now, ..self })
+    }
+
+    /// Whether it need not be kept at `now`: it is full by the numbers that it was written under. If the rules changed
+    /// before it was, at `changed`, it may not be by the new ones, and is kept for as long again, at most
+    /// [`LONGEST_RETENTION`].
+    pub fn is_over(&self, now: Micros, changed: Micros) -> bool {
+        is_over(Some(self.since), self.full_at(), now, changed)
+    }
+
     /// When the bucket is full again and the meter says nothing more; `None` if never.
     pub fn full_at(&self) -> Option<Micros> {
         if let Some(windows) = self.refill.windows() {
@@ -104,6 +129,17 @@ pub(super) fn drained(level: u64, drain: u64, span: Micros) -> u64 {
     let out = u128::from(span.0) * u128::from(drain);
     u64::try_from(out).map_or(0, |out| level.saturating_sub(out))
 }
+
+/// As [`Meter::is_over`], of a bucket that was written at `since` and is full at `full`, or never.
+pub(super) fn is_over(since: Option<Micros>, full: Option<Micros>, now: Micros, changed: Micros) -> bool {
+    let (since, Some(full)) = (since.unwrap_or_default(), full.filter(|full| *full <= now)) else { return false };
+    let is_in_doubt = since < changed && changed < full;
+    !is_in_doubt || now.since(full) >= full.since(since).min(LONGEST_RETENTION)
+}
+
+/// How long a bucket is kept that the numbers it was written under have filled, in case the rules have changed meanwhile
+/// to slower ones. `lua/decide.lua` has the same time.
+pub const LONGEST_RETENTION: Micros = Micros(60_000_000);
 
 /// What the store has to do with a bucket after a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,6 +408,40 @@ mod tests {
         assert_eq!(carried("10/10s", "10@1/10s", 5_000, 5_000), 5);
         assert_eq!(carried("1000/1s", "10/1s", 0, 0), 0);
         assert_eq!(carried("10/10s", "20/20s", 1_000, 2_000), 12);
+    }
+
+    #[test]
+    fn a_burst_that_was_raised_elsewhere_keeps_what_is_used_there() {
+        let mut meter = None;
+        apply(&mut meter, &charge(numbers("1000/3600s"), 900, Mode::Spend), 2_000);
+        let ask = |limit: &str, cost, mode, changed| {
+            decide(meter.as_ref(), &charge(numbers(limit), cost, mode), Micros::from_millis(2_000), Micros(changed))
+        };
+        for older in ["10/3600s", "10@1000/3600s"] {
+            let (denied, kept) = ask(older, 1, Mode::Spend, 0);
+            assert_eq!((denied.outcome, denied.remaining, kept), (Outcome::Denied, 0, Change::Keep), "{older}");
+            let (given, Change::Write(written)) = ask(older, 1, Mode::Refund, 0) else { panic!("{older}") };
+            let left = decide(Some(&written), &charge(numbers("1000/3600s"), 0, Mode::Check), written.since, Micros(0));
+            assert_eq!((given.remaining, left.0.remaining), (0, 101), "{older}");
+        }
+        // Rules that took effect after the bucket was written have lowered the burst.
+        assert_eq!(ask("10/3600s", 1, Mode::Spend, 2_000_000).0.retry_after, Some(Micros(360_000_000)));
+    }
+
+    #[test]
+    fn a_bucket_that_was_in_use_when_the_rules_changed_is_kept_for_as_long_again() {
+        let written = |limit: &str| {
+            let mut meter = None;
+            apply(&mut meter, &charge(numbers(limit), 10, Mode::Spend), 100_000);
+            meter.unwrap()
+        };
+        for (limit, changed, kept_until) in
+            [("10/10s", 0, 110), ("10/10s", 105, 120), ("10/10s", 110, 110), ("10/600s", 101, 760)]
+        {
+            let [before, then] = [kept_until - 1, kept_until]
+                .map(|at| written(limit).is_over(Micros(at * 1_000_000), Micros(changed * 1_000_000)));
+            assert_eq!((before, then), (false, true), "{limit}, changed at {changed} s");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::content::{Edit, Tried};
+use super::meter::is_ahead;
 use super::numbers::{EXACT, Micros};
 
 /// The ticks that a share must be able to fall in, or as many as the period has microseconds: with ever fewer it would be
@@ -85,6 +86,13 @@ impl Frame {
 }
 
 impl SlidingWindow {
+    /// Dates it now if it is dated too far ahead: what this window has taken counts in the one that is under way.
+    pub(super) fn redate(&mut self, now: Micros) {
+        if is_ahead(self.at, now) {
+            self.at = now;
+        }
+    }
+
     /// Nothing taken.
     const fn empty(at: Micros, frame: Frame) -> Self {
         Self { at, previous: 0, current: 0, frame }
@@ -140,6 +148,11 @@ impl SlidingWindow {
             (_, 0) => Micros(left),
             _ => Micros(left + self.frame.period),
         }
+    }
+
+    /// The instant at which it was written.
+    pub(super) const fn at(&self) -> Micros {
+        self.at
     }
 
     /// When nothing counts any more.

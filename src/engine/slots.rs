@@ -8,6 +8,7 @@
 //! back after [`RETRY`], and when all will be free is told to nobody.
 
 use super::charge::{Charge, Decision, Mode, Outcome};
+use super::meter::is_ahead;
 use super::numbers::{EXACT, Micros};
 use super::terms::{Slot, Terms};
 
@@ -36,6 +37,8 @@ enum SlotsChange {
     Free(Slot),
     /// All are.
     FreeAll,
+    /// None ends later than this: the clock stepped back since.
+    End(Micros),
 }
 
 /// Decides a charge to slots with this lease, in microseconds; with what is to be written, if anything is.
@@ -66,7 +69,10 @@ pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, lease: u64, now: Mi
             if after > capacity && !is_held {
                 let refused = if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
                 let wait = if mode == Mode::SpendUpTo { Micros(0) } else { RETRY };
-                return (answer(refused, held, wait), None);
+                // Who is alive renews its lease by the clock as it is; that of the dead must not outlive the step.
+                let last = Micros(now.0.saturating_add(lease).min(EXACT - 1));
+                let is_ahead = slots.is_some_and(|slots| is_ahead(slots.ends(), last));
+                return (answer(refused, held, wait), edit(SlotsChange::End(last)).filter(|_| is_ahead));
             }
             // Under the same name there will be room again; what is asked for next is another one as a rule.
             let is_last = after >= capacity && mode != Mode::SpendUpTo;
@@ -113,6 +119,10 @@ impl Slots {
             }
             SlotsChange::Free(name) => self.leases.retain(|(_, slot)| *slot != name),
             SlotsChange::FreeAll => self.leases.clear(),
+            SlotsChange::End(last) => {
+                self.leases.iter_mut().filter(|(end, _)| is_ahead(*end, last)).for_each(|(end, _)| *end = last);
+                self.leases.sort_unstable();
+            }
         }
     }
 

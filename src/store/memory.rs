@@ -83,12 +83,12 @@ impl MemoryStore {
         Self { shards, max_keys, keys_per_shard, shared: Mutex::default() }
     }
 
-    /// Divides the table among these limits; see [`LimitKeys`]. The buckets of limits that are not among them stay until
+    /// Divides the table among these limits of rules that took effect at `changed`; see [`LimitKeys`]. The buckets of limits that are not among them stay until
     /// they are full. Until it is called, the table is whoever's comes first.
-    pub fn set_limits(&self, limits: &[LimitKeys]) {
+    pub fn set_limits(&self, limits: &[LimitKeys], changed: Micros) {
         let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
         let Some(first) = shards.first() else { return };
-        let shares = Arc::new(first.shares.renewed(limits, self.max_keys));
+        let shares = Arc::new(first.shares.renewed(limits, self.max_keys, changed));
         for shard in &mut shards {
             shard.shares = shares.clone();
         }
@@ -116,6 +116,9 @@ impl MemoryStore {
             let mut shard = self.shards[self.shard(charge)].lock();
             let place = shard.place(charge, now, self.keys_per_shard, &[]);
             let mut shared = (place == Place::Shared).then(|| self.shared.lock());
+            if let Some(shared) = &mut shared {
+                shared.redate(charge, now);
+            }
             let meter = read(shared.as_deref(), place, charge);
             let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
             apply(&mut shard, shared.as_deref_mut(), place, charge, change);
@@ -178,7 +181,7 @@ impl MemoryStore {
         let mut denied = false;
         for charge in batch.charges {
             let guard = guard(charge);
-            let found = shards[guard].table.find(filed(charge));
+            let found = shards[guard].find(charge, now);
             let spot = match found {
                 Some((slot, _)) => Ok(slot),
                 None => Err(shards[guard].room(charge, &new)?),
@@ -237,6 +240,11 @@ impl MemoryStore {
         }
         if shared.is_none() && places.contains(&Place::Shared) {
             *shared = Some(self.shared.lock());
+        }
+        for (charge, _) in batch.charges.iter().zip(&places).filter(|(_, place)| **place == Place::Shared) {
+            if let Some(shared) = shared {
+                shared.redate(charge, now);
+            }
         }
         let effective_from = batch.effective_from;
         let content = |place: usize, charge: &Charge| match places[place] {
@@ -367,6 +375,15 @@ impl Shard {
         }
     }
 
+    /// The meter of a charge's bucket and its slot, if it is in the table. It is dated now at the latest.
+    #[inline]
+    fn find(&mut self, charge: &Charge, now: Micros) -> Option<(usize, Meter)> {
+        let (slot, meter) = self.table.find(filed(charge))?;
+        let Some(redated) = meter.redated(now) else { return Some((slot, meter)) };
+        self.table.update(slot, filed(charge), redated);
+        Some((slot, redated))
+    }
+
     /// The tag of a charge's limit, if that may have another bucket beside those of `new`.
     fn room(&self, charge: &Charge, new: &[Tag]) -> Option<Tag> {
         let tag = self.shares.tag(charge);
@@ -379,10 +396,11 @@ impl Shard {
     #[inline]
     fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[Tag]) -> Place {
         let is_metered = charge.is_metered();
-        if is_metered && let Some((slot, meter)) = self.table.find(filed(charge)) {
+        if is_metered && let Some((slot, meter)) = self.find(charge, now) {
             return Place::Held(slot, meter);
         }
-        if let Some(place) = self.place_of_content(charge, is_metered) {
+        self.contents.redate(filed(charge), now);
+        if let Some(place) = self.place_of_content(charge, now, is_metered) {
             return place;
         }
         let room = |shard: &Self| shard.room(charge, new).filter(|_| shard.len() < bound);
@@ -402,14 +420,17 @@ impl Shard {
     }
 
     /// Where a bucket is that is not in the table, or that a limit may not look for there.
-    fn place_of_content(&self, charge: &Charge, is_metered: bool) -> Option<Place> {
+    fn place_of_content(&mut self, charge: &Charge, now: Micros, is_metered: bool) -> Option<Place> {
         let content = self.contents.get(filed(charge));
         if is_metered {
             return content?.meter().copied().map(Place::Elevated);
         }
+        if content.is_some() {
+            return Some(Place::Content);
+        }
         // A limit with elevated numbers finds what it wrote without them.
-        let meter = || self.table.find(filed(charge)).filter(|_| charge.elevated().is_some());
-        content.map(|_| Place::Content).or_else(|| meter().map(|(slot, meter)| Place::Held(slot, meter)))
+        charge.elevated()?;
+        self.find(charge, now).map(|(slot, meter)| Place::Held(slot, meter))
     }
 }
 
@@ -642,7 +663,7 @@ mod tests {
     fn a_flood_of_one_limit_leaves_the_others_their_shares() {
         let (store, now) = store(100);
         let limits = [limit("Free", None), limit("Users", None), limit("Small", Some(3))];
-        store.set_limits(&limits);
+        store.set_limits(&limits, Micros(0));
         let day = Numbers::new(1, 1, 86_400_000 * SECOND).unwrap();
         // Half of the table in three shares, of which one is smaller, and what is left.
         assert_eq!(newcomers(&store, "Free", 0..150, day), 100 - 16 - 3);
@@ -659,17 +680,17 @@ mod tests {
     #[test]
     fn limits_come_and_go_and_keep_what_they_hold() {
         let (store, now) = store(100);
-        store.set_limits(&[limit("A", None)]);
+        store.set_limits(&[limit("A", None)], Micros(0));
         let hour = Numbers::new(1, 1, 3_600_000 * SECOND).unwrap();
         assert_eq!(newcomers(&store, "A", 0..70, hour), 70);
-        store.set_limits(&[limit("B", Some(40)), limit("C", None)]);
+        store.set_limits(&[limit("B", Some(40)), limit("C", None)], Micros(0));
         assert_eq!(
             newcomers(&store, "B", 0..70, hour),
             25,
             "its share; A, which is gone, holds more than the open half"
         );
         assert!(!spend(&store, "A", 69, hour));
-        store.set_limits(&[limit("A", None), limit("B", Some(10))]);
+        store.set_limits(&[limit("A", None), limit("B", Some(10))], Micros(0));
         assert_eq!(newcomers(&store, "B", 70..80, hour), 0, "it holds more than it may");
         assert_eq!(newcomers(&store, "A", 70..80, hour), 5);
         now.fetch_add(3_600 * SECOND, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! GCRA and fixed windows as a limit has them that may have elevated numbers.
 
 use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::EXACT;
+use weir::engine::numbers::{EXACT, Numbers};
 use weir::engine::terms::{Elevated, Elevation};
 
 use super::pictures::Level;
@@ -81,6 +81,19 @@ impl Picture for Raised {
             }
             None => self.level.look(question),
         }
+    }
+
+    fn redate(&mut self, now: u64) -> bool {
+        let ahead = self.level.instant().saturating_sub(now);
+        let is_ahead = self.level.redate(now);
+        if is_ahead {
+            self.until = self.until.map(|until| until - ahead);
+        }
+        is_ahead
+    }
+
+    fn is_vague(&self, numbers: &Numbers) -> bool {
+        self.level.is_vague(numbers)
     }
 
     fn room(&self, later: u64) -> u64 {

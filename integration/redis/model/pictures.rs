@@ -9,6 +9,9 @@ use weir::engine::terms::Slot;
 
 use super::reference::{Again, Outlook, Picture, Question, What};
 
+/// What is dated further ahead of the clock than this is dated now.
+pub(super) const MOST_AHEAD: u64 = 1_000_000;
+
 /// GCRA and fixed windows, which go on with what the other has left.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Level {
@@ -165,6 +168,18 @@ impl Picture for Level {
         };
     }
 
+    fn redate(&mut self, now: u64) -> bool {
+        let is_ahead = self.since > now + MOST_AHEAD;
+        if is_ahead {
+            (self.since, self.instant) = (now, now);
+        }
+        is_ahead
+    }
+
+    fn is_vague(&self, numbers: &Numbers) -> bool {
+        self.numbers.is_some_and(|old| old.is_calendar() && !is_same(&old, numbers))
+    }
+
     fn room(&self, later: u64) -> u64 {
         let token = parts(self.numbers()).0;
         let room = (u128::from(self.numbers().burst()) * token).saturating_sub(self.used(later));
@@ -218,6 +233,14 @@ impl Picture for Log {
         self.taken.retain(|(at, _)| at + period > instant);
     }
 
+    fn redate(&mut self, now: u64) -> bool {
+        let is_ahead = self.taken.iter().any(|(at, _)| *at > now + MOST_AHEAD);
+        if is_ahead {
+            self.taken.iter_mut().for_each(|(at, _)| *at = now.min(*at));
+        }
+        is_ahead
+    }
+
     fn room(&self, later: u64) -> u64 {
         let counts = |at: u64| at + self.period > self.instant + later;
         self.count.saturating_sub(self.taken.iter().filter(|(at, _)| counts(*at)).map(|(_, tokens)| tokens).sum())
@@ -254,16 +277,21 @@ pub(super) struct Sliding {
     tick: u64,
     instant: u64,
     /// What was taken in each window, by its number since the epoch.
-    taken: BTreeMap<u64, u64>,
+    taken: BTreeMap<i64, u64>,
+}
+
+/// The number of the window that holds an instant.
+fn number(at: u64, period: u64) -> i64 {
+    i64::try_from(at / period).unwrap()
 }
 
 impl Sliding {
     /// What counts after so long, in fractions of a token of which `ticks` make one.
     fn used(&self, later: u64) -> u128 {
         let at = self.instant + later;
-        let taken = |window: Option<u64>| window.and_then(|window| self.taken.get(&window)).copied().unwrap_or(0);
-        let window = at / self.period;
-        let [this, before] = [Some(window), window.checked_sub(1)].map(|window| u128::from(taken(window)));
+        let window = number(at, self.period);
+        let [this, before] =
+            [window, window - 1].map(|window| u128::from(self.taken.get(&window).copied().unwrap_or(0)));
         this * self.ticks() + before * (self.ticks() - u128::from(at % self.period / self.tick))
     }
 
@@ -296,13 +324,24 @@ impl Picture for Sliding {
             // What counted when the numbers changed, rounded up to a token, was all taken then.
             let changed = question.effective_from.max(self.instant).min(instant);
             let used = self.used(changed - self.instant).div_ceil(self.ticks());
-            self.taken = BTreeMap::from([(changed / period, u64::try_from(used).unwrap())]);
+            self.taken = BTreeMap::from([(number(changed, period), u64::try_from(used).unwrap())]);
         }
         self.most = if question.numbers.refill().counts_denied() { 2 * count } else { count };
         (self.count, self.period, self.tick, self.instant) = (count, period, Self::least_tick(count, period), instant);
-        self.taken.retain(|window, tokens| window + 1 >= instant / period && *tokens > 0);
+        self.taken.retain(|window, tokens| window + 1 >= number(instant, period) && *tokens > 0);
         let held = if is_later { (EXACT - 1) / period.div_ceil(self.tick) } else { self.most };
         self.taken.values_mut().for_each(|tokens| *tokens = held.min(*tokens));
+    }
+
+    fn redate(&mut self, now: u64) -> bool {
+        let is_ahead = self.instant > now + MOST_AHEAD;
+        if is_ahead {
+            // What this window and the one before have taken, now in the windows around now.
+            let back = number(self.instant, self.period) - number(now, self.period);
+            self.taken = self.taken.iter().map(|(window, tokens)| (window - back, *tokens)).collect();
+            self.instant = now;
+        }
+        is_ahead
     }
 
     fn room(&self, later: u64) -> u64 {
@@ -311,7 +350,7 @@ impl Picture for Sliding {
     }
 
     fn take(&mut self, tokens: u64) {
-        *self.taken.entry(self.instant / self.period).or_default() += tokens;
+        *self.taken.entry(number(self.instant, self.period)).or_default() += tokens;
     }
 
     fn give_back(&mut self, tokens: u64) {
@@ -335,7 +374,7 @@ impl Picture for Sliding {
         if self.most == self.count {
             return;
         }
-        let taken = self.taken.entry(self.instant / self.period).or_default();
+        let taken = self.taken.entry(number(self.instant, self.period)).or_default();
         *taken = taken.saturating_add(tokens).min(self.most.max(*taken));
     }
 }
@@ -365,6 +404,17 @@ impl Picture for Slots {
         // Time may step back: a lease has the end that it was given.
         self.instant = question.now;
         self.held.retain(|(_, end)| *end > question.now);
+    }
+
+    /// A lease ends by itself; see [`Self::refuse`].
+    fn redate(&mut self, _now: u64) -> bool {
+        false
+    }
+
+    /// None of them ends later than if it were taken now.
+    fn refuse(&mut self, _tokens: u64) {
+        let latest = (self.instant + self.lease).min(EXACT - 1);
+        self.held.iter_mut().filter(|(_, end)| *end > latest + MOST_AHEAD).for_each(|(_, end)| *end = latest);
     }
 
     fn room(&self, _later: u64) -> u64 {
@@ -410,7 +460,11 @@ impl Picture for Slots {
                 let again =
                     if mode == Mode::SpendUpTo || after < self.capacity { Again::AtOnce } else { Again::Perhaps };
                 if after > self.capacity && !self.is_held() {
-                    return nothing(refused, again);
+                    let mut later = self.clone();
+                    later.refuse(1);
+                    let is_written = later != *self;
+                    let what = if is_written { What::Refused(1) } else { What::Nothing };
+                    return Outlook { outcome: refused, what, is_written, again };
                 }
                 let is_written = mode != Mode::Check && self.slot.is_some();
                 Outlook { is_written, again, ..written(What::Taken(1)) }

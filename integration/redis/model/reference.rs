@@ -22,6 +22,9 @@ const NEVER: u64 = 1 << 55;
 #[derive(Default)]
 pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
+    /// Whether a bucket of a calendar was dated now by a charge that knows nothing of the calendar. In Redis it keeps the
+    /// length of the window that it was in, in memory it has that of another one.
+    pub(super) is_vague: bool,
 }
 
 /// When, under which numbers since when, with which elevated ones beside them, and for which slot if it is about one.
@@ -51,6 +54,8 @@ pub(super) enum What {
     GivenBack(u64),
     Refused(u64),
     Reset,
+    /// It was found to be dated ahead of the clock.
+    Redated,
 }
 
 /// When the same charge would fit.
@@ -77,6 +82,12 @@ pub(super) struct Outlook {
 pub(super) trait Picture: Clone + Default + PartialEq {
     /// It is so late under these numbers, and time stands still if it was later.
     fn look(&mut self, question: &Question);
+    /// Whether it is dated so far ahead of the clock that it is dated now; then it is.
+    fn redate(&mut self, now: u64) -> bool;
+    /// Whether only charges under these numbers know all of it.
+    fn is_vague(&self, _numbers: &Numbers) -> bool {
+        false
+    }
     /// The whole tokens that fit in so many microseconds from then on. It never falls as time goes by.
     fn room(&self, later: u64) -> u64;
     fn take(&mut self, tokens: u64);
@@ -131,12 +142,20 @@ impl Reference {
             let effective_from = effective_from.max(charge.changed.0);
             Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, effective_from, now }
         };
+        for charge in charges {
+            let question = question(charge);
+            if let Done::Redated(is_vague) = self.of_kind(charge, &question, Task::Redate) {
+                self.is_vague |= is_vague;
+                let history = self.histories.entry(charge.bucket.key.clone()).or_default();
+                history.push(Event { question, what: What::Redated });
+            }
+        }
         let mut outlooks: Vec<Outlook> =
             charges.iter().map(|charge| self.of_kind(charge, &question(charge), Task::Foresee).outlook()).collect();
         if outlooks.iter().any(|outlook| outlook.outcome == Outcome::Denied) {
             for (outlook, charge) in outlooks.iter_mut().zip(charges) {
                 let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
-                outlook.is_written &= counts;
+                outlook.is_written &= counts || outlook.outcome != Outcome::Allowed && charge.numbers.is_slots();
                 if outlook.outcome == Outcome::Allowed {
                     (outlook.outcome, outlook.again) = (Outcome::Unchanged, Again::AtOnce);
                     outlook.what = if counts { outlook.what } else { What::Nothing };
@@ -176,6 +195,8 @@ impl Reference {
 
 /// What is asked of a picture.
 enum Task<'a> {
+    /// Whether it is to be dated now.
+    Redate,
     /// What becomes of the charge by itself.
     Foresee,
     /// The answer, when that is settled; the waits are tried as they are in another one first.
@@ -183,6 +204,8 @@ enum Task<'a> {
 }
 
 enum Done {
+    Redated(bool),
+    InTime,
     Outlook(Outlook),
     Answer(Decision, Option<Elevation>, bool),
 }
@@ -202,11 +225,20 @@ impl Task<'_> {
     fn go<P: Picture>(self, history: &[Event], charge: &Charge, question: &Question) -> Done {
         let mut picture = P::default();
         for event in history {
+            if event.what == What::Redated {
+                picture.redate(event.question.now);
+                continue;
+            }
             picture.look(&event.question);
             apply(&mut picture, event.what);
         }
+        if let Self::Redate = self {
+            let is_vague = picture.is_vague(&question.numbers);
+            return if picture.redate(question.now) { Done::Redated(is_vague) } else { Done::InTime };
+        }
         picture.look(question);
         match self {
+            Self::Redate => Done::InTime,
             Self::Foresee => Done::Outlook(picture.foresee(charge)),
             Self::Answer(outlook, claimed) => {
                 apply(&mut picture, outlook.what);
@@ -223,7 +255,7 @@ fn counts_denied(charge: &Charge) -> bool {
 
 fn apply(picture: &mut impl Picture, what: What) {
     match what {
-        What::Nothing => {}
+        What::Nothing | What::Redated => {}
         What::Taken(tokens) => picture.take(tokens),
         What::Raised(tokens) => picture.raise(tokens),
         What::RaisedUpTo(tokens) => {

@@ -44,6 +44,15 @@ impl Contents {
         self.buckets.get(&fingerprint).map(|(_, content)| content)
     }
 
+    /// Dates a bucket now if it is held and dated too far ahead.
+    pub(super) fn redate(&mut self, fingerprint: u64, now: Micros) {
+        if let Some((_, content)) = self.buckets.get_mut(&fingerprint) {
+            let before = content.entries();
+            content.redate(now);
+            self.entries -= before - content.entries();
+        }
+    }
+
     /// Forgets a bucket, if it is held.
     pub(super) fn remove(&mut self, fingerprint: u64, shares: &Shares) {
         if let Some((tag, content)) = self.buckets.remove(&fingerprint) {
@@ -88,7 +97,7 @@ impl Contents {
         for _ in 0..looked_at.min(self.order.len()) {
             let Some(fingerprint) = self.order.pop_front() else { break };
             match self.buckets.get(&fingerprint) {
-                Some((_, content)) if content.has_ended(now) => {
+                Some((_, content)) if content.is_over(now, shares.changed) => {
                     self.remove(fingerprint, shares);
                     dropped += 1;
                 }

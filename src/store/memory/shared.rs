@@ -39,6 +39,17 @@ impl Shared {
         !self.contents.is_empty() && content().is_some_and(|content| content.holds(slot, now))
     }
 
+    /// Dates the bucket of a charge now if it is dated too far ahead.
+    pub(super) fn redate(&mut self, charge: &Charge, now: Micros) {
+        let key = shared_key(charge);
+        if let Some(meter) = self.meters.get_mut(&key) {
+            *meter = meter.redated(now).unwrap_or(*meter);
+        }
+        if let Some(content) = self.contents.get_mut(&key) {
+            content.redate(now);
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.meters.len() + self.contents.len()
     }
@@ -62,7 +73,7 @@ impl Shared {
 
     /// Does what a charge has decided about a bucket that is more than a meter.
     pub(super) fn edit(&mut self, charge: &Charge, edit: &Edit, now: Micros) {
-        self.contents.retain(|_, other| !other.has_ended(now));
+        self.contents.retain(|_, other| !other.is_over(now, Micros(0)));
         let key = shared_key(charge);
         if charge.elevated().is_some() {
             self.meters.remove(&key);

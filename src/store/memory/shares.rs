@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::charge::Charge;
+use crate::engine::numbers::Micros;
 
 /// Limits that are told apart, and one more for all the others: as many as the 12 bits tell that an entry has for them.
 const MOST_TAGS: usize = 1 << TAG_BITS;
@@ -56,6 +57,8 @@ pub(super) struct Shares {
     open: u64,
     /// What limits hold of them: of each what is above its reserve.
     open_held: AtomicU64,
+    /// When the rules took effect.
+    pub(super) changed: Micros,
 }
 
 struct Share {
@@ -73,11 +76,12 @@ impl Shares {
             limits: vec![Share::unbounded(0)],
             open: max_keys as u64,
             open_held: AtomicU64::new(0),
+            changed: Micros(0),
         }
     }
 
-    /// Those of `limits`, with what each holds now. A limit that is gone keeps its buckets until they are full.
-    pub(super) fn renewed(&self, limits: &[LimitKeys], max_keys: usize) -> Self {
+    /// Those of `limits` of rules that took effect at `changed`, with what each holds now. A limit that is gone keeps its buckets until they are full.
+    pub(super) fn renewed(&self, limits: &[LimitKeys], max_keys: usize, changed: Micros) -> Self {
         let held = |tag: usize| self.limits[tag].held.load(Ordering::Relaxed);
         let mut shares: Vec<Share> = (0..self.limits.len()).map(|tag| Share::unbounded(held(tag))).collect();
         let mut is_taken = vec![false; shares.len()];
@@ -114,7 +118,7 @@ impl Shares {
         let reserved: u64 = shares.iter().map(|share| share.reserved).sum();
         let above = |share: &Share| share.held.load(Ordering::Relaxed).saturating_sub(share.reserved);
         let open_held = AtomicU64::new(shares.iter().map(above).sum());
-        Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held }
+        Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held, changed }
     }
 
     /// The same shares of a table that holds nothing.

@@ -122,7 +122,7 @@ impl Table {
             // A follower may have moved into the slot; it is looked at in its turn.
             if let Some(entry) = self.slots.get(self.cursor)
                 && entry.fingerprint != VACANT.fingerprint
-                && entry.meter.is_full(now)
+                && entry.meter.is_over(now, shares.changed)
             {
                 shares.free(tag(entry));
                 self.vacate(self.cursor);
