@@ -130,7 +130,8 @@ impl Shares {
             limited: share.limited.clone(),
         };
         let limits = self.limits.iter().map(vacant).collect();
-        Self { tags: self.tags.clone(), limits, open: self.open, open_held: AtomicU64::new(0) }
+        let (tags, open_held) = (self.tags.clone(), AtomicU64::new(0));
+        Self { tags, limits, open: self.open, open_held, changed: self.changed }
     }
 
     /// The tag of a charge's limit.
