@@ -80,7 +80,7 @@ pub(super) fn decide(
     let finds_nothing = charge.mode == Mode::SpendUpTo
         && charge.cost > 0
         && !found.is_active()
-        && charge.numbers.capacity() - found.level < charge.numbers.token();
+        && charge.numbers.capacity().saturating_sub(found.level) < charge.numbers.token();
     if finds_nothing && found.until_activation(found.level) == Some(Micros(0)) {
         triggered = true;
         found.activate();
