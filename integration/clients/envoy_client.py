@@ -26,6 +26,7 @@ from checking import equal
 TIMEOUT = 20
 AUTHORIZATION = "envoy.service.auth.v3.Authorization"
 RATE_LIMIT = "envoy.service.ratelimit.v3.RateLimitService"
+KUADRANT = "kuadrant.service.ratelimit.v1.RateLimitService"
 # Envoy has it since 1.38, and the package not yet.
 NEWER = {"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits"}
 
@@ -112,7 +113,7 @@ def health_watch(channel):
 
 def reflection_lists_services(channel):
     database = ProtoReflectionDescriptorDatabase(channel)
-    equal({AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health"} <= set(database.get_services()), True)
+    equal({AUTHORIZATION, RATE_LIMIT, KUADRANT, "grpc.health.v1.Health"} <= set(database.get_services()), True)
 
 
 def reflection_by_its_present_name(channel):
@@ -163,7 +164,7 @@ def compare(ours, theirs, seen):
 
 def reflection_agrees_with_envoys_files(channel):
     pool, seen = reflected(channel), set()
-    for name in [AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
+    for name in [AUTHORIZATION, RATE_LIMIT, KUADRANT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
         theirs = descriptor_pool.Default().FindServiceByName(name)
         for method in pool.FindServiceByName(name).methods:
             other = theirs.methods_by_name[method.name]

@@ -23,7 +23,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value as ProtoValue};
 use serde_json::{Map, Value as Json, json};
+use tonic::client::Grpc;
 use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
 use weir::config::{self, Source, Sources};
 use weir::engine::fingerprint::Fingerprinter;
 use weir::engine::numbers::Micros;
@@ -74,6 +77,7 @@ fn rules(config: &Json, limits: &Json, number: u64, now: Micros) -> Rules {
 struct Player {
     weir: Weir,
     client: RateLimitServiceClient<Channel>,
+    channel: Channel,
     clock: Arc<AtomicU64>,
 }
 
@@ -89,8 +93,20 @@ impl Player {
         let store =
             target.map(|target| -> MakeStore { Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target)))) });
         let weir = Setup { clock: set, store, ..Setup::new("limits: {}") }.start("echo");
-        let client = RateLimitServiceClient::connect(format!("http://{}", weir.grpc)).await.unwrap();
-        Self { weir, client, clock }
+        let channel = Channel::from_shared(format!("http://{}", weir.grpc)).unwrap().connect().await.unwrap();
+        let client = RateLimitServiceClient::new(channel.clone());
+        Self { weir, client, channel, clock }
+    }
+
+    /// Calls Envoy's method, or one of Kuadrant's.
+    async fn call(&mut self, method: Option<&str>, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let Some(method) = method else {
+            return self.client.should_rate_limit(request).await.map(Response::into_inner);
+        };
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}").parse().unwrap();
+        let mut client = Grpc::new(self.channel.clone());
+        client.ready().await.unwrap();
+        client.unary(Request::new(request), path, ProstCodec::default()).await.map(Response::into_inner)
     }
 
     /// Plays a case; the error is what came out differently.
@@ -109,7 +125,7 @@ impl Player {
             let request = request(case, step);
             let (mut passed, mut last) = (0, None);
             for _ in 0..step["repeat"].as_u64().unwrap_or(1) {
-                let answer = self.client.should_rate_limit(request.clone()).await.map(tonic::Response::into_inner);
+                let answer = self.call(step["call"].as_str(), request.clone()).await;
                 passed += u64::from(answer.as_ref().is_ok_and(|answer| answer.overall_code() == Code::Ok));
                 last = Some(answer);
             }
@@ -313,7 +329,7 @@ async fn without_a_store_each_limit_has_its_policy() {
     ] {
         let answer = player.client.should_rate_limit(step(domain, of)).await;
         let found = answer.map(|answer| written(&answer.into_inner().statuses[0], false));
-        assert_eq!(found.as_deref().map_err(tonic::Status::code), expected, "{domain} {of:?}");
+        assert_eq!(found.as_deref().map_err(Status::code), expected, "{domain} {of:?}");
     }
     for (answer, count) in [("ok", 4), ("over_limit", 2), ("unavailable", 2), ("unknown_domain", 0)] {
         let series = format!("weir_rate_limit_service_answers_total{{answer=\"{answer}\"}}");

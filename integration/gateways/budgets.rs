@@ -9,7 +9,9 @@ use crate::support::weir::Weir;
 
 const BUDGETS: &str = "domain: web
 descriptors:
-  - { key: tokens, rate_limit: { unit: year, requests_per_unit: 1000 } }
+  - key: tokens
+    metadata: { service_with_quota: { name: models } }
+    rate_limit: { unit: year, requests_per_unit: 1000 }
 ";
 
 /// The limits of the virtual host, in place of the example's.
@@ -17,6 +19,10 @@ const TOKENS: Change = (
     "routes: [{ match: { prefix: / }, route: { cluster: application } }]
               rate_limits: [*address, *key]",
     "routes: [{ match: { prefix: / }, route: { cluster: application } }]
+              response_headers_to_add:
+              - header:
+                  key: x-service
+                  value: \"%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:service_with_quota:name)%\"
               typed_per_filter_config:
                 envoy.filters.http.ratelimit:
                   \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
@@ -46,7 +52,8 @@ fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     let calls = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";
     // The report comes when the client has its answer already.
     for passed in 1..=4 {
-        assert_eq!(get().status(), 200, "request {passed}");
+        let answer = get();
+        assert_eq!((answer.status(), answer.field("x-service")), (200, Some("models")), "request {passed}");
         becomes("what was used is reported", 2 * passed, || weir.metric(calls));
     }
     assert_eq!(get().status(), 429);

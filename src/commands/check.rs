@@ -17,8 +17,9 @@ pub struct Args {
     /// A file of overrides, read together with each of the rules files; repeatable
     #[arg(long, value_name = "FILE")]
     pub overrides: Vec<PathBuf>,
-    /// A file of envoyproxy/ratelimit, read together with each of the rules files, or alone if there are none; repeatable
-    #[arg(long, value_name = "FILE")]
+    /// A file of envoyproxy/ratelimit, or a directory of such files, read together with each of the rules files, or alone if
+    /// there are none; repeatable
+    #[arg(long, value_name = "PATH")]
     pub envoy_ratelimit_config: Vec<PathBuf>,
 }
 

@@ -22,8 +22,8 @@ pub(super) struct RulesArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES", value_delimiter = ',')]
     overrides: Vec<PathBuf>,
 
-    /// A file of envoyproxy/ratelimit with the rules of one domain; repeatable
-    #[arg(long, value_name = "FILE", env = "WEIR_ENVOY_RATELIMIT_CONFIG", value_delimiter = ',')]
+    /// A file of envoyproxy/ratelimit, or a directory of such files; repeatable
+    #[arg(long, value_name = "PATH", env = "WEIR_ENVOY_RATELIMIT_CONFIG", value_delimiter = ',')]
     envoy_ratelimit_config: Vec<PathBuf>,
 
     /// Refuse nothing: every limit counts and reports as with `mode: shadow`

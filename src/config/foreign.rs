@@ -15,6 +15,12 @@ pub(crate) fn read(text: &str, findings: &mut Findings) -> Result<Node, Reported
     tree(text, findings)
 }
 
+/// Reads all documents of a file in block style.
+pub(crate) fn documents(text: &str, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
+    Reader::refuse_tabs(text, findings)?;
+    Reader::new(text).documents(findings)
+}
+
 /// The entries of a map.
 pub(crate) fn entries<'n>(
     node: &'n Node,

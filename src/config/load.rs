@@ -71,8 +71,9 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     needs_redis.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
     let rules = (report.errors == 0).then(|| {
         let drafts = loader.limits.drafts.into_iter().map(|draft| draft.limit);
-        let limits = drafts.chain(domains.limits).collect();
-        Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(domains.trees)
+        let (of_domains, trees) = domains.into_parts();
+        let limits = drafts.chain(of_domains).collect();
+        Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees)
     });
     Loaded { rules, report, needs_redis }
 }

@@ -6,6 +6,7 @@
 
 mod algorithm;
 mod by;
+pub(crate) mod directory;
 mod elevated;
 mod envoy_ratelimit;
 mod fields;

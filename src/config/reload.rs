@@ -6,9 +6,10 @@
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use super::directory;
 use super::problem::Problem;
 use super::script::{self, ScriptFile};
 use super::{Source, read};
@@ -44,7 +45,7 @@ pub struct Files {
     pub limits: Option<PathBuf>,
     /// The files of overrides.
     pub overrides: Vec<PathBuf>,
-    /// Files of envoyproxy/ratelimit.
+    /// Files of envoyproxy/ratelimit, and directories of them.
     pub envoy_ratelimit: Vec<PathBuf>,
 }
 
@@ -55,7 +56,7 @@ pub struct Sources {
     pub limits: Option<Source>,
     /// The files of overrides.
     pub overrides: Vec<Source>,
-    /// Files of envoyproxy/ratelimit, one for each domain.
+    /// Files of envoyproxy/ratelimit.
     pub envoy_ratelimit: Vec<Source>,
     /// The scripts that the rules file names.
     pub scripts: Vec<ScriptFile>,
@@ -66,7 +67,7 @@ impl Files {
     pub fn read(&self) -> Result<Sources, Problem> {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let overrides = all(&self.overrides)?;
-        let envoy_ratelimit = all(&self.envoy_ratelimit)?;
+        let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
         let limits = self.limits.as_deref().map(read).transpose()?;
         let scripts = match (&self.limits, &limits) {
             (Some(path), Some(source)) => script::read_all(path, &source.text),
@@ -75,8 +76,10 @@ impl Files {
         Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
     }
 
-    fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.limits.iter().chain(&self.overrides).chain(&self.envoy_ratelimit).map(PathBuf::as_path)
+    /// The files. What cannot be listed stands there itself: reading it says why.
+    fn paths(&self) -> Vec<PathBuf> {
+        let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
+        self.limits.iter().chain(&self.overrides).cloned().chain(domains).collect()
     }
 }
 
@@ -138,8 +141,8 @@ impl Watcher {
     }
 
     fn stamps(&self) -> Option<Vec<Stamp>> {
-        let scripts = self.scripts.iter().map(PathBuf::as_path);
-        self.files.paths().chain(scripts).map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
+        let paths = self.files.paths();
+        paths.iter().chain(&self.scripts).map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
     }
 }
 
@@ -170,6 +173,7 @@ fn hash(sources: &Sources) -> u64 {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     use super::*;
 
@@ -239,6 +243,22 @@ mod tests {
         polls(&mut watcher, Look::IfTouched, Some(Err(())));
         fs::write(&path, "a").unwrap();
         polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+    }
+
+    #[test]
+    fn a_file_that_comes_into_a_directory_is_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files { envoy_ratelimit: vec![directory.path().to_owned()], ..Files::default() };
+        let mut watcher = Watcher::new(files);
+        assert!(matches!(watcher.poll(Look::IfTouched), Change::Unreadable(_)));
+        for count in 1..=2 {
+            fs::write(directory.path().join(format!("{count}.yaml")), format!("domain: d{count}")).unwrap();
+            let Change::New(sources) = watcher.poll(Look::IfTouched) else { panic!("{count}") };
+            assert_eq!(sources.envoy_ratelimit.len(), count);
+        }
+        fs::remove_file(directory.path().join("1.yaml")).unwrap();
+        let Change::New(sources) = watcher.poll(Look::IfTouched) else { panic!("the file is gone") };
+        assert_eq!(sources.envoy_ratelimit.len(), 1);
     }
 
     #[test]

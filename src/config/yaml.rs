@@ -167,6 +167,23 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// Reads all documents of the text. Those in which nothing is written are left out.
+    pub(super) fn documents(&mut self, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
+        let mut documents = Vec::new();
+        loop {
+            match self.next(findings)? {
+                (Event::StreamEnd, _) => return Ok(documents),
+                (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd, _) => {}
+                (event, span) => {
+                    let node = self.build(event, span, findings)?;
+                    if !node.is_null() {
+                        documents.push(node);
+                    }
+                }
+            }
+        }
+    }
+
     /// Ends the document; a second one would be overlooked by most programs.
     pub(super) fn end(&mut self, findings: &mut Findings) -> Result<(), Reported> {
         loop {

@@ -435,8 +435,17 @@ impl SpanResult {
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
 /// The methods of the gRPC door: the label `method` of `weir_grpc_calls_total`.
-pub const GRPC_METHODS: [&str; 7] =
-    ["check", "should_rate_limit", "health_check", "health_list", "health_watch", "reflection", "unknown"];
+pub const GRPC_METHODS: [&str; 9] = [
+    "check",
+    "should_rate_limit",
+    "check_rate_limit",
+    "report",
+    "health_check",
+    "health_list",
+    "health_watch",
+    "reflection",
+    "unknown",
+];
 
 /// The codes that the gRPC door answers with: the label `code` of `weir_grpc_calls_total`.
 pub const GRPC_CODES: [&str; 9] = [

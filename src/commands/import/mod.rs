@@ -23,6 +23,7 @@ use clap::ValueEnum;
 
 use self::document::{Document, Origin};
 use super::ExitCode;
+use crate::config::directory;
 use crate::config::{self, Place, Report, Source};
 
 /// Writes the configuration of another rate limiter as a rules file, with a comment on each thing that has no equal
@@ -61,8 +62,19 @@ enum Format {
 /// Runs the command: the rules go to `out` or a file, how many they are and what is wrong to `err`. With
 /// [`ExitCode::BadInput`] nothing is written.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let mut sources: Vec<Source> = Vec::with_capacity(args.files.len());
-    for file in &args.files {
+    let files = match args.format {
+        Format::EnvoyRatelimit => directory::expand(&args.files),
+        _ => Ok(args.files.clone()),
+    };
+    let files = match files {
+        Ok(files) => files,
+        Err(problem) => {
+            write!(err, "{}", Report::of(problem))?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
+    let mut sources: Vec<Source> = Vec::with_capacity(files.len());
+    for file in &files {
         match config::read(file) {
             Ok(source) => sources.push(source),
             Err(problem) => {

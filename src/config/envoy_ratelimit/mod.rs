@@ -1,14 +1,16 @@
 //! The files of envoyproxy/ratelimit, turned into limits and a tree of them for each domain.
 //!
-//! They are read as that service reads them (`src/config/config_impl.go`), with three differences, on purpose: a key and
-//! a value may stand on one level once for each unit, and all of these hold; a `rate_limit` without a number is a
-//! mistake rather than a limit of 0; and a name that would break the header that Envoy writes it into is refused.
+//! They are read as that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: what several
+//! files say of one domain holds together. Four differences are on purpose: a file may hold several documents; a key and a
+//! value may stand on one level once for each unit, and all of these hold; a `rate_limit` without a number is a mistake
+//! rather than a limit of 0; and a name that would break the header that Envoy writes it into is refused.
 
 use std::collections::HashMap;
 
 use super::fields::{Fields, text, truth};
+use super::foreign;
 use super::problem::{Findings, Place, Reported, quoted};
-use super::yaml::{Node, Opened, Reader, Seen, Value};
+use super::yaml::{Node, Value};
 use crate::engine::descriptors::{DescriptorRule, Tree, limit_name};
 use crate::engine::form::Form;
 use crate::engine::glob::Glob;
@@ -21,8 +23,8 @@ mod metadata;
 mod rate_limit;
 mod siblings;
 
-/// The keys of a file.
-const KEYS: [&str; 2] = ["domain", "descriptors"];
+/// The keys of a document.
+const KEYS: [&str; 3] = ["name", "domain", "descriptors"];
 
 /// The fields of a descriptor.
 const DESCRIPTOR_KEYS: [&str; 10] = [
@@ -42,13 +44,19 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 #[derive(Default)]
 pub(super) struct Domains {
     /// The limits, in the order of the files.
-    pub(super) limits: Vec<Limit>,
-    /// Which of the limits cover a descriptor. They are numbered from those of `limits.yaml` on.
-    pub(super) trees: HashMap<String, Tree>,
+    limits: Vec<Limit>,
+    /// The domains. Their limits are numbered from those of `limits.yaml` on.
+    known: HashMap<String, Known>,
     /// The index of the first limit.
     first: u32,
-    /// The file and the line of each domain.
-    places: HashMap<String, (String, u32)>,
+}
+
+/// What is known of a domain.
+#[derive(Default)]
+struct Known {
+    tree: Tree,
+    /// The entries of its first level.
+    siblings: Siblings,
 }
 
 /// One entry on the way to a limit.
@@ -59,9 +67,10 @@ struct Level {
     shares: bool,
 }
 
-/// What is read of one file.
+/// What is read of one document.
 struct Reading<'d> {
     domain: String,
+    file: &'d str,
     limits: &'d mut Vec<Limit>,
     first: u32,
     tree: Tree,
@@ -75,83 +84,78 @@ impl Domains {
         Self { first: u32::try_from(first).unwrap_or(u32::MAX), ..Self::default() }
     }
 
-    /// Adds the domain of a file.
+    /// Adds the domains of a file, one for each of its documents. A domain that is known already gets more descriptors.
     pub(super) fn add(&mut self, file: &str, text: &str, findings: &mut Findings) -> Result<(), Reported> {
-        Reader::refuse_tabs(text, findings)?;
-        let mut reader = Reader::new(text);
+        let documents = foreign::documents(text, findings)?;
         let help = "a file has `domain:` and `descriptors:`";
-        let root = match reader.root(findings)? {
-            Opened::Map(place) => place,
-            Opened::List(place) => return Err(findings.error(place, "the file is a map, this is a list", help)),
-            Opened::Scalar(node) => {
-                let message = format!("the file is a map, this is {}", node.kind());
-                return Err(findings.error(node.place, message, help));
-            }
-            Opened::Nothing => {
-                return Err(findings.error(Place { line: 1, column: 1, width: 1 }, "the file is empty", help));
-            }
-        };
-        let mut entries = Vec::new();
-        let mut seen = Seen::default();
-        while let Some(key) = reader.key(findings)? {
-            let node = reader.node(findings)?;
-            if seen.is_new(&key, findings) {
-                entries.push((key, node));
-            }
+        if documents.is_empty() {
+            return Err(findings.error(Place { line: 1, column: 1, width: 1 }, "the file is empty", help));
         }
-        reader.end(findings)?;
-        let whole = Node { place: root, value: Value::Map(entries) };
-        let fields = Fields::sparse(&whole, "the file", &KEYS, findings)?;
-        let domain = self.domain(file, &fields, findings);
-        let mut reading = Reading {
-            domain: domain.clone().unwrap_or_default(),
-            limits: &mut self.limits,
-            first: self.first,
-            tree: Tree::default(),
-            metrics_are_explained: false,
-        };
-        if let Some((_, node)) = fields.get("descriptors") {
-            reading.level(node, &[], findings);
+        let mut outcome = Ok(());
+        for document in &documents {
+            if !matches!(document.value, Value::Map(_)) {
+                let message = format!("the file is a map, this is {}", document.kind());
+                outcome = Err(findings.error(document.place, message, help));
+                continue;
+            }
+            // All are read, so that all mistakes are found.
+            outcome = self.document(file, document, findings).and(outcome);
         }
-        let tree = reading.tree;
-        self.trees.insert(domain?, tree);
-        Ok(())
+        outcome
     }
 
-    fn domain(&mut self, file: &str, fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Reported> {
-        let help = "write the `domain` of the gateway's filter";
-        let Some((_, node)) = fields.get("domain") else {
-            return Err(findings.error(fields.place, "the file has no `domain`", help));
+    fn document(&mut self, file: &str, document: &Node, findings: &mut Findings) -> Result<(), Reported> {
+        let fields = Fields::sparse(document, "the file", &KEYS, findings)?;
+        // The name by which a control plane knows the document.
+        let name = fields.read("name", findings, text);
+        let domain = domain(&fields, findings);
+        let known = domain.as_ref().ok().and_then(|domain| self.known.remove(domain));
+        let Known { tree, siblings } = known.unwrap_or_default();
+        let mut reading = Reading {
+            domain: domain.clone().unwrap_or_default(),
+            file,
+            limits: &mut self.limits,
+            first: self.first,
+            tree,
+            metrics_are_explained: false,
         };
-        let domain = text(node, findings)?;
-        if domain.is_empty() {
-            return Err(findings.error(node.place, "the domain is empty", help));
+        let mut siblings = siblings;
+        if let Some((_, node)) = fields.get("descriptors") {
+            reading.level(node, &[], &mut siblings, findings);
         }
-        if let Some((other, line)) = self.places.get(domain) {
-            let message = format!("the domain {} has a file already", quoted(domain));
-            return Err(findings.error(
-                node.place,
-                message,
-                format!("it is at {other}:{line}; put both into one file"),
-            ));
-        }
-        self.places.insert(domain.to_owned(), (file.to_owned(), node.place.line));
-        Ok(domain.to_owned())
+        let tree = reading.tree;
+        self.known.insert(domain?, Known { tree, siblings });
+        name.map(drop)
+    }
+
+    /// The limits, and which of them cover a descriptor of each domain.
+    pub(super) fn into_parts(self) -> (Vec<Limit>, HashMap<String, Tree>) {
+        (self.limits, self.known.into_iter().map(|(domain, known)| (domain, known.tree)).collect())
+    }
+}
+
+fn domain(fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Reported> {
+    let help = "write the `domain` of the gateway's filter";
+    let Some((_, node)) = fields.get("domain") else {
+        return Err(findings.error(fields.place, "the file has no `domain`", help));
+    };
+    match text(node, findings)? {
+        "" => Err(findings.error(node.place, "the domain is empty", help)),
+        domain => Ok(domain.to_owned()),
     }
 }
 
 impl Reading<'_> {
     /// Reads the descriptors of one level. The depth of the text bounds the recursion.
-    fn level(&mut self, node: &Node, above: &[Level], findings: &mut Findings) {
+    fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings, findings: &mut Findings) {
         let Value::List(items) = &node.value else {
             let message = format!("`descriptors` is a list, this is {}", node.kind());
             findings.error(node.place, message, "write `- key: NAME` for each");
             return;
         };
-        let mut siblings = Siblings::default();
         for item in items {
             // What is wrong has been reported, and the others may be right.
-            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, &mut siblings, findings);
+            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, siblings, findings);
         }
     }
 
@@ -169,13 +173,13 @@ impl Reading<'_> {
         let path = level.map(|level| [above, &[level]].concat());
         if let Some((_, below)) = below {
             // Without its own level what is below would stand where it does not belong, and is still looked through.
-            self.level(below, path.as_deref().unwrap_or(above), findings);
+            self.level(below, path.as_deref().unwrap_or(above), &mut Siblings::default(), findings);
         }
         let (path, limit) = (path?, limit?);
         let entries: Vec<EntryMatch> = path.iter().map(|level| level.entry.clone()).collect();
         let Some(last) = entries.last() else { return Ok(()) };
         let unit = limit.as_ref().and_then(|limit| Some(limit.rule.as_deref()?.per_unit?.unit));
-        let number = siblings.add(last, node.place, unit, below.is_some(), findings)?;
+        let number = siblings.add(last, (self.file, node.place), unit, below.is_some(), findings)?;
         let index = limit.is_some().then(|| self.first + u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
         self.tree.insert(&entries, index);
         if let Some(limit) = limit {

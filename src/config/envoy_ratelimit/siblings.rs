@@ -12,6 +12,7 @@ pub(super) struct Siblings(HashMap<(String, String), First>);
 
 /// Those of one key and value.
 struct First {
+    file: String,
     line: u32,
     /// The units of their limits; `None` for one that has none.
     units: Vec<Option<Unit>>,
@@ -24,7 +25,7 @@ impl Siblings {
     pub(super) fn add(
         &mut self,
         entry: &EntryMatch,
-        place: Place,
+        (file, place): (&str, Place),
         unit: Option<Unit>,
         has_descriptors: bool,
         findings: &mut Findings,
@@ -36,25 +37,26 @@ impl Siblings {
         };
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
         let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {
+            file: file.to_owned(),
             line: place.line,
             units: Vec::new(),
             has_descriptors: false,
         });
         let known = first.units.len();
+        let at = if first.file == file {
+            format!("in line {}", first.line)
+        } else {
+            format!("at {}:{}", first.file, first.line)
+        };
         let help = match unit {
             _ if known == 0 => None,
             Some(unit) if first.units.contains(&Some(unit)) => {
-                Some(format!("the first one is in line {}, with a limit per {} too", first.line, unit.name()))
+                Some(format!("the first one is {at}, with a limit per {} too", unit.name()))
             }
-            Some(_) if first.units.contains(&None) => {
-                Some(format!("the first one is in line {}, without a limit per unit", first.line))
-            }
-            None => Some(format!(
-                "the first one is in line {}; only limits in another unit can stand beside it",
-                first.line
-            )),
+            Some(_) if first.units.contains(&None) => Some(format!("the first one is {at}, without a limit per unit")),
+            None => Some(format!("the first one is {at}; only limits in another unit can stand beside it")),
             Some(_) if has_descriptors && first.has_descriptors => {
-                Some(format!("the first one is in line {}; put all `descriptors` below it", first.line))
+                Some(format!("the first one is {at}; put all `descriptors` below it"))
             }
             Some(_) => None,
         };

@@ -95,13 +95,43 @@ fn whole_files_say_what_would_be_right() {
         ("domain: d\ndomain: d", "stands here twice"),
         ("domain: d", ""),
         ("domain: d\ndescriptors:\n", ""),
-        ("domain: d\n---\ndomain: e", "a second YAML document"),
+        ("name: n\ndomain: d", ""),
+        ("name: [n]\ndomain: d", "text is expected here, this is a list"),
+        ("---\ndomain: d\n---\ndomain: e\n---\n", ""),
+        ("domain: d\n---\n[]", "the file is a map, this is a list"),
+        ("domain: d\n---\ndescriptors: []", "the file has no `domain`"),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         check(&[text], &expected);
     }
-    check(&["domain: d", "# another\ndomain: d"], &["r2.yaml:2:9", "it is at r1.yaml:1"]);
     check(&["domain: d", "domain: e"], &[]);
+}
+
+#[test]
+fn what_several_files_and_documents_say_of_a_domain_holds_together() {
+    let one = |value: &str, requests: u32| {
+        format!(
+            "domain: d\ndescriptors:\n  - {{ key: k, value: {value}, rate_limit: {{ unit: day, requests_per_unit: {requests} }} }}\n"
+        )
+    };
+    let both = format!("{}---\n{}", one("a", 1), one("b", 2));
+    for files in [&[both.as_str()][..], &[&one("a", 1), &one("b", 2)], &[&one("a", 1), "domain: e", &one("b", 2)]] {
+        let loaded = load_files(None, files);
+        let rules = loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report));
+        let headers = Fields::new();
+        for (value, expected) in [("a", 1), ("b", 2)] {
+            let entries = [Entry { key: "k", value }];
+            let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
+            let charges = rules.charges(&request).unwrap().charges;
+            assert_eq!(
+                charges.iter().map(|charge| charge.numbers.burst()).collect::<Vec<_>>(),
+                [expected],
+                "{files:?}"
+            );
+        }
+    }
+    check(&[&one("a", 1), &format!("# another\n{}", one("a", 2))], &["r2.yaml:4:5", "the first one is at r1.yaml:3"]);
+    check(&[&format!("{}---\n{}", one("a", 1), one("a", 2))], &["r1.yaml:7:5", "the first one is in line 3"]);
 }
 
 #[test]

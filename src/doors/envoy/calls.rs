@@ -19,6 +19,10 @@ pub(super) enum Method {
     Check,
     /// `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`
     ShouldRateLimit,
+    /// `kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit`
+    CheckRateLimit,
+    /// `kuadrant.service.ratelimit.v1.RateLimitService/Report`
+    Report,
     /// `grpc.health.v1.Health/Check`
     HealthCheck,
     /// `grpc.health.v1.Health/List`
@@ -37,6 +41,8 @@ impl Method {
         match path {
             "/envoy.service.auth.v3.Authorization/Check" => Self::Check,
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Self::ShouldRateLimit,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Self::CheckRateLimit,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Self::Report,
             "/grpc.health.v1.Health/Check" => Self::HealthCheck,
             "/grpc.health.v1.Health/List" => Self::HealthList,
             "/grpc.health.v1.Health/Watch" => Self::HealthWatch,

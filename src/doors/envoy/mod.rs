@@ -1,5 +1,5 @@
-//! The gRPC door: what Envoy asks, as external authorization and as a rate limit service, and what gRPC itself wants of a
-//! server.
+//! The gRPC door: what Envoy asks, as external authorization and as a rate limit service, what Kuadrant asks, and what gRPC
+//! itself wants of a server.
 //!
 //! A call comes by HTTP/2 as any request does ([`crate::doors::http`]). [`protocol`] takes the message out of its body,
 //! [`calls`] tells which method is meant, and each service has a module; what they say to each other is in [`messages`].
@@ -22,6 +22,7 @@ use crate::doors::admin::Readiness;
 use crate::doors::http::context::Context;
 use crate::doors::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::doors::http::{Front, FrontOptions, Passage, Service, Stream, serve};
+use crate::engine::descriptors::Purpose;
 use crate::engine::fields::Fields;
 use crate::engine::reply::{self, Generations, Reply};
 use crate::gate::Gate;
@@ -206,7 +207,9 @@ impl Envoy {
         let services = self.files.services();
         let answer = match method {
             Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
-            Method::ShouldRateLimit => frame(&self.should_rate_limit(&decode(message)?, &caller, passage).await?),
+            Method::ShouldRateLimit => self.rate_limit(Purpose::Decide, message, &caller, passage).await?,
+            Method::CheckRateLimit => self.rate_limit(Purpose::Check, message, &caller, passage).await?,
+            Method::Report => self.rate_limit(Purpose::Report, message, &caller, passage).await?,
             Method::HealthCheck => frame(&health::check(&self.readiness, services, &decode(message)?)?),
             Method::HealthList => frame(&health::list(&self.readiness, services)),
             Method::HealthWatch => {

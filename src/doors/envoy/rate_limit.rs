@@ -1,4 +1,4 @@
-//! The rate limit service: what Envoy asks about descriptors, and what it is told.
+//! The rate limit service: what Envoy and Kuadrant's gateways ask about descriptors, and what they are told.
 //!
 //! A limit of `limits.yaml` whose period is none of the service's units is told in the unit `UNKNOWN`, which keeps Envoy
 //! from naming a window in `X-RateLimit-Limit`.
@@ -12,7 +12,7 @@ use super::messages::rate_limit::{
     self as messages, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField};
-use super::protocol::{Code, Status};
+use super::protocol::{Code, Status, decode, frame};
 use super::{Caller, Envoy};
 use crate::doors::http::Passage;
 use crate::engine::descriptors::{Descriptor, Hits, Member, Metadata, PerUnit, Purpose, Question, Unit};
@@ -45,29 +45,39 @@ struct Moment {
 }
 
 impl Envoy {
-    /// `ShouldRateLimit`.
-    pub(super) async fn should_rate_limit(
+    /// A call of the rate limit service: `ShouldRateLimit`, `CheckRateLimit` or `Report`.
+    pub(super) async fn rate_limit(
         &self,
-        request: &RateLimitRequest,
+        purpose: Purpose,
+        message: Bytes,
         caller: &Caller<'_>,
         passage: &mut Passage,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Bytes, Status> {
+        let request = decode(message)?;
         let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
-        let response = should_rate_limit(&self.gate, self.generations, moment, request, Some(passage)).await;
+        let asked = Asked { request: &request, purpose, moment };
+        let response = rate_limit(&self.gate, self.generations, asked, Some(passage)).await;
         caller.context.judged().await;
-        response
+        Ok(frame(&response?))
     }
 }
 
+/// A request, and what it is for.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'r> {
+    request: &'r RateLimitRequest,
+    purpose: Purpose,
+    moment: Moment,
+}
+
 /// Answers one request; `generations` are those of the fields for the client.
-async fn should_rate_limit(
+async fn rate_limit(
     gate: &Gate,
     generations: Generations,
-    moment: Moment,
-    request: &RateLimitRequest,
+    asked: Asked<'_>,
     passage: Option<&mut Passage>,
 ) -> Result<RateLimitResponse, Status> {
-    let outcome = answer(gate, generations, moment, request, passage).await;
+    let outcome = answer(gate, generations, asked, passage).await;
     let counted = match &outcome {
         Ok((answer, _)) => *answer,
         Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
@@ -80,8 +90,7 @@ async fn should_rate_limit(
 async fn answer(
     gate: &Gate,
     generations: Generations,
-    moment: Moment,
-    request: &RateLimitRequest,
+    Asked { request, purpose, moment }: Asked<'_>,
     passage: Option<&mut Passage>,
 ) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
     check(request)?;
@@ -89,19 +98,27 @@ async fn answer(
         request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
     let hits = match u64::from(request.hits_addend) {
         // Nothing is said, or what many say of every request.
-        0 | 1 => Hits::Take(1),
-        more => Hits::TakeOrDrain(more),
+        0 | 1 if purpose != Purpose::Report => Hits::Take(1),
+        hits => Hits::TakeOrDrain(hits.max(1)),
     };
     let descriptors: SmallVec<[Descriptor<'_>; 2]> =
         request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
-    let purpose = Purpose::Decide;
     let question = Question { domain: &request.domain, descriptors: &descriptors, purpose, now: moment.now };
     let judged = gate.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
         passage.judged_descriptors(&judged, moment.start);
     }
-    let response = respond(&judged, &descriptors, generations)?;
+    let mut response = respond(request, &judged, &descriptors, generations)?;
+    if purpose == Purpose::Report {
+        // The statuses tell what is left.
+        response = RateLimitResponse {
+            overall_code: messages::Code::Ok.into(),
+            statuses: response.statuses,
+            ..RateLimitResponse::default()
+        };
+        return Ok((RateLimitAnswer::Ok, response));
+    }
     let answer = match judged.verdicts.whole.standing {
         Standing::Allowed if !judged.knows_domain => RateLimitAnswer::UnknownDomain,
         Standing::Allowed => RateLimitAnswer::Ok,
@@ -178,6 +195,7 @@ const fn number(unit: Option<Unit>) -> messages::Unit {
 }
 
 fn respond(
+    request: &RateLimitRequest,
     judged: &JudgedDescriptors,
     descriptors: &[Descriptor<'_>],
     generations: Generations,
@@ -218,9 +236,7 @@ fn respond(
             response.raw_body = Bytes::from(refusal.body);
         }
     }
-    if let Some(Metadata::Map(members)) = metadata {
-        response.dynamic_metadata = Some(structure(members));
-    }
+    response.dynamic_metadata = metadata.map(|metadata| dynamic_metadata(request, metadata));
     Ok(response)
 }
 
@@ -295,6 +311,33 @@ fn metadata_of<'a>(rules: &'a Rules, verdict: &'a Verdict, member: &'a Member) -
     limits.sort_unstable();
     limits.dedup();
     limits.into_iter().filter_map(|limit| rules.limit(limit)?.rule.as_deref()?.metadata.as_ref())
+}
+
+/// The metadata of the limits that let the request pass, in the shape that envoyproxy/ratelimit gives it: below `metadata`,
+/// beside what was asked.
+fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
+    let text = |text: &str| Metadata::Text(text.to_owned());
+    #[expect(clippy::cast_precision_loss, reason = "JSON has no other numbers")]
+    let number = |number: u64| Metadata::Number(number as f64);
+    let descriptor = |descriptor: &RateLimitDescriptor| {
+        let entry = |entry: &messages::Entry| Metadata::Text(format!("{}={}", entry.key, entry.value));
+        let mut members = vec![("entries".to_owned(), Metadata::List(descriptor.entries.iter().map(entry).collect()))];
+        if let Some(limit) = &descriptor.limit {
+            let unit = unit(limit.unit).map_or("unknown", Unit::name).to_ascii_uppercase();
+            let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
+            members.push(("limit".to_owned(), Metadata::Text(limit)));
+        }
+        members.extend(descriptor.hits_addend.as_ref().map(|hits| ("hitsAddend".to_owned(), number(hits.value))));
+        Metadata::Map(members)
+    };
+    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    let mut members =
+        vec![("domain".to_owned(), text(&request.domain)), ("descriptors".to_owned(), Metadata::List(descriptors))];
+    if request.hits_addend > 0 {
+        members.push(("hitsAddend".to_owned(), number(request.hits_addend.into())));
+    }
+    members.push(("metadata".to_owned(), metadata));
+    structure(members)
 }
 
 fn structure(members: Vec<(String, Metadata)>) -> Struct {

@@ -304,6 +304,7 @@ mod tests {
                 "grpc.health.v1.Health",
                 "grpc.reflection.v1.ServerReflection",
                 "grpc.reflection.v1alpha.ServerReflection",
+                "kuadrant.service.ratelimit.v1.RateLimitService",
             ]
         );
     }

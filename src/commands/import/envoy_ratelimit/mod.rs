@@ -56,11 +56,10 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
          absent; one with an empty value makes no bucket; and a store that does not answer lets requests pass, unless \
          `on_store_error` says otherwise.",
     );
-    for source in sources {
-        let Some(file) = tree::read(source) else { continue };
-        let mut writing = Writing { document, domain: &file.domain, paths: Vec::new(), replaced: BTreeSet::new() };
-        writing.look_through(&file.branches, &[]);
-        writing.level(&file.branches, &[]);
+    for domain in tree::read(sources) {
+        let mut writing = Writing { document, domain: &domain.name, paths: Vec::new(), replaced: BTreeSet::new() };
+        writing.look_through(&domain.branches, &[]);
+        writing.level(&domain.branches, &[]);
     }
     loaded.report
 }

@@ -9,9 +9,9 @@ use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
 use crate::engine::descriptors::Unit;
 
-/// A file.
-pub(super) struct File {
-    pub(super) domain: String,
+/// What the files say of a domain.
+pub(super) struct Domain {
+    pub(super) name: String,
     pub(super) branches: Vec<Branch>,
 }
 
@@ -73,11 +73,20 @@ impl Test {
     }
 }
 
-/// Reads a file that has been checked.
-pub(super) fn read(source: &Source) -> Option<File> {
-    let root = foreign::read(&source.text, &mut Findings::new(&source.name)).ok()?;
-    let all = map(&root);
-    Some(File { domain: text(all, "domain").unwrap_or_default(), branches: branches(source, all) })
+/// Reads files that have been checked.
+pub(super) fn read(sources: &[Source]) -> Vec<Domain> {
+    let mut domains: Vec<Domain> = Vec::new();
+    for source in sources {
+        for root in foreign::documents(&source.text, &mut Findings::new(&source.name)).unwrap_or_default() {
+            let all = map(&root);
+            let (name, mut branches) = (text(all, "domain").unwrap_or_default(), branches(source, all));
+            match domains.iter_mut().find(|known| known.name == name) {
+                Some(known) => known.branches.append(&mut branches),
+                None => domains.push(Domain { name, branches }),
+            }
+        }
+    }
+    domains
 }
 
 fn branches(source: &Source, above: &[(Key, Node)]) -> Vec<Branch> {

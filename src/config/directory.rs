@@ -1,0 +1,69 @@
+//! Directories in place of files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::problem::Problem;
+
+/// The most files of a directory. Each is opened and looked at every two seconds.
+const MOST_FILES: usize = 1_000;
+
+/// The paths, with the files of a directory in its place: those named `*.yaml` or `*.yml`, by their names. Names that begin
+/// with a dot are left out, as a Kubernetes volume keeps its versions below them.
+pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
+    let mut files = Vec::with_capacity(paths.len());
+    for path in paths {
+        if path.is_dir() {
+            files.append(&mut in_directory(path)?);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
+fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let wrong = |message: String, help: &str| Problem::of_file(&directory.display().to_string(), message, help);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)
+        .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+        .map_err(|error| wrong(format!("cannot be read: {error}"), ""))?
+    {
+        let path = entry.path();
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        if !is_hidden && is_yaml && path.is_file() {
+            files.push(path);
+        }
+    }
+    match files.len() {
+        0 => Err(wrong("there is no file `*.yaml` in the directory".into(), "put the files there, or name a file")),
+        count if count > MOST_FILES => {
+            Err(wrong(format!("there are {count} files in the directory, more than {MOST_FILES}"), "join some of them"))
+        }
+        _ => {
+            files.sort_unstable();
+            Ok(files)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_stands_for_its_files_in_the_order_of_their_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let named = |name: &str| root.join(name);
+        assert!(expand(&[root.to_owned()]).unwrap_err().message.contains("no file `*.yaml`"));
+        for name in ["b.yaml", "a.yml", "notes.txt", ".hidden.yaml"] {
+            std::fs::write(named(name), "").unwrap();
+        }
+        std::fs::create_dir(named("..data.yaml")).unwrap();
+        std::fs::create_dir(named("sub.yaml")).unwrap();
+        let expanded = expand(&[named("x.yaml"), root.to_owned()]).unwrap();
+        assert_eq!(expanded, [named("x.yaml"), named("a.yml"), named("b.yaml")]);
+    }
+}
