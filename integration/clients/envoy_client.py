@@ -164,7 +164,7 @@ def compare(ours, theirs, seen):
 
 def reflection_agrees_with_envoys_files(channel):
     pool, seen = reflected(channel), set()
-    for name in [AUTHORIZATION, RATE_LIMIT, KUADRANT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
+    for name in [AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
         theirs = descriptor_pool.Default().FindServiceByName(name)
         for method in pool.FindServiceByName(name).methods:
             other = theirs.methods_by_name[method.name]
