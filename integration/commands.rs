@@ -210,6 +210,32 @@ fn explain_takes_the_subject_of_a_certificate() {
 }
 
 #[test]
+fn explain_says_what_is_malformed_and_what_is_excluded() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let rules = "limits:\n  \
+        Denied: { by: { query: id, as: integer }, malformed: deny, burst: 1 }\n  \
+        Skipped: { by: { query: id, duplicates: first, as: integer }, malformed: skip, burst: 1 }\n  \
+        Header: { match: { headers: { x-plan: { not: [paid, { prefix: gold }], present: true } } }, burst: 1 }\n  \
+        Host: { match: { host: { not: [a.example, '::1'] } }, burst: 1 }\n  \
+        Path: { match: { path: /V1, path_case: ignore }, burst: 1 }\n";
+    std::fs::write(&limits, rules).unwrap();
+    let limits = limits.to_str().unwrap();
+    let url = "http://a.example/V1;x?id=x&ID=y";
+    let text = check(&["explain", "GET", url, "--limits", limits, "-H", "x-plan: golden", "-H", "x-plan: paid"], 0);
+    for part in [
+        "Denied: applies, denies\n  id        (malformed)\n  given by  `malformed: deny`\n",
+        "Skipped: does not apply\n  because   the query parameter `id` is malformed, and the limit says `malformed: skip`\n",
+        "because   the header `x-plan` is `golden` and `paid`, the limit wants it to be there, and not to be `paid` and not \
+         to begin with `gold`\n",
+        "because   the host is `a.example`, the limit does not cover a.example, [::1]\n",
+        "because   the path is /v1;x, the limit covers /v1\n",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
 fn explain_tells_which_rule_covers_a_descriptor() {
     let file = |name: &str| format!("integration/cases/rate_limit_service/{name}.yaml");
     let config = file("basic");

@@ -9,6 +9,7 @@ use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::becomes;
+use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, frame, request};
 use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::Upstream;
@@ -324,6 +325,26 @@ fn ask(client: &mut Wire, host: &str, target: &str, lines: &[&[u8]]) -> u16 {
 fn ids_and_matches_see_every_byte() {
     check(BYTES, None);
     check(BYTES, Some(&RedisServer::plain()));
+}
+
+#[test]
+fn http2_shows_every_byte_too() {
+    let upstream = Upstream::saying("hello");
+    let weir = start("limits: { PerSession: { by: { cookie: sid }, burst: 1 } }", &upstream, None);
+    for (cookie, expected) in
+        [(&b"x=\xe9; sid=abc"[..], 200), (b"sid=abc; x=\xff", 429), (b"sid=\xe9", 200), (b"sid=\xe9", 429)]
+    {
+        let mut client = Frames::connect(weir.proxy);
+        let mut block = request("GET", "/", &[]);
+        for text in [b"cookie", cookie] {
+            // A literal, its name before its value.
+            block.extend((text == b"cookie").then_some(0));
+            block.push(text.len().try_into().unwrap());
+            block.extend_from_slice(text);
+        }
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &block));
+        assert_eq!(client.stream(1)[0].status(), expected, "{cookie:?}");
+    }
 }
 
 #[test]

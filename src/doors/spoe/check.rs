@@ -273,7 +273,9 @@ mod tests {
             let client = view.client.map_or("-".to_owned(), |client| client.to_string());
             let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
             let subject = view.tls_subject.unwrap_or("-");
-            format!("{} {} {}{query} {client} {subject} {}", view.method, view.host, view.path, entries.join(","))
+            let entries = lossless::shown(&entries.join(",")).into_owned();
+            let subject = lossless::shown(subject);
+            format!("{} {} {}{query} {client} {subject} {entries}", view.method, view.host, view.path)
         });
         assert_eq!(found.as_deref(), expected.as_ref().map(|text| *text));
     }
@@ -302,6 +304,8 @@ mod tests {
         check(&[("uri", text("https://c.example:1?b")), ("host", text("b.example"))], Ok(" c.example /?b - - "));
         check(&[("path", Data::Null), ("tls_subject", text(""))], Ok("  / - - "));
         check(&[("method", text("OPTIONS")), ("uri", text("*"))], Ok("OPTIONS  /* - - "));
+        let bytes = [("tls_subject", Data::Text(b"CN=\xe9")), ("tenant", Data::Binary(b"\xff"))];
+        check(&bytes, Ok("  / - CN=%E9 tenant=%FF"));
     }
 
     #[test]
