@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::support::becomes;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 
@@ -127,7 +128,10 @@ impl<S: Read + Write> Peer<S> {
 #[test]
 fn what_comes_together_is_one_call_to_redis() {
     let redis = RedisServer::plain();
-    let (_weir, address) = serve(&["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1"]);
+    let (weir, address) = serve(&["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1"]);
+    // The worker and the thread of the admin door have tried their connections, which are calls as well.
+    becomes("both have made a call", 2, || redis.calls("evalsha"));
+    becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     let mut peer = Peer::connect(address);
     peer.greet();
     peer.send(&ask(0, 1));

@@ -19,6 +19,7 @@
 --                reset        makes the bucket full
 --              `@` and an instant may stand behind it: when the numbers took effect, if that was after EFFECTIVE_FROM
 -- As arguments of their own the words are those of one request.
+-- A last argument that begins with # is repeated in the reply, so that a caller can tell that it answers this call.
 --
 -- Reply: integers. First the number of keys whose text was no bucket; they count as full and are overwritten. Then four
 -- for each key:
@@ -30,6 +31,7 @@
 -- report where their bucket stands without the charge, or with it where it counts. Each request finds the buckets as
 -- those before it have left them. Two things are written even so: a bucket that is dated ahead of the clock is dated now, and
 -- a key that was written under other numbers is kept for as long as these need.
+-- Then the argument that begins with #, if there is one.
 -- Last, if an algorithm says more than that of any charge, a list: the number of the charge in the call, counted from 0,
 -- and a list of what is said, and so on.
 --
@@ -196,10 +198,16 @@ local function parsed(words)
 end
 
 local requests, charges_of, named = {}, {}, 0
-if ARGV[3] and not match(ARGV[3], ' ') then
-  requests[1] = table.concat(ARGV, ' ', 3)
+local echo, last = ARGV[#ARGV], #ARGV
+if echo and sub(echo, 1, 1) == '#' then
+  last = last - 1
 else
-  for at = 3, #ARGV do
+  echo = nil
+end
+if last >= 3 and not match(ARGV[3], ' ') then
+  requests[1] = table.concat(ARGV, ' ', 3, last)
+else
+  for at = 3, last do
     requests[at - 2] = ARGV[at]
   end
 end
@@ -570,7 +578,8 @@ for place = 1, #dirty do
 end
 
 if not failing then
-  reply[size + 1] = details
+  reply[size + 1] = echo or details
+  reply[size + 2] = echo and details
   return reply
 end
 local answers, from = { corrupt }, 1
@@ -590,5 +599,6 @@ for request = 1, #requests do
   end
   from, keys = from + numbers, keys + numbers / 4
 end
+answers[#answers + 1] = echo
 answers[#answers + 1] = details
 return answers

@@ -22,7 +22,7 @@ use crate::engine::named::{NamedCharge, NamedError};
 use crate::engine::numbers::Micros;
 use crate::engine::request::Request;
 use crate::engine::rules::{BadCost, Plan, Planned, Rules};
-use crate::engine::verdict::{Answer, Unanswered, Verdict};
+use crate::engine::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::metrics::{DecidingDoor, DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Batch, Store, StoreError};
@@ -213,6 +213,8 @@ pub struct Gate {
     complaints: Throttle,
     /// Whether the store has answered since [`Self::flush`].
     answered: Cell<bool>,
+    /// Limits how often the log says that requests are rejected.
+    overloads: Throttle,
 }
 
 /// A worker's view, and how it learns that there are other rules.
@@ -262,10 +264,11 @@ impl Gate {
         let slots = Slots::new(shared.clone(), store.clone());
         let view = RefCell::new(CachedView { snapshot, view });
         let settler = Settler::new(shared.clone(), store.clone());
-        let (keeper, complaints, answered) = (OnceCell::new(), Throttle::default(), Cell::default());
+        let (keeper, answered) = (OnceCell::new(), Cell::default());
+        let (complaints, overloads) = (Throttle::default(), Throttle::default());
         let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
         let recent = matches!(store, Store::Redis(_)).then(Recent::new);
-        Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints, answered }
+        Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints, answered, overloads }
     }
 
     /// Adds what was timed to the metrics, lets go of rules that are not in force any more, and has scripts of new ones
@@ -513,6 +516,11 @@ impl Gate {
         {
             tracing::error!(suppressed, "no decision: {error}");
         }
+        if matches!(error, StoreError::Busy { .. })
+            && let Some(suppressed) = self.overloads.pass()
+        {
+            tracing::warn!(suppressed, "rejecting requests: {error}");
+        }
     }
 
     /// The verdict by each limit's `on_store_error`.
@@ -527,6 +535,9 @@ impl Gate {
         self.failed(error);
         if let Some(slots) = &mut in_flight {
             slots.unanswered(error);
+        }
+        if matches!(error, StoreError::Busy { .. }) && plan.origins.iter().any(|origin| origin.enforced) {
+            return overloaded(plan);
         }
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
@@ -560,6 +571,19 @@ impl Gate {
     }
 }
 
+/// The verdict when too many requests are waiting for the store. `on_store_error` does not apply, or a flood could switch
+/// limits off.
+fn overloaded(plan: &mut Plan) -> Verdict {
+    let mut unanswered: Vec<Unanswered> = Vec::new();
+    for Planned { limit, enforced, .. } in plan.origins.drain(..) {
+        if unanswered.last().is_none_or(|last| last.limit != limit) {
+            unanswered.push(Unanswered { limit, refuses: enforced });
+        }
+    }
+    plan.charges.clear();
+    Verdict::decided(plan, &Decisions::default()).overloaded(unanswered)
+}
+
 impl View {
     fn count(&self, limit: u32, result: DecisionResult) {
         let place = limit as usize;
@@ -588,6 +612,10 @@ impl View {
         }
         for limit in &verdict.unanswered {
             let refused = limit.refuses;
+            if verdict.standing == Standing::Overloaded {
+                self.count(limit.limit, DecisionResult::Rejected);
+                continue;
+            }
             self.count(limit.limit, if refused { DecisionResult::ErrorDenied } else { DecisionResult::ErrorAllowed });
             if refused {
                 self.refused(limit.limit, DecisionResult::ErrorDenied, start, refusals);
@@ -607,7 +635,6 @@ mod tests {
     use crate::engine::limit::{Fallback, Limit, LimitMode};
     use crate::engine::numbers::{Allowance, Numbers};
     use crate::engine::request::sample;
-    use crate::engine::verdict::Standing;
 
     /// A limit that allows `burst` and never refills.
     fn limit(name: &str, burst: u64) -> Limit {

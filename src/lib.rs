@@ -55,7 +55,10 @@
 //!   length takes the same memory.
 //! - Nothing that grows is without a named bound, nothing that waits without a deadline, nothing that is spawned
 //!   without an owner.
-//! - A request never waits for a store to come back. With no connection its limits' `on_store_error` answers at once.
+//! - A request never waits for a store that is known to be away: its limits' `on_store_error` answers at once. Only while a broken
+//!   connection is being replaced for the first time do requests wait, within the store's timeout.
+//! - Overload is not a store failure: a request that does not get its turn in time is rejected, whatever `on_store_error` says.
+//!   Only silence and errors of the server are failures.
 //! - What an operator blocks is denied before any store is asked, by every worker at once; a process that nobody is blocked
 //!   in looks at one pointer for it. Limits beside a block that count denied requests are told afterwards.
 //! - Who clients are is in no line of the log unless somebody asks for it (`--log-ids clear`, `--access-log`); what operators

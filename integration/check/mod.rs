@@ -13,10 +13,10 @@ use weir::engine::numbers::Micros;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Clock, Store};
 
-use crate::support::eventually;
 use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::{Message, Wire};
+use crate::support::{becomes, eventually};
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
@@ -42,7 +42,10 @@ fn on_redis_with(setup: Setup, server: &RedisServer) -> Weir {
     let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
     let store: weir::server::MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
+    let before = server.calls("evalsha");
     let weir = Setup { store: Some(store), ..setup }.start("echo");
+    // The worker and the thread of the admin door have tried their connections, which are calls as well.
+    becomes("both have made a call", before + 2, || server.calls("evalsha"));
     eventually("the store is connected", || match weir.metric("weir_store_connections") {
         1 => Ok(()),
         other => Err(other),

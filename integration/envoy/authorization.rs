@@ -5,10 +5,15 @@ use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
 use envoy_types::pb::envoy::config::core::v3::{Address, HeaderMap, HeaderValue, HeaderValueOption, SocketAddress};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest, CheckResponse};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code as OverallCode;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::google::protobuf::value::Kind as Json;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -196,4 +201,41 @@ async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     assert_eq!(seen(&ask(&mut client, "/open").await, "").0, 200);
     assert!(weir.metric("weir_store_errors_total{kind=\"late\"}") >= 2);
     redis.thaw();
+}
+
+/// An error would pass an Envoy that says `failure_mode_allow`, as those of the rate limit service pass one that says nothing.
+#[tokio::test]
+async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
+    let redis = RedisServer::plain();
+    let limits = "limits:
+      Open: { match: { path: /open }, by: global, burst: 1000, on_store_error: allow }
+      Asked: { match: { domain: open }, by: global, burst: 1000, on_store_error: allow }";
+    let url = redis.url();
+    let store = ["--store", &url, "--store-timeout", "5s", "--store-queue", "1", "--workers", "1"];
+    let weir = Process::serve(limits, &[&["--grpc", "127.0.0.1:0"], &store[..]].concat());
+    becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+    redis.freeze();
+    let grpc = weir.door("grpc");
+    let [mut first, mut second] = [client(grpc).await, client(grpc).await];
+    let mut first = Box::pin(first.check(request("192.0.2.1", "/open", &[])));
+    let mut second = Box::pin(second.check(request("192.0.2.1", "/open", &[])));
+    // Whichever comes first has the only place until Redis answers; the other one is answered at once.
+    let (answer, is_first) = tokio::select! {
+        answer = &mut first => (answer, true),
+        answer = &mut second => (answer, false),
+    };
+    let answer = answer.unwrap().into_inner();
+    assert!(matches!(answer.http_response, Some(HttpResponse::DeniedResponse(_))), "{answer:?}");
+    assert_eq!(answer.status.as_ref().unwrap().code, Code::Unavailable as i32);
+    assert_eq!(seen(&answer, "retry-after"), (503, Some("1".to_owned())));
+    let mut service = RateLimitServiceClient::connect(format!("http://{grpc}")).await.unwrap();
+    let entries = vec![Entry { key: "k".into(), value: "v".into() }];
+    let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+    let question = RateLimitRequest { domain: "open".into(), descriptors, ..RateLimitRequest::default() };
+    let told = service.should_rate_limit(question).await.unwrap().into_inner();
+    assert_eq!(told.overall_code(), OverallCode::OverLimit);
+    assert!(told.response_headers_to_add.iter().any(|header| header.key == "retry-after"), "{told:?}");
+    redis.thaw();
+    let answer = if is_first { second.await } else { first.await };
+    assert_eq!(seen(&answer.unwrap().into_inner(), "").0, 200);
 }

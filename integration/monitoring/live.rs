@@ -106,12 +106,16 @@ fn alerts_fire_on_real_faults() {
         "limits: { Ids: { by: { header: x-id }, burst: 5 } }",
         &["--workers", "1", "--max-keys", "16", "--max-connections", "2", "--access-log", "/dev/full"],
     );
+    let url = redis.url();
+    let store = ["--workers", "1", "--store", &url, "--store-timeout", "2s", "--store-queue", "1"];
+    let crowded = Weir::serve("limits: { Wide: { by: global, burst: 1000000 } }", &store);
     let flags = ["--workers", "1", "--upstream", &gone, "--tls-cert", &certificate, "--tls-key", &key];
     let cut_off = Weir::serve("limits: {}", &flags);
     let jobs = [
         ("weir-limited", limited.weir.admin),
         ("weir-well", well.admin),
         ("weir-small", small.admin),
+        ("weir-crowded", crowded.admin),
         ("weir-cut-off", cut_off.admin),
     ];
     let mut watch = Watch { prometheus: Prometheus::start(&jobs, &alerts::impatient()), fired: BTreeSet::new() };
@@ -132,6 +136,18 @@ fn alerts_fire_on_real_faults() {
     assert_eq!(limited.weir.metric("weir_keys"), 1, "the bucket that is kept here while Redis is away");
     redis.restart();
     watch.ends("WeirStoreUnavailable");
+
+    // More ask at once than may wait.
+    watch.fires("WeirOverloaded", "weir-crowded", || {
+        redis.cli(&["CLIENT", "PAUSE", "100"]);
+        let mut clients: Vec<_> = (0..4).map(|_| crowded.connect()).collect();
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        }
+        for mut client in clients {
+            client.response();
+        }
+    });
 
     // The rules are broken, and mended.
     fs::write(limited.weir.limits_file(), "limits: { Broken: { count: much } }").unwrap();
@@ -164,8 +180,9 @@ fn alerts_fire_on_real_faults() {
 
     let of_the_healthy: Vec<_> = watch.prometheus.firing().into_iter().filter(|(_, job)| job == "weir-well").collect();
     assert!(of_the_healthy.is_empty(), "{of_the_healthy:?}");
-    let pages: String =
-        [&limited.weir, &well, &small, &cut_off].map(|weir| weir.admin("/metrics").text().to_owned()).concat();
+    let pages: String = [&limited.weir, &well, &small, &crowded, &cut_off]
+        .map(|weir| weir.admin("/metrics").text().to_owned())
+        .concat();
     let comparison = Regex::new(" ([<>]=?|==) ").unwrap();
     for rule in watch.prometheus.rules() {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
@@ -182,7 +199,7 @@ fn alerts_fire_on_real_faults() {
     // One process is gone, then all.
     drop(small);
     watch.fires("WeirInstanceDown", "weir-small", || {});
-    drop((limited, well, cut_off));
+    drop((limited, well, crowded, cut_off));
     watch.fires("WeirDown", "", || {});
     let all: BTreeSet<_> =
         watch.prometheus.rules().iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect();

@@ -1,11 +1,11 @@
 //! TLS, users and passwords, and what is wrong with them.
 
-use weir::store::redis::{Breaker, RedisOptions, RedisOptionsError, RedisStore};
+use weir::store::redis::{Breaker, Fault, RedisOptions, RedisOptionsError, RedisStore};
 use weir::store::{Clock, StoreError};
 
 use super::{connected, last_error, options, resumes, spend};
 use crate::support::eventually_async;
-use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::redis::{RedisConfig, RedisServer, free_port};
 
 fn install_provider() {
     // The second test in this process finds the first one's provider.
@@ -34,9 +34,61 @@ async fn tls_with_an_authority_and_a_client_certificate() {
     };
     spend(&*connected(&ours).await).await.unwrap();
     let anonymous = RedisOptions { cert_file: None, key_file: None, ..ours.clone() };
-    stays_down(&anonymous, "CertificateRequired").await;
+    stays_down(&anonymous, "set --store-cert-file and --store-key-file").await;
     let public = RedisOptions { ca_file: None, ..ours };
-    stays_down(&public, "UnknownIssuer").await;
+    stays_down(&public, "UnknownIssuer: set --store-ca-file to the authority that signed it").await;
+    stays_down(&options(&format!("redis://{}", server.address())), "use `rediss://` if it expects TLS").await;
+    let plain = RedisServer::plain();
+    let tls = options(&format!("rediss://{}", plain.address()));
+    stays_down(&tls, "use `redis://` for plain text").await;
+}
+
+#[tokio::test]
+async fn the_certificate_of_an_authority_is_no_servers() {
+    install_provider();
+    let config = RedisConfig { tls: true, own_authority: true, ..RedisConfig::default() };
+    let server = RedisServer::start(&config);
+    let ours = RedisOptions { ca_file: Some(server.ca_file()), ..options(&server.url()) };
+    stays_down(&ours, "is marked as a certificate authority's").await;
+}
+
+#[tokio::test]
+async fn a_server_behind_a_socket_in_the_file_system() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("redis.sock");
+    let line = format!("unixsocket {}", path.display());
+    let _server = RedisServer::start(&RedisConfig { lines: vec![line], ..RedisConfig::default() });
+    spend(&*connected(&options(&format!("unix://{}", path.display()))).await).await.unwrap();
+    stays_down(&options("unix:///none/redis.sock"), "/none/redis.sock: No such file").await;
+}
+
+#[tokio::test]
+async fn a_sentinel_is_told_from_a_server() {
+    let server = RedisServer::start(&RedisConfig { sentinel: true, ..RedisConfig::default() });
+    stays_down(&options(&server.url()), "this is a Sentinel").await;
+}
+
+#[tokio::test]
+async fn a_replica_is_told_before_anything_is_decided() {
+    let server = RedisServer::plain();
+    server.cli(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    stays_down(&options(&server.url()), "this server is a read-only replica: use its master").await;
+}
+
+/// One that keeps other keys names the one that keeps ours.
+#[tokio::test]
+async fn a_node_of_a_cluster_that_keeps_other_keys_is_told() {
+    let config = RedisConfig {
+        lines: ["cluster-enabled yes", "cluster-require-full-coverage no"].map(String::from).to_vec(),
+        ..RedisConfig::default()
+    };
+    let (ours, other) = (RedisServer::start(&config), RedisServer::start(&config));
+    assert_eq!(ours.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
+    let port = ours.address().rsplit(':').next().unwrap().to_owned();
+    assert_eq!(other.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
+    stays_down(&options(&other.url()), &format!("use {}, or a server that is not part of a cluster", ours.address()))
+        .await;
+    spend(&*connected(&options(&ours.url())).await).await.unwrap();
 }
 
 #[tokio::test]
@@ -52,9 +104,12 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
     server.cli(&["ACL", "SETUSER", "weir", "-evalsha"]);
     let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("evalsha is not allowed") };
     assert!(text.starts_with("NOPERM "), "{text}");
-    assert!(store.status().connected, "another connection would have no more rights");
+    let missing = "give the user the permissions `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`";
+    eventually_async("the status says what is missing", async || last_error(&store, missing)).await;
+    assert_eq!((store.status().connected, store.status().fault), (false, Some(Fault::Permission)));
     server.cli(&["ACL", "SETUSER", "weir", "+evalsha"]);
-    spend(&store).await.unwrap();
+    resumes(&store).await;
+    assert_eq!(store.status().fault, None);
 }
 
 #[tokio::test]
@@ -79,6 +134,9 @@ fn a_url_that_is_none_says_what_would_be_right() {
         assert!(!error.contains("secret"), "{error}");
     }
     check("memcached://h", "`memcached://h` is no store: write `memory`, `redis://host:port/db`");
+    check("unix:/run/redis.sock", "write a unix socket with three slashes and its full path: `unix:///run/redis.sock`");
+    check("unix:redis.sock", "`unix:///redis.sock`");
+    check("/run/redis.sock", "`unix:///run/redis.sock`");
     check("localhost:6379", "write `memory`, `redis://host:port/db`");
     check("redis+sentinel://:secret@h:26379/main", "`redis+sentinel://***@h:26379/main` is no store: ");
     check("redis+cluster://h", "`redis+cluster://` is not in this version; give one server as `redis://host:port`");

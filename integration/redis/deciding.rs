@@ -146,6 +146,7 @@ async fn a_lost_script_is_sent_again() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     let spend = [charge("A:1", fixed(3), 1, Mode::Spend)];
+    server.cli(&["CONFIG", "RESETSTAT"]);
     for remaining in [2, 1, 0] {
         server.cli(&["SCRIPT", "FLUSH"]);
         assert_eq!(decide(&store, &spend).await.unwrap()[0].remaining, remaining);

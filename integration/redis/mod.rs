@@ -2,6 +2,7 @@
 
 mod company;
 mod connecting;
+mod crowds;
 mod deciding;
 mod floods;
 mod model;
@@ -52,8 +53,8 @@ async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, Sto
 async fn spend(store: &RedisStore) -> Result<Decision, StoreError> {
     let start = Instant::now();
     let answer = decide(store, &[charge("A:1", fixed(1_000_000), 1, Mode::Spend)]).await;
-    // The deadline and as much again for a machine that has other things to do.
-    assert!(start.elapsed() < 2 * TIMEOUT, "{answer:?} after {:?}", start.elapsed());
+    // The deadline, and much more for a machine that has other things to do.
+    assert!(start.elapsed() < 10 * TIMEOUT, "{answer:?} after {:?}", start.elapsed());
     answer.map(|decisions| decisions[0])
 }
 

@@ -2,15 +2,17 @@
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use weir::engine::charge::Mode;
 use weir::store::StoreError;
-use weir::store::redis::{Breaker, RedisStore};
+use weir::store::redis::{Breaker, Fault, RedisOptions, RedisStore};
 
-use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
+use super::{TIMEOUT, charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
 use crate::support::redis::{RedisConfig, RedisServer, free_port};
+use crate::support::relay::{Fate, Relay};
 
 #[tokio::test]
 async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
@@ -18,6 +20,8 @@ async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
     let store = connected(&options(&server.url())).await;
     spend(&store).await.unwrap();
     server.kill();
+    // It was perhaps sent before the end of the connection was noticed.
+    assert!(matches!(spend(&store).await, Err(StoreError::Down | StoreError::Broken)));
     for _ in 0..20 {
         assert_eq!(spend(&store).await, Err(StoreError::Down));
     }
@@ -70,7 +74,7 @@ async fn the_store_starts_without_its_server() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_spends_until_it_has_room() {
+async fn a_full_server_refuses_spends_until_it_has_room_and_is_not_said_to_be_well() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     spend(&store).await.unwrap();
@@ -79,10 +83,16 @@ async fn a_full_server_refuses_spends_until_it_has_room() {
     for _ in 0..10 {
         let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("there is no room") };
         assert!(text.starts_with("OOM "), "{text}");
+        let status = store.status();
+        assert_eq!(
+            (status.connected, status.fault, status.last_error.as_deref()),
+            (true, Some(Fault::Failing), Some(&*text))
+        );
     }
     // What writes nothing is answered, so limits that are used up still hold.
     let over = decide(&store, &[charge("A:1", fixed(1_000_000), 1_000_000, Mode::Spend)]).await.unwrap();
     assert!(over[0].is_denied());
+    assert_eq!(store.status().fault, None);
     assert_eq!((store.status().connected, store.status().breaker), (true, Breaker::Closed));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     spend(&store).await.unwrap();
@@ -97,16 +107,19 @@ async fn a_server_that_became_a_replica_is_left_until_it_is_a_master_again() {
     let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("a replica takes no writes") };
     assert!(text.starts_with("READONLY "), "{text}");
     assert_eq!(spend(&store).await, Err(StoreError::Down));
+    eventually_async("the status says what it is", async || last_error(&store, "this server is a read-only replica"))
+        .await;
+    assert_eq!((store.status().connected, store.status().fault), (false, Some(Fault::Replica)));
     server.cli(&["REPLICAOF", "NO", "ONE"]);
     resumes(&store).await;
 }
 
 #[tokio::test]
-async fn more_calls_than_the_bound_are_turned_away_at_once() {
-    const BOUND: usize = 1_024;
+async fn more_requests_than_the_queue_takes_are_turned_away_at_once() {
+    const BOUND: usize = 1_000;
     const CALLS: usize = BOUND + 100;
     let server = RedisServer::plain();
-    let store = connected(&options(&server.url())).await;
+    let store = connected(&RedisOptions { queue: BOUND, ..options(&server.url()) }).await;
     spend(&store).await.unwrap();
     server.freeze();
     let mut calls = JoinSet::new();
@@ -116,10 +129,104 @@ async fn more_calls_than_the_bound_are_turned_away_at_once() {
     }
     let ends = calls.join_all().await;
     let late = ends.iter().filter(|end| matches!(end, Err(StoreError::Late(_)))).count();
-    let down = ends.iter().filter(|end| matches!(end, Err(StoreError::Down))).count();
-    assert_eq!((late, down), (BOUND, CALLS - BOUND));
+    let busy = ends.iter().filter(|end| matches!(end, Err(StoreError::Busy { sent: false }))).count();
+    assert_eq!((late, busy), (BOUND, CALLS - BOUND));
     server.thaw();
     resumes(&store).await;
+}
+
+/// Connections that the server has taken so far, that of the question left out.
+fn connections(server: &RedisServer) -> u64 {
+    let statistics = server.cli(&["INFO", "stats"]);
+    let line = statistics.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().trim().parse::<u64>().unwrap()
+}
+
+#[tokio::test]
+async fn a_new_connection_has_longer_for_its_first_answer_than_a_request() {
+    let server = RedisServer::plain();
+    let before = connections(&server);
+    server.freeze();
+    let store = RedisStore::connect(&options(&server.url()).target().unwrap());
+    tokio::time::sleep(2 * TIMEOUT).await;
+    server.thaw();
+    resumes(&store).await;
+    assert_eq!(connections(&server), before + 2, "that of the store and that of the question");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_held_up_takes_the_reply_that_has_come_meanwhile() {
+    let server = RedisServer::plain();
+    let timeout = Duration::from_millis(400);
+    let store = connected(&RedisOptions { timeout, ..options(&server.url()) }).await;
+    let before = connections(&server);
+    for _ in 0..4 {
+        let asking = {
+            let store = store.clone();
+            tokio::spawn(async move { spend(&store).await })
+        };
+        for _ in 0..10 {
+            // The call is on its way when the only thread of this runtime stops for longer than a decision may take.
+            tokio::task::yield_now().await;
+        }
+        std::thread::sleep(timeout + timeout / 4);
+        asking.await.unwrap().unwrap();
+    }
+    assert_eq!((store.status().breaker, connections(&server)), (Breaker::Closed, before + 1));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_is_replaced_at_once_and_requests_wait_for_that() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    spend(&store).await.unwrap();
+    for _ in 0..10 {
+        // What is cut sooner is not replaced at once.
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        // A sleep would be as long as the replacement takes.
+        for _ in 0..10_000 {
+            if !store.status().connected {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert!(!store.status().connected, "the end is not noticed");
+        spend(&store).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_or_doubled_answers_no_other_call() {
+    let server = RedisServer::plain();
+    for fate in [Fate::LoseOnce, Fate::DoubleOnce] {
+        let relay = Relay::to(&server.address());
+        let store = connected(&options(&format!("redis://{}", relay.address))).await;
+        let key = format!("{fate:?}");
+        let one = |bucket: u64| charge(&format!("{key}:{bucket}"), fixed(1_000 * bucket), 1, Mode::Spend);
+        spend(&store).await.unwrap();
+        relay.set(fate);
+        let (mut right, mut ends) = (0, Vec::new());
+        for number in 0..200 {
+            let bucket = 1 + number % 7;
+            match decide(&store, &[one(bucket)]).await {
+                Ok(decisions) => {
+                    let taken = 1_000 * bucket - decisions[0].remaining;
+                    // The bucket of another call has thousands more or less.
+                    assert!((1..=200).contains(&taken), "{fate:?}: call {number} was told {decisions:?}");
+                    right += 1;
+                }
+                Err(error) => ends.push(error),
+            }
+            if ends.len() > 20 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(relay.is_done() && right > 100, "{fate:?}: {right} were answered, the others {ends:?}");
+        let is_told = |error: &StoreError| matches!(error, StoreError::Late(_) | StoreError::Broken | StoreError::Down);
+        assert!(ends.iter().all(is_told), "{ends:?}");
+    }
 }
 
 /// A place for the log of a test.
@@ -137,7 +244,7 @@ impl Write for Lines {
 }
 
 #[tokio::test]
-async fn the_log_has_one_line_for_a_loss_and_one_for_the_return() {
+async fn the_log_has_one_line_for_each_reason_and_one_for_the_return() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -145,18 +252,27 @@ async fn the_log_has_one_line_for_a_loss_and_one_for_the_return() {
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut server = RedisServer::start(&RedisConfig { password: Some("secret".into()), ..RedisConfig::default() });
     let store = connected(&options(&server.url())).await;
+    // What is cut sooner is no good connection, and its end a reason of its own.
+    tokio::time::sleep(Duration::from_millis(120)).await;
     server.kill();
+    assert!(matches!(spend(&store).await, Err(StoreError::Down | StoreError::Broken)));
     for _ in 0..20 {
         assert_eq!(spend(&store).await, Err(StoreError::Down));
     }
     eventually_async("several attempts fail", async || last_error(&store, "refused")).await;
-    server.restart();
+    // It comes back with another password, which is another reason.
+    server.restart_with(RedisConfig { password: Some("other".into()), ..RedisConfig::default() });
+    eventually_async("the password is wrong", async || last_error(&store, "user or password")).await;
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
     resumes(&store).await;
     let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let messages: Vec<&str> = log.lines().filter_map(|line| line.split_once("weir::")).map(|(_, line)| line).collect();
     let address = server.address();
     let connected = format!("store::redis::owner: connected to the store store=redis://***@{address}");
-    assert_eq!((messages.len(), messages[0], messages[2]), (3, connected.as_str(), connected.as_str()), "{log}");
-    assert!(messages[1].starts_with("store::redis::owner: no connection to the store, trying again"), "{log}");
+    assert_eq!((messages.len(), messages[0], messages[3]), (4, connected.as_str(), connected.as_str()), "{log}");
+    for (message, reason) in [(messages[1], "refused"), (messages[2], "the server refuses the user or password")] {
+        assert!(message.starts_with("store::redis::owner: no connection to the store, trying again"), "{log}");
+        assert!(message.contains(reason), "{log}");
+    }
     assert!(!log.contains("secret"), "{log}");
 }

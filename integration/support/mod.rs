@@ -4,6 +4,7 @@ pub(crate) mod certificates;
 pub(crate) mod frames;
 pub(crate) mod programs;
 pub(crate) mod redis;
+pub(crate) mod relay;
 pub(crate) mod server;
 pub(crate) mod upstream;
 pub(crate) mod weir;

@@ -20,6 +20,10 @@ pub(crate) struct RedisConfig {
     pub(crate) tls: bool,
     /// The password of the default user.
     pub(crate) password: Option<String>,
+    /// Whether it is a Sentinel, which watches nothing.
+    pub(crate) sentinel: bool,
+    /// Whether its certificate is signed by itself and marked as an authority's.
+    pub(crate) own_authority: bool,
     /// Lines of redis.conf, such as `user weir on >secret ~weir:* +@all`.
     pub(crate) lines: Vec<String>,
 }
@@ -54,6 +58,11 @@ impl RedisServer {
         let directory = tempfile::tempdir().unwrap();
         if config.tls {
             write_certificates(directory.path());
+        }
+        if config.own_authority {
+            let authority = directory.path().join("ca.pem");
+            fs::copy(&authority, directory.path().join("server.pem")).unwrap();
+            fs::copy(directory.path().join("ca.key"), directory.path().join("server.key")).unwrap();
         }
         let mut child = spawn(&config, directory.path(), port);
         takes_connections(&mut child, port).then_some(Self { config, directory, port, child })
@@ -130,6 +139,12 @@ impl RedisServer {
         eventually("the server goes on", || if self.state() == 'T' { Err('T') } else { Ok(()) });
     }
 
+    /// Starts another kind of server on the same port.
+    pub(crate) fn restart_with(&mut self, config: RedisConfig) {
+        self.config = config;
+        self.restart();
+    }
+
     /// Starts the server again, empty, on the same port.
     pub(crate) fn restart(&mut self) {
         self.kill();
@@ -166,8 +181,10 @@ pub(crate) fn free_port() -> u16 {
 }
 
 fn spawn(config: &RedisConfig, directory: &Path, port: u16) -> Child {
-    let mut lines: Vec<String> =
-        ["bind 127.0.0.1", "save \"\"", "appendonly no", "logfile log"].map(String::from).to_vec();
+    let mut lines: Vec<String> = ["bind 127.0.0.1", "logfile log"].map(String::from).to_vec();
+    if !config.sentinel {
+        lines.extend(["save \"\"", "appendonly no"].map(String::from));
+    }
     lines.push(format!("dir {}", directory.display()));
     if config.tls {
         lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients yes"));
@@ -180,7 +197,11 @@ fn spawn(config: &RedisConfig, directory: &Path, port: u16) -> Child {
     let file = directory.join("redis.conf");
     fs::write(&file, lines.join("\n") + "\n").unwrap();
     let mut command = Command::new("redis-server");
-    command.arg(&file).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg(&file);
+    if config.sentinel {
+        command.arg("--sentinel");
+    }
+    command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("redis-server is installed")
 }
 
@@ -201,6 +222,7 @@ fn write_certificates(directory: &Path) {
     authority.distinguished_name.push(DnType::CommonName, "the authority of a test");
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
     fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
+    fs::write(directory.join("ca.key"), authority.key().serialize_pem()).unwrap();
     for (name, subject) in [("server", "127.0.0.1"), ("client", "weir")] {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new([subject.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();

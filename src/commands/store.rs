@@ -9,20 +9,24 @@ use clap::value_parser;
 use super::values::parse_duration;
 use crate::gate::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use crate::store::redis::{RedisOptions, RedisStore, Target};
+use crate::store::redis::{DEFAULT_QUEUE, RedisOptions, RedisStore, Target};
 use crate::store::{Clock, Store};
 
 /// Where buckets live.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub(super) struct StoreArgs {
-    /// `memory`, `redis://[user[:password]@]host[:port][/db]` or `rediss://...` for TLS
+    /// `memory`, `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for TLS, `unix:///path` for a socket
     #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
     store: String,
 
     /// How long a decision may wait for Redis; after that the limits' `on_store_error` holds
     #[arg(long, value_name = "DURATION", env = "WEIR_STORE_TIMEOUT", default_value = "20ms", value_parser = parse_duration)]
     store_timeout: Duration,
+
+    /// Requests that may wait for Redis, per worker; more are rejected with 503
+    #[arg(long, value_name = "N", env = "WEIR_STORE_QUEUE", default_value_t = DEFAULT_QUEUE, value_parser = parse_at_least_one)]
+    store_queue: usize,
 
     /// The authorities (PEM) of Redis' certificate; the public ones unless given
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
@@ -38,7 +42,7 @@ pub(super) struct StoreArgs {
 
     /// Buckets held in memory at most, half of them reserved in even shares for the limits; beyond that the new ids of a
     /// limit share one bucket. A million takes 58 MiB
-    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_max_keys)]
+    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_at_least_one)]
     max_keys: usize,
 
     /// New ids a second that each limit may bring to Redis, for each worker; beyond that they share one bucket of the limit
@@ -64,6 +68,7 @@ impl StoreArgs {
             cert_file: self.store_cert_file.clone(),
             key_file: self.store_key_file.clone(),
             timeout: timeout.unwrap_or(self.store_timeout),
+            queue: self.store_queue,
             clock,
         };
         options.target().map(|target| StorePlan::Redis(Box::new(target))).map_err(|error| error.to_string())
@@ -96,6 +101,6 @@ impl StorePlan {
     }
 }
 
-fn parse_max_keys(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|keys| *keys > 0).ok_or_else(|| "a whole number of at least 1 is wanted".into())
+fn parse_at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number of at least 1 is wanted".into())
 }

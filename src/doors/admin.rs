@@ -39,7 +39,7 @@ use crate::gate::operator::Operator;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::memory::Usage;
-use crate::store::redis::Breaker;
+use crate::store::redis::{Breaker, Fault};
 
 mod body;
 pub mod buckets;
@@ -240,7 +240,7 @@ impl Admin {
     fn ready_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
         let standing = Standing::of(&self.stores);
         let reload_error = self.readiness.reload_error.lock().clone();
-        let is_degraded = standing.connected < self.stores.len() || reload_error.is_some();
+        let is_degraded = standing.connected < self.stores.len() || standing.failing > 0 || reload_error.is_some();
         let (code, status) = match self.readiness.phase() {
             Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
             Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
@@ -248,7 +248,8 @@ impl Admin {
             Phase::Serving => (StatusCode::OK, "ready"),
         };
         let store = match standing.connected {
-            connected if connected == self.stores.len() => "up",
+            connected if connected == self.stores.len() && standing.failing == 0 => "up",
+            connected if connected > 0 && connected == standing.failing => "failing",
             0 => "down",
             _ => "partly up",
         };
@@ -313,9 +314,13 @@ fn own(Reply { status, fields, body }: Reply) -> Response<Full<Bytes>> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Standing {
     connected: usize,
+    /// Connected stores whose last answers were errors.
+    failing: usize,
     breakers_open: usize,
+    /// In the order of [`Fault::ALL`].
+    faults: [u64; Fault::ALL.len()],
     corrupt_values: u64,
-    /// Why one of those that are not connected is not.
+    /// Why one of those that cannot decide cannot.
     error: Option<String>,
 }
 
@@ -329,6 +334,10 @@ impl Standing {
                     let status = store.status();
                     standing.connected += usize::from(status.connected);
                     standing.breakers_open += usize::from(status.breaker == Breaker::Open);
+                    standing.failing += usize::from(status.connected && status.fault.is_some());
+                    if let Some(fault) = status.fault {
+                        standing.faults[fault as usize] += 1;
+                    }
                     standing.corrupt_values += store.corrupt_values();
                     standing.error = status.last_error.or(standing.error);
                 }
@@ -342,6 +351,9 @@ impl Standing {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.store_connections.set(gauge(self.connected as u64));
         metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
+        for (fault, workers) in Fault::ALL.into_iter().zip(self.faults) {
+            metrics.store_unusable(fault.label(), gauge(workers));
+        }
         metrics.keys.set(gauge(usage.keys));
         metrics.stores_counted(usage.evicted, usage.overflowed, self.corrupt_values);
     }

@@ -210,14 +210,14 @@ fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) {
 pub fn retry_after(verdict: &Verdict) -> Option<u64> {
     match verdict.standing {
         Standing::Allowed => None,
-        Standing::Unavailable => Some(UNAVAILABLE_RETRY_SECONDS),
+        Standing::Unavailable | Standing::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
         Standing::Denied => verdict.binding()?.decision.retry_after.map(|wait| wait.ceil_seconds().max(1)),
     }
 }
 
 /// The whole answer to a request that is refused; `is_grpc` if its content type is `application/grpc`.
 pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
-    let unavailable = verdict.standing == Standing::Unavailable;
+    let unavailable = matches!(verdict.standing, Standing::Unavailable | Standing::Overloaded);
     let mut reply = match (is_grpc, unavailable) {
         (true, true) => grpc_refusal(UNAVAILABLE, &detail(rules, verdict)),
         (true, false) => grpc_refusal(RESOURCE_EXHAUSTED, &detail(rules, verdict)),
@@ -322,6 +322,9 @@ fn detail(rules: &Rules, verdict: &Verdict) -> String {
 
 /// What a refusal says to people: the limit that binds, what it allows and when to come back.
 fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
+    if verdict.standing == Standing::Overloaded {
+        return text.push_str("Too many requests are waiting");
+    }
     let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied);
     let Some(answer) = binding else { return text.push_str("The limit cannot be counted at the moment") };
     text.push_str(rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()));

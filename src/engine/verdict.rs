@@ -46,6 +46,8 @@ pub enum Standing {
     Denied,
     /// The store gave no answer and a limit fails closed: 503.
     Unavailable,
+    /// Rejected because too many requests are waiting for the store: 503, whatever `on_store_error` says.
+    Overloaded,
 }
 
 /// The answer for one request.
@@ -101,6 +103,12 @@ impl Verdict {
         }
         self.unanswered = unanswered;
         self
+    }
+
+    /// The verdict when too many requests are waiting for the store; `unanswered` are the limits it was not asked about.
+    #[must_use]
+    pub fn overloaded(self, unanswered: Vec<Unanswered>) -> Self {
+        Self { standing: Standing::Overloaded, unanswered, ..self }
     }
 
     /// The verdict of these answers, and of limits that refuse without asking the store.

@@ -10,7 +10,7 @@ use crate::engine::descriptors::{Plans, Purpose, Question, Verdicts};
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::numbers::Micros;
 use crate::engine::rules::BadCost;
-use crate::engine::verdict::Unanswered;
+use crate::engine::verdict::{Standing, Unanswered};
 use crate::metrics::{DecidingDoor, DecisionResult};
 use crate::store::{Batch, StoreError};
 
@@ -53,6 +53,7 @@ impl Gate {
             }
         }
         let effective_from = snapshot.rules().effective_from();
+        let mut is_overloaded = false;
         let (decisions, unanswered) = if plans.charges.is_empty() {
             (Vec::new(), Vec::new())
         } else {
@@ -63,10 +64,16 @@ impl Gate {
                     self.failed(&error);
                     (Vec::new(), Vec::new())
                 }
-                Err(error) => self.descriptors_without_store(&snapshot, &plans, question.now, &error),
+                Err(error) => {
+                    is_overloaded = matches!(error, StoreError::Busy { .. }) && is_enforced(&plans);
+                    self.descriptors_without_store(&snapshot, &plans, question.now, &error)
+                }
             }
         };
-        let verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
+        let mut verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
+        if is_overloaded {
+            verdicts.whole.standing = Standing::Overloaded;
+        }
         let mut refusals = Vec::new();
         // What tells of a request that is over is no decision about it.
         if question.purpose != Purpose::Report {
@@ -108,12 +115,14 @@ impl Gate {
         error: &StoreError,
     ) -> (Vec<Option<Decision>>, Vec<Unanswered>) {
         self.failed(error);
+        let is_overloaded = matches!(error, StoreError::Busy { .. }) && is_enforced(plans);
         let policy =
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();
         let mut is_local = vec![false; plans.charges.len()];
         for asked in plans.members.iter().flat_map(|member| &member.asked) {
-            let (limit, policy) = (asked.origin.limit, policy(asked.origin.limit));
+            let limit = asked.origin.limit;
+            let policy = if is_overloaded { StoreErrorPolicy::Deny } else { policy(limit) };
             if let Some(local) = is_local.get_mut(asked.charge as usize) {
                 *local = policy == StoreErrorPolicy::Local;
             }
@@ -143,4 +152,9 @@ impl Gate {
         let (decided, taken) = (next(&plans.charges), next(&plans.reported));
         (plans.decisions(decided, &taken), unanswered)
     }
+}
+
+/// True if a limit that was to be charged is enforced.
+fn is_enforced(plans: &Plans) -> bool {
+    plans.members.iter().flat_map(|member| &member.asked).any(|asked| asked.origin.enforced)
 }

@@ -65,7 +65,7 @@ pub enum OperatorError {
     /// It cannot be done with this bucket.
     #[error("{0}")]
     Impossible(String),
-    /// The store gave no answer. After [`StoreError::Late`] it may have been done.
+    /// The store gave no answer. It may have been done if [`StoreError::is_ambiguous`].
     #[error("{0}")]
     Store(#[from] StoreError),
 }

@@ -300,9 +300,9 @@ impl InFlight {
         (!self.keys.is_empty()).then_some(self)
     }
 
-    /// The store has given no answer. What came too late may have been taken all the same; nothing else was.
+    /// The store has given no answer. What it was sent may have been taken all the same; nothing else was.
     pub(super) fn unanswered(&mut self, error: &StoreError) {
-        self.keep_only(|_| matches!(error, StoreError::Late(_)));
+        self.keep_only(|_| error.is_ambiguous());
     }
 
     /// The memory that stands in for the store has decided.

@@ -32,7 +32,9 @@ impl Gate {
     /// Counts and logs that a decision got no answer from the store.
     pub(super) fn failed(&self, error: &StoreError) {
         self.shared.metrics.store_error(error.kind());
-        self.shared.store_failed(Instant::now());
+        if !matches!(error, StoreError::Busy { .. }) {
+            self.shared.store_failed(Instant::now());
+        }
         self.complain(error);
     }
 

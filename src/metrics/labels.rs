@@ -17,11 +17,13 @@ pub enum DecisionResult {
     ErrorAllowed,
     /// The store gave no answer and the request was refused.
     ErrorDenied,
+    /// Too many requests were waiting for the store, so this one was rejected.
+    Rejected,
 }
 
 impl DecisionResult {
     /// Every result.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Allowed,
         Self::Denied,
         Self::ShadowDenied,
@@ -29,6 +31,7 @@ impl DecisionResult {
         Self::Unlimited,
         Self::ErrorAllowed,
         Self::ErrorDenied,
+        Self::Rejected,
     ];
 
     /// Its name in labels, in the log and in traces.
@@ -41,6 +44,7 @@ impl DecisionResult {
             Self::Unlimited => "unlimited",
             Self::ErrorAllowed => "error_allowed",
             Self::ErrorDenied => "error_denied",
+            Self::Rejected => "rejected",
         }
     }
 }
@@ -274,7 +278,7 @@ impl ConnectionRefusal {
 }
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
-pub(super) const STORE_ERRORS: [&str; 4] = ["down", "late", "refused", "duplicate"];
+pub(super) const STORE_ERRORS: [&str; 6] = ["down", "late", "broken", "busy", "refused", "duplicate"];
 
 /// Why a connection came to no HTTP: the label `reason` of `weir_http_connections_failed_total`.
 pub const CONNECTION_FAILURES: [&str; 5] =

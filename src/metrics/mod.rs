@@ -62,6 +62,7 @@ pub struct Metrics {
     pub store_connections: IntGauge,
     /// Workers whose breaker is open.
     pub store_breakers_open: IntGauge,
+    store_unusable: IntGaugeVec,
     /// Stored values that were no bucket and were taken for a full one.
     store_corrupt_values: IntCounter,
     /// Buckets in memory: the store's, or with Redis those of limits that are kept here while it is away.
@@ -174,6 +175,13 @@ impl Metrics {
             store_errors: counters(&registry, "weir_store_errors_total", "Store calls without an answer", &["kind"])?,
             store_connections: gauge(&registry, "weir_store_connections", "Workers that are connected to the store")?,
             store_breakers_open: gauge(&registry, "weir_store_breakers_open", "Workers whose store breaker is open")?,
+            store_unusable: register(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new("weir_store_unusable", "Workers whose store cannot decide, by reason"),
+                    &["reason"],
+                )?,
+            )?,
             store_corrupt_values: counter(
                 &registry,
                 "weir_store_corrupt_values_total",
@@ -388,6 +396,11 @@ impl Metrics {
     /// Counts an answer of the rate limit service.
     pub fn rate_limit_answer(&self, answer: RateLimitAnswer) {
         self.rate_limit_answers[answer as usize].inc();
+    }
+
+    /// Sets the number of workers whose store cannot decide for this reason, a label of the store's `Fault`.
+    pub fn store_unusable(&self, reason: &str, workers: i64) {
+        self.store_unusable.with_label_values(&[reason]).set(workers);
     }
 
     /// Counts a store call without an answer.

@@ -21,12 +21,21 @@ pub struct Batch<'a> {
     pub now: Micros,
 }
 
-/// Why a store gave no answer. What a request gets instead is its limits' `on_store_error`.
+/// Why a store gave no answer. What a request gets instead is its limits' `on_store_error`, unless the store is only busy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No connection, or the breaker is open.
+    /// No connection, or the breaker is open. Nothing was sent.
     #[error("no connection to the store")]
     Down,
+    /// The connection ended before the answer came.
+    #[error("the connection to the store broke before the answer")]
+    Broken,
+    /// The store answers, but this process has more requests than it can decide in time: overload, not a failure.
+    #[error("too many requests are waiting for the store")]
+    Busy {
+        /// False if the store was not asked.
+        sent: bool,
+    },
     /// No answer in time.
     #[error("no answer from the store within {0:?}")]
     Late(Duration),
@@ -43,10 +52,17 @@ impl StoreError {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Down => "down",
+            Self::Broken => "broken",
+            Self::Busy { .. } => "busy",
             Self::Late(_) => "late",
             Self::Refused(_) => "refused",
             Self::Duplicate => "duplicate",
         }
+    }
+
+    /// True if the store may have made the charge.
+    pub const fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Late(_) | Self::Broken | Self::Busy { sent: true })
     }
 }
 

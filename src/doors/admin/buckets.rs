@@ -30,7 +30,6 @@ use crate::engine::reply::{self, Reply};
 use crate::engine::request::decode;
 use crate::gate::operator::{Change, OperatorError, State};
 use crate::metrics::{AdminWrite, AdminWriteResult};
-use crate::store::StoreError;
 
 /// What a bucket's name may have, decoded: an id may be a URL.
 const LONGEST_NAME: usize = 4 * 1024;
@@ -85,7 +84,7 @@ impl From<OperatorError> for Refusal {
             OperatorError::Unknown(_) => StatusCode::NOT_FOUND,
             OperatorError::Mistaken(_) => StatusCode::BAD_REQUEST,
             OperatorError::Impossible(_) => StatusCode::CONFLICT,
-            OperatorError::Store(StoreError::Late(_)) => {
+            OperatorError::Store(store) if store.is_ambiguous() => {
                 return Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
                     format!("{error}; it may have been done all the same"),

@@ -75,7 +75,7 @@ fn result(verdict: &Verdict) -> CheckResult {
     match verdict.standing {
         Standing::Allowed => CheckResult::Allowed,
         Standing::Denied => CheckResult::Denied,
-        Standing::Unavailable => CheckResult::Unavailable,
+        Standing::Unavailable | Standing::Overloaded => CheckResult::Unavailable,
     }
 }
 

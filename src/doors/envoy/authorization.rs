@@ -226,6 +226,8 @@ fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: b
             None => allowed(rules, verdict, generations),
         },
         Standing::Denied => denied(Code::ResourceExhausted, refusal(rules, verdict, generations, is_grpc)),
+        // A denial and no error, which Envoy might let pass: a flood must not switch limits off.
+        Standing::Overloaded => denied(Code::Unavailable, refusal(rules, verdict, generations, is_grpc)),
         // Envoy's `failure_mode_allow` decides over an error, as it does if nobody answers at all. Envoy before 1.37 does
         // not know the answer and denies with 403.
         Standing::Unavailable => CheckResponse {

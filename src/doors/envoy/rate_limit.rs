@@ -122,6 +122,7 @@ async fn answer(
     let answer = match judged.verdicts.whole.standing {
         Standing::Allowed if !judged.knows_domain => RateLimitAnswer::UnknownDomain,
         Standing::Allowed => RateLimitAnswer::Ok,
+        Standing::Overloaded => RateLimitAnswer::Unavailable,
         _ => RateLimitAnswer::OverLimit,
     };
     Ok((answer, response))
@@ -229,7 +230,8 @@ fn respond(
             reply::add_fields(rules, whole, generations, &mut fields);
             response.response_headers_to_add = HeaderValue::list(&fields).collect();
         }
-        Standing::Denied => {
+        // Envoy lets pass what gets an error, unless it says `failure_mode_deny`: a flood must not switch limits off.
+        Standing::Denied | Standing::Overloaded => {
             let refusal = reply::refusal(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
             response.response_headers_to_add = HeaderValue::list(&refusal.fields).collect();

@@ -168,12 +168,11 @@ impl RedisStore {
         let live = self.shared.live.load_full().ok_or(StoreError::Down)?;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
-        let mut connection = live.connection.clone();
-        let answer = timeout(TIMEOUT, connection.send_packed_command(&command)).await;
+        let answer = timeout(TIMEOUT, live.reply(&command)).await;
         match answer.map_err(|_| StoreError::Late(TIMEOUT))? {
             Ok(Value::ServerError(error)) => Err(StoreError::Refused(describe(&error.into()))),
             Ok(value) => Ok(value),
-            Err(error) if error.code().is_none() => Err(StoreError::Down),
+            Err(error) if error.code().is_none() => Err(StoreError::Broken),
             Err(error) => Err(StoreError::Refused(describe(&error))),
         }
     }

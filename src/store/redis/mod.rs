@@ -1,16 +1,20 @@
 //! Buckets in a Redis server: one call of the script in `lua/` decides all charges of a request, and those of all requests that
 //! ask at the same time (`calls`).
 //!
-//! A request uses the connection that is there or fails at once; it never waits for another. The connection belongs to
-//! a task (`owner`), which opens it, probes it and replaces it. A request whose reply is late has perhaps been
-//! charged, so it is never sent again.
+//! A request uses the connection that is there or fails at once. It waits for another only while the first attempt to replace
+//! one that was cut is under way, which takes a round trip or two. The connection belongs to a task (`owner`), which opens
+//! it, probes it and replaces it. A request whose reply is late has perhaps been charged, so it is never sent again.
+//!
+//! Busy is not down. The number of outstanding calls is bounded; further requests wait for their turn and are rejected if it
+//! does not come in time. Only silence and errors of the server are failures of the store.
 //!
 //! Denials are not remembered here. Time alone would not end one early, but another gateway's refund or reset would, and
 //! so would new numbers; and a denial in a shared call costs 1.4 us of the server's time, for which no answer need be
 //! stale.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -18,7 +22,7 @@ use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Clock, StoreError};
@@ -32,25 +36,29 @@ mod calls;
 mod detail;
 mod options;
 mod owner;
+mod patience;
 mod script;
+mod stream;
+mod trouble;
 mod user_scripts;
 
 pub use blocks::{BlockEdit, Edited, KeptBlock, KeptBlocks};
 pub use calls::Coming;
-use calls::{Answer, Call, Calls};
-pub use options::{DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
-use script::Form;
+use calls::{Answer, Calls, Sent};
+pub use options::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
+use script::{BadReply, CallNumber, Form};
+pub use trouble::Fault;
+use trouble::Trouble;
 
-/// Requests that may be under way at once. 50 000 requests a second times a deadline of 20 ms; with more than that waiting
-/// Redis is not keeping up, and to wait longer is worse than the failure policy.
-const MAX_IN_FLIGHT: usize = 1_024;
-
-/// Calls in a row without an answer in time after which the connection is given up.
+/// The connection is given up after so many timeouts of silence while a call is outstanding.
 ///
-/// One late reply is a hiccup (a fork for a snapshot, a slow command of somebody else). After five a frozen server is
-/// likelier, and each further request would wait the whole deadline for nothing. Calls are counted rather than requests,
-/// as those of one call are late together.
-const BREAKER_FAILURES: u32 = 5;
+/// One late reply is a hiccup (a fork for a snapshot, a slow command of somebody else). After five times as long a frozen
+/// server is likelier, and each further request would wait the whole deadline for nothing.
+const SILENT_TIMEOUTS: u32 = 5;
+
+/// A connection that lasted this long is replaced at once when it breaks, and requests wait for the new one. One that broke
+/// sooner would probably break again.
+const SHORTEST_LIFE: Duration = Duration::from_millis(100);
 
 /// How long a server may take to compile a script of the user. Nobody waits for it.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,11 +71,12 @@ pub struct RedisStore {
 }
 
 /// Whether requests are let through to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Breaker {
     /// They are, if there is a connection.
+    #[default]
     Closed,
-    /// Calls kept failing; nothing is sent until a probe is answered.
+    /// The server was silent; nothing is sent until it answers a new connection.
     Open,
 }
 
@@ -76,9 +85,11 @@ pub enum Breaker {
 pub struct Status {
     /// Whether there is a connection that answers.
     pub connected: bool,
-    /// Whether repeated failure has cut the server off.
+    /// Open after the server was silent.
     pub breaker: Breaker,
-    /// Why there is no connection; `None` while there is one.
+    /// Why there is no connection, or [`Fault::Failing`] if it only brings errors.
+    pub fault: Option<Fault>,
+    /// The same as text, with a hint.
     pub last_error: Option<String>,
 }
 
@@ -87,32 +98,60 @@ struct Shared {
     timeout: Duration,
     clock: Clock,
     live: ArcSwapOption<Live>,
-    in_flight: Semaphore,
+    /// Set during the first attempt to replace a broken connection.
+    is_returning: AtomicBool,
+    /// Wakes the requests that wait for that attempt.
+    returned: Notify,
+    /// Free places in the queue: one for each request that may wait.
+    waiting: Semaphore,
     calls: Calls,
-    /// Wakes the owner when a request has given up the connection.
+    /// The number of the next call, counted over all connections.
+    number: AtomicU64,
+    /// Wakes the owner when a connection was given up or has ended.
     lost: Notify,
-    state: Mutex<(Breaker, Option<String>)>,
+    state: Mutex<State>,
+    /// Set while `state` holds a [`Fault::Failing`].
+    is_failing: AtomicBool,
     corrupt: AtomicU64,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    breaker: Breaker,
+    trouble: Option<Trouble>,
 }
 
 /// A connection, and how it has been doing.
 struct Live {
     connection: MultiplexedConnection,
-    failures: AtomicU32,
+    opened: Instant,
+    /// Replies received.
+    heard: AtomicU64,
+    /// Outstanding calls whose requests have already been answered without the server.
+    overdue: AtomicU32,
+    has_ended: Arc<AtomicBool>,
+    /// Reads and writes the socket. When it ends, outstanding calls end with an error.
+    driver: AbortOnDropHandle<()>,
 }
 
 impl RedisStore {
     /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
     pub fn connect(target: &Target) -> Arc<Self> {
+        let trouble = Some(Trouble::new(Fault::Unreachable, "not connected yet"));
         let shared = Arc::new(Shared {
             timeout: target.timeout,
             clock: target.clock.clone(),
             live: ArcSwapOption::empty(),
-            in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            is_returning: AtomicBool::new(false),
+            returned: Notify::new(),
+            waiting: Semaphore::new(target.queue),
             calls: Calls::default(),
+            // A random start: a reply to another process never fits.
+            number: AtomicU64::new(RandomState::new().hash_one(())),
             lost: Notify::new(),
-            state: Mutex::new((Breaker::Closed, Some("not connected yet".into()))),
+            state: Mutex::new(State { trouble, ..State::default() }),
+            is_failing: AtomicBool::new(false),
             corrupt: AtomicU64::new(0),
         });
         let owner = tokio::spawn(owner::run(shared.clone(), target.clone()));
@@ -123,13 +162,13 @@ impl RedisStore {
     /// they ask, unless the server has lost the script meanwhile; those that ask within one turn of the event loop share
     /// the round trip.
     ///
-    /// Ends within the timeout of the target whatever Redis does. A request that is dropped before it ends may have been
-    /// charged.
+    /// Ends within the timeout of the target whatever Redis does; what holds up this worker itself is not counted. A request
+    /// that is dropped before it ends may have been charged.
     pub async fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         if batch.charges.is_empty() {
             return Ok(Decisions::default());
         }
-        let _permit = self.shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        let _permit = self.shared.waiting.try_acquire().map_err(|_| BUSY)?;
         self.ask(batch)?.answer().await
     }
 
@@ -153,10 +192,10 @@ impl RedisStore {
         }
         let shared = &self.shared;
         let now = self.given_time()?;
-        let _permit = shared.in_flight.try_acquire().map_err(|_| StoreError::Down)?;
+        let _permit = shared.waiting.try_acquire().map_err(|_| BUSY)?;
         let mut decided = Vec::with_capacity(batches.len());
         for answer in shared.calls.ask_in_turn(shared, batches, now) {
-            decided.push(answer.await.unwrap_or(Err(StoreError::Down))?);
+            decided.push(answer.await.unwrap_or(Err(StoreError::Broken))?);
         }
         Ok(decided)
     }
@@ -167,7 +206,7 @@ impl RedisStore {
         if now.is_some_and(|now| now.0 >= EXACT) {
             return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
         }
-        if self.shared.live.load().is_none() {
+        if self.shared.live.load().is_none() && !self.shared.is_returning.load(Ordering::Relaxed) {
             return Err(StoreError::Down);
         }
         Ok(now)
@@ -188,8 +227,9 @@ impl RedisStore {
 
     /// How the store stands.
     pub fn status(&self) -> Status {
-        let (breaker, last_error) = self.shared.state.lock().clone();
-        Status { connected: self.shared.live.load().is_some(), breaker, last_error }
+        let State { breaker, trouble } = self.shared.state.lock().clone();
+        let (fault, last_error) = trouble.map(|trouble| (trouble.fault, trouble.text)).unzip();
+        Status { connected: self.shared.live.load().is_some(), breaker, fault, last_error }
     }
 
     /// Keys of ours that held text that is no bucket, and counted as full buckets, since the start.
@@ -198,22 +238,34 @@ impl RedisStore {
     }
 }
 
+/// The error of a request that was not sent because too many wait.
+const BUSY: StoreError = StoreError::Busy { sent: false };
+
 impl Live {
     /// One call; a second one with the source if the server does not know the script, which it then has not run.
-    async fn ask(&self, call: &Call) -> Result<Value, RedisError> {
-        match self.send(call, Form::Hash).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.send(call, Form::Source).await,
+    async fn ask(&self, sent: &Sent) -> Result<Value, RedisError> {
+        match self.send(sent, Form::Hash).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.send(sent, Form::Source).await,
             answer => answer,
         }
     }
 
-    async fn send(&self, call: &Call, form: Form) -> Result<Value, RedisError> {
-        let command = call.requests.command(form, call.now, call.effective_from);
-        match self.connection.clone().send_packed_command(&command).await? {
+    async fn send(&self, sent: &Sent, form: Form) -> Result<Value, RedisError> {
+        let command = sent.requests.command(form, sent.now, sent.effective_from, sent.number);
+        match self.reply(&command).await? {
             // `Value::extract_error` would find the errors of single requests in the reply as well.
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
         }
+    }
+
+    /// Sends a command and hears its reply.
+    async fn reply(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let reply = self.connection.clone().send_packed_command(command).await;
+        if reply.is_ok() {
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        reply
     }
 }
 
@@ -223,7 +275,7 @@ impl Shared {
             let Some(live) = self.live.load_full() else { return };
             let mut command = Cmd::new();
             command.arg("EVAL").arg(user_scripts::probe(script)).arg(0);
-            let answer = timeout(CHECK_TIMEOUT, live.connection.clone().send_packed_command(&command)).await;
+            let answer = timeout(CHECK_TIMEOUT, live.reply(&command)).await;
             // Without an answer nothing is known of the script, and the log hears of the connection anyway.
             if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error)) {
                 let file = script.file();
@@ -236,56 +288,100 @@ impl Shared {
         }
     }
 
-    /// Makes a call: an answer for each of its requests, or the error that all of them get.
-    async fn run(&self, call: &Call) -> Result<Vec<Answer>, StoreError> {
-        let live = self.live.load_full().ok_or(StoreError::Down)?;
-        let Ok(answer) = timeout_at(call.deadline, live.ask(call)).await else {
-            self.failed(&live);
-            return Err(StoreError::Late(self.timeout));
-        };
-        let value = answer.map_err(|error| self.refused(&live, &error))?;
-        live.failures.store(0, Ordering::Relaxed);
-        let reply = call.requests.reply(value).map_err(StoreError::Refused)?;
+    /// The connection, or the one that is about to replace it.
+    async fn connection(&self) -> Result<Arc<Live>, StoreError> {
+        loop {
+            let mut returned = std::pin::pin!(self.returned.notified());
+            returned.as_mut().enable();
+            match self.live.load_full() {
+                Some(live) => return Ok(live),
+                None if !self.is_returning.load(Ordering::Relaxed) => return Err(StoreError::Down),
+                None => returned.await,
+            }
+        }
+    }
+
+    /// The next number of a call.
+    fn number(&self) -> CallNumber {
+        CallNumber(self.number.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The answers to the requests of a call, or the error that all of them get.
+    fn answers(
+        &self,
+        live: &Arc<Live>,
+        sent: &Sent,
+        answer: Result<Value, RedisError>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let value = answer.map_err(|error| self.refused(live, &error))?;
+        let reply = sent.requests.reply(value, sent.number).map_err(|reply| match reply {
+            BadReply::Nonsense(text) => StoreError::Refused(text),
+            BadReply::Foreign(text) => {
+                let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");
+                self.give_up(live, Trouble::new(Fault::Unreachable, text));
+                StoreError::Broken
+            }
+        })?;
         if reply.corrupt > 0 {
             self.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
         }
-        let answers = reply.answers.into_iter();
-        Ok(answers.map(|answer| answer.map_err(|text| self.refused_by_server(&live, text))).collect())
-    }
-
-    /// Counts a call without an answer in time.
-    fn failed(&self, live: &Arc<Live>) {
-        if live.failures.fetch_add(1, Ordering::Relaxed) + 1 >= BREAKER_FAILURES {
-            let reason = format!("{BREAKER_FAILURES} calls in a row had no answer within {:?}", self.timeout);
-            self.give_up(live, Breaker::Open, reason);
+        let failing = reply.answers.iter().find_map(|answer| answer.as_ref().err());
+        match failing.filter(|_| reply.answers.iter().all(Result::is_err)) {
+            Some(text) => self.fails(text),
+            None => self.answers_again(),
         }
+        let answers = reply.answers.into_iter();
+        Ok(answers
+            .map(|answer| answer.map_err(|text| self.refused_by(live, Trouble::of_request(&text), text)))
+            .collect())
     }
 
-    /// What a call gets for an error, and whether the connection goes with it.
+    /// The error of a call. Gives the connection up if it broke or the server is the wrong one.
     fn refused(&self, live: &Arc<Live>, error: &RedisError) -> StoreError {
         let text = describe(error);
         if error.code().is_none() {
             // No reply of a server: the connection broke, or what came is not Redis' protocol.
-            self.give_up(live, Breaker::Closed, text);
-            return StoreError::Down;
+            self.give_up(live, Trouble::new(Fault::Unreachable, text));
+            return StoreError::Broken;
         }
-        live.failures.store(0, Ordering::Relaxed);
-        self.refused_by_server(live, text)
+        self.fails(&text);
+        self.refused_by(live, Trouble::of_call(&text), text)
     }
 
-    /// The same for an error reply.
-    fn refused_by_server(&self, live: &Arc<Live>, text: String) -> StoreError {
-        if is_wrong_server(&text) {
-            self.give_up(live, Breaker::Closed, text.clone());
+    /// The error of a request. Gives the connection up if there is trouble with the server.
+    fn refused_by(&self, live: &Arc<Live>, trouble: Option<Trouble>, text: String) -> StoreError {
+        if let Some(trouble) = trouble {
+            self.give_up(live, trouble);
         }
         StoreError::Refused(text)
     }
 
+    /// Notes that a call brought only errors.
+    fn fails(&self, text: &str) {
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            self.state.lock().trouble = Some(Trouble::new(Fault::Failing, text));
+        }
+    }
+
+    /// Notes that a call was answered.
+    fn answers_again(&self) {
+        if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
+            let mut state = self.state.lock();
+            state.trouble = state.trouble.take().filter(|trouble| trouble.fault != Fault::Failing);
+        }
+    }
+
     /// Takes `live` away from requests, unless the owner has replaced it already.
-    fn give_up(&self, live: &Arc<Live>, breaker: Breaker, reason: String) {
-        let previous = self.live.compare_and_swap(live, None);
-        if previous.as_ref().is_some_and(|previous| Arc::ptr_eq(previous, live)) {
-            *self.state.lock() = (breaker, Some(reason));
+    fn give_up(&self, live: &Arc<Live>, trouble: Trouble) {
+        let mut state = self.state.lock();
+        if self.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
+            let was_cut = trouble.fault == Fault::Unreachable && live.opened.elapsed() >= SHORTEST_LIFE;
+            self.is_returning.store(was_cut, Ordering::Relaxed);
+            self.is_failing.store(false, Ordering::Relaxed);
+            let breaker = if trouble.fault == Fault::Silent { Breaker::Open } else { Breaker::Closed };
+            *state = State { breaker, trouble: Some(trouble) };
+            self.live.store(None);
+            live.driver.abort();
             self.lost.notify_one();
         }
     }
@@ -300,45 +396,5 @@ fn describe(error: &RedisError) -> String {
             "the server refuses the user or password".into()
         }
         (None, _) => error.to_string(),
-    }
-}
-
-/// Whether the error says that this server cannot serve us now and another, or this one later, can: it was demoted to a
-/// replica, is loading its data, or has lost its master or its cluster.
-///
-/// Everything else (OOM, MISCONF, NOPERM, WRONGTYPE, ...) is an answer of the right server and passes without a new
-/// connection: an OOM is over when memory is free again.
-fn is_wrong_server(text: &str) -> bool {
-    // Redis 7 passes an error inside a script on as it is; 6.2 wraps it: `ERR Error running script (call to f_...):
-    // @user_script:1: -READONLY You can't write against a read only replica.`
-    let inner = if text.starts_with("ERR ") { text.rsplit_once(": -").map_or(text, |(_, inner)| inner) } else { text };
-    matches!(inner.split(' ').next(), Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_errors_of_the_wrong_server_cost_the_connection() {
-        for text in [
-            "READONLY You can't write against a read only replica. script: 7e1, on @user_script:150.",
-            "LOADING Redis is loading the dataset in memory",
-            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            "CLUSTERDOWN Hash slot not served",
-            "ERR Error running script (call to f_7e1): @user_script:1: -READONLY You can't write against a replica.",
-            "ERR user script: -READONLY You can't write against a read only replica. script: 7e1, on @user_script:9.",
-        ] {
-            assert!(is_wrong_server(text), "{text}");
-        }
-        for text in [
-            "OOM command not allowed when used memory > 'maxmemory'. script: 7e1, on @user_script:150.",
-            "ERR Error running script (call to f_7e1): @user_script:1: -OOM command not allowed",
-            "WRONGTYPE Operation against a key holding the wrong kind of value",
-            "NOPERM this user has no permissions to run the 'evalsha' command",
-            "ERR unknown mode READONLY",
-        ] {
-            assert!(!is_wrong_server(text), "{text}");
-        }
     }
 }

@@ -3,34 +3,41 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 
+use super::stream::Place;
 use crate::store::Clock;
 
 /// How long a decision may take unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Requests of one worker that may wait for Redis unless told otherwise: what a Redis that does nothing else decides in
+/// 100 ms. They take some 2 MiB.
+pub const DEFAULT_QUEUE: usize = 8_192;
+
 /// An idle connection is probed by TCP after this long. The owner's PING comes sooner; this covers a stalled owner.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A peer that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`); the kernel would try for 15 minutes.
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where Redis is, as it was typed.
 ///
 /// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`, and `+select` for a database other than 0;
+/// `+hello` lets Weir recognize a replica or a Sentinel before the first error;
 /// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel +pexpire`, for
 /// sliding logs `+llen +lindex +rpush +ltrim +pexpire`, for requests in flight `+zadd +zrem +zscore +zcount +zrange
 /// +zremrangebyscore +pexpire`, for queues `@list @stream +pexpire +persist`, and for scripts of users what they call.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path`.
+    /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix:///path`.
     pub url: String,
     /// Certificates in PEM that may have signed the server's; the public ones if absent.
     pub ca_file: Option<PathBuf>,
@@ -40,6 +47,8 @@ pub struct RedisOptions {
     pub key_file: Option<PathBuf>,
     /// How long a decision may take.
     pub timeout: Duration,
+    /// Requests that may wait for their decisions.
+    pub queue: usize,
     /// The clock to decide by.
     pub clock: Clock,
 }
@@ -74,6 +83,15 @@ pub enum RedisOptionsError {
     /// A deadline of nothing would fail every call.
     #[error("--store-timeout must be longer than 0")]
     Timeout,
+    /// No request could be decided.
+    #[error("--store-queue must be at least 1")]
+    Queue,
+    /// TLS needs a host name or an address.
+    #[error("`{0}` is not a valid host name")]
+    Name(String),
+    /// The certificate and the key do not match or are not supported.
+    #[error("--store-cert-file and --store-key-file cannot be used: {0}")]
+    Pair(String),
     /// `rustls::crypto::CryptoProvider::install_default` was not called.
     #[error("TLS needs a cryptography provider, and this process has installed none")]
     NoProvider,
@@ -82,8 +100,10 @@ pub enum RedisOptionsError {
 /// A checked place to connect to. Each worker connects on its own.
 #[derive(Clone)]
 pub struct Target {
-    pub(super) client: Client,
+    pub(super) place: Place,
+    pub(super) login: RedisConnectionInfo,
     pub(super) timeout: Duration,
+    pub(super) queue: usize,
     pub(super) clock: Clock,
     shown: String,
 }
@@ -91,7 +111,8 @@ pub struct Target {
 impl RedisOptions {
     /// Options for a URL, with everything else at its default.
     pub fn new(url: impl Into<String>, clock: Clock) -> Self {
-        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout: DEFAULT_TIMEOUT, clock }
+        let (timeout, queue) = (DEFAULT_TIMEOUT, DEFAULT_QUEUE);
+        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, clock }
     }
 
     /// Checks the options and reads the files; connects to nothing.
@@ -101,33 +122,55 @@ impl RedisOptions {
         if self.timeout.is_zero() {
             return Err(RedisOptionsError::Timeout);
         }
+        if self.queue == 0 {
+            return Err(RedisOptionsError::Queue);
+        }
         let shown = redacted(&self.url);
         let info = parse(&self.url).map_err(|reason| RedisOptionsError::Url { url: shown.clone(), reason })?;
-        let files = [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)];
-        let client = if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // Without a provider rustls would panic at the first handshake, in the task that owns the connection.
-            CryptoProvider::get_default().ok_or(RedisOptionsError::NoProvider)?;
-            Client::build_with_tls(info, self.certificates()?)
-        } else if let Some((option, _)) = files.iter().find(|(_, file)| file.is_some()) {
-            return Err(RedisOptionsError::NeedsTls(option));
-        } else {
-            Client::open(info)
-        };
-        let client =
-            client.map_err(|error| RedisOptionsError::Url { url: shown.clone(), reason: error.to_string() })?;
-        Ok(Target { client, timeout: self.timeout, clock: self.clock.clone(), shown })
+        let place = self.place(info.addr())?;
+        let login = info.redis_settings().clone().set_lib_name("weir", env!("CARGO_PKG_VERSION"));
+        Ok(Target { place, login, timeout: self.timeout, queue: self.queue, clock: self.clock.clone(), shown })
     }
 
-    fn certificates(&self) -> Result<TlsCertificates, RedisOptionsError> {
-        let root_cert = self.ca_file.as_deref().map(|path| certificates("ca", path)).transpose()?;
-        let client_tls = match (&self.cert_file, &self.key_file) {
-            (None, None) => None,
-            (Some(cert), Some(key)) => {
-                Some(ClientTlsConfig { client_cert: certificates("cert", cert)?, client_key: private_key(key)? })
+    fn place(&self, address: &ConnectionAddr) -> Result<Place, RedisOptionsError> {
+        let files = [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)];
+        if let ConnectionAddr::TcpTls { host, port, .. } = address {
+            // Without a provider rustls would panic when it makes the configuration.
+            CryptoProvider::get_default().ok_or(RedisOptionsError::NoProvider)?;
+            let name = ServerName::try_from(host.clone()).map_err(|_| RedisOptionsError::Name(host.clone()))?;
+            let tls = Some((Arc::new(self.tls()?), name));
+            return Ok(Place::Tcp { host: host.clone(), port: *port, tls });
+        }
+        if let Some((option, _)) = files.iter().find(|(_, file)| file.is_some()) {
+            return Err(RedisOptionsError::NeedsTls(option));
+        }
+        match address {
+            ConnectionAddr::Unix(path) => Ok(Place::Unix(path.clone())),
+            ConnectionAddr::Tcp(host, port) => Ok(Place::Tcp { host: host.clone(), port: *port, tls: None }),
+            other => {
+                Err(RedisOptionsError::Url { url: redacted(&self.url), reason: format!("`{other}` is not supported") })
             }
-            _ => return Err(RedisOptionsError::HalfAPair),
-        };
-        Ok(TlsCertificates { client_tls, root_cert })
+        }
+    }
+
+    fn tls(&self) -> Result<ClientConfig, RedisOptionsError> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca_file {
+            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+            Some(path) => {
+                for certificate in certificates("ca", path)? {
+                    roots.add(certificate).map_err(|error| unusable("ca", path, error))?;
+                }
+            }
+        }
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        match (&self.cert_file, &self.key_file) {
+            (None, None) => Ok(config.with_no_client_auth()),
+            (Some(cert), Some(key)) => config
+                .with_client_auth_cert(certificates("cert", cert)?, private_key(key)?)
+                .map_err(|error| RedisOptionsError::Pair(error.to_string())),
+            _ => Err(RedisOptionsError::HalfAPair),
+        }
     }
 }
 
@@ -156,7 +199,17 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
         "redis+sentinel" | "redis+cluster" => {
             return Err(format!("`{scheme}://` is not in this version; give one server as `redis://host:port`"));
         }
-        _ => return Err("write `memory`, `redis://host:port/db` or `rediss://host:port/db`".into()),
+        _ if url.starts_with("unix:") || url.starts_with('/') => {
+            let path = url.trim_start_matches("unix:").trim_start_matches('/');
+            return Err(format!("write a unix socket with three slashes and its full path: `unix:///{path}`"));
+        }
+        _ => {
+            return Err(
+                "write `memory`, `redis://host:port/db`, `rediss://host:port/db` for TLS, or `unix:///path` for a \
+                        socket"
+                    .into(),
+            );
+        }
     };
     let parsed = redis::parse_redis_url(url).ok_or(
         "it cannot be read as `redis://user:password@host:port/db`; special characters in the user and the password \
@@ -184,36 +237,24 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
     if !database.is_empty() && database.parse::<u32>().is_err() {
         return Err(format!("the database `{database}` is no number, as the 2 in `redis://127.0.0.1:6379/2`"));
     }
-    let info = parsed.into_connection_info().map_err(|error| error.to_string())?;
-    let redis = info.redis_settings().clone().set_lib_name("weir", env!("CARGO_PKG_VERSION"));
-    // Without nodelay a command can wait for the acknowledgement of the one before it, 40 ms on Linux.
-    let tcp = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE).with_interval(USER_TIMEOUT));
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(USER_TIMEOUT);
-    Ok(info.set_redis_settings(redis).set_tcp_settings(tcp))
+    parsed.into_connection_info().map_err(|error| error.to_string())
 }
 
-fn certificates(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
+fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, RedisOptionsError> {
     let bytes = read(option, path)?;
-    let mut found = CertificateDer::pem_slice_iter(&bytes).peekable();
-    if found.peek().is_none() {
+    let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| unusable(option, path, error))?;
+    if found.is_empty() {
         let reason = "holds no certificate in PEM, which begins with `-----BEGIN CERTIFICATE-----`";
         return Err(unusable(option, path, reason));
     }
-    match found.find_map(Result::err) {
-        Some(error) => Err(unusable(option, path, error)),
-        None => Ok(bytes),
-    }
+    Ok(found)
 }
 
-fn private_key(path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, RedisOptionsError> {
     let bytes = read("key", path)?;
-    match PrivateKeyDer::from_pem_slice(&bytes) {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(unusable("key", path, format!("holds no private key in PEM: {error}"))),
-    }
+    PrivateKeyDer::from_pem_slice(&bytes)
+        .map_err(|error| unusable("key", path, format!("holds no private key in PEM: {error}")))
 }
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {

@@ -122,7 +122,32 @@ pub(super) struct Reply {
     pub(super) corrupt: u64,
 }
 
+/// Ties a reply to its call: the script echoes it. Otherwise a reply lost or duplicated on the way would shift all later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallNumber(pub(super) u64);
+
+impl CallNumber {
+    /// As it is sent.
+    pub(super) fn text(self) -> String {
+        format!("#{:x}", self.0)
+    }
+}
+
+/// A reply that is not an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadReply {
+    /// It belongs to another call.
+    Foreign(String),
+    /// It belongs to this call and is malformed.
+    Nonsense(String),
+}
+
 impl Texts {
+    fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.end();
+    }
+
     fn end(&mut self) {
         self.ends.push(self.text.len());
     }
@@ -190,7 +215,7 @@ impl Requests {
     }
 
     /// The command that decides them; `now` is `None` for the server's clock.
-    pub(super) fn command(&self, form: Form, now: Option<Micros>, effective_from: Micros) -> Cmd {
+    pub(super) fn command(&self, form: Form, now: Option<Micros>, effective_from: Micros, number: CallNumber) -> Cmd {
         let own = (!self.scripts.is_empty()).then(|| user_scripts::assembled(&SOURCE, &self.scripts));
         let (name, script) = match (form, own.as_deref()) {
             (Form::Hash, None) => ("EVALSHA", HASH.as_str()),
@@ -198,7 +223,7 @@ impl Requests {
             (Form::Source, None) => ("EVAL", SOURCE.as_str()),
             (Form::Source, Some(own)) => ("EVAL", own.source.as_str()),
         };
-        let arguments = 5 + self.charges() + self.counts.len();
+        let arguments = 6 + self.charges() + self.counts.len();
         let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
         command.arg(name).arg(script).arg(self.charges());
         for key in self.keys.iter() {
@@ -213,19 +238,48 @@ impl Requests {
         for words in self.words.iter() {
             command.arg(words);
         }
+        command.arg(number.text());
         command
     }
 
-    /// What the script answered; an error says what the reply was instead.
-    pub(super) fn reply(&self, value: Value) -> Result<Reply, String> {
-        let Value::Array(values) = value else {
-            return Err(format!("the script's reply is no array but {value:?}"));
-        };
-        let mut values = values;
+    /// Keeps the requests at the places that are true in `keep`.
+    pub(super) fn retain(&mut self, keep: &[bool]) {
+        let old = std::mem::take(self);
+        self.scripts = old.scripts;
+        let (mut keys, mut bursts, mut first) = (old.keys.iter(), old.bursts.iter(), 0);
+        for ((count, words), keep) in old.counts.iter().zip(old.words.iter()).zip(keep) {
+            let (keys, bursts) = (keys.by_ref().take(*count), bursts.by_ref().take(*count));
+            if *keep {
+                let elevated = old.elevated.iter().filter(|(place, _)| (first..first + count).contains(place));
+                let start = self.bursts.len();
+                self.elevated.extend(elevated.map(|(place, burst)| (start + place - first, *burst)));
+                keys.for_each(|key| self.keys.push(key));
+                self.words.push(words);
+                self.bursts.extend(bursts);
+                self.counts.push(*count);
+            } else {
+                keys.for_each(drop);
+                bursts.for_each(drop);
+            }
+            first += count;
+        }
+    }
+
+    /// What the script answered to the call of this number.
+    pub(super) fn reply(&self, value: Value, number: CallNumber) -> Result<Reply, BadReply> {
+        let Value::Array(mut values) = value else { return Err(BadReply::Foreign(format!("{value:?}"))) };
         let said = match values.pop_if(|value| matches!(value, Value::Array(_))) {
             Some(Value::Array(said)) => said,
             _ => Vec::new(),
         };
+        match values.pop() {
+            Some(Value::BulkString(echo)) if echo == number.text().as_bytes() => {}
+            other => return Err(BadReply::Foreign(format!("{:?} at its end", other.unwrap_or(Value::Nil)))),
+        }
+        self.read(values, said).map_err(BadReply::Nonsense)
+    }
+
+    fn read(&self, values: Vec<Value>, said: Vec<Value>) -> Result<Reply, String> {
         let (length, mut values) = (values.len(), values.into_iter().peekable());
         let short = || format!("the script's reply has {length} values for {} charges", self.charges());
         let corrupt = number(&values.next().ok_or_else(short)?)?;
@@ -478,7 +532,7 @@ mod tests {
     }
 
     fn words(form: Form, called: &[&[Charge]], now: Option<Micros>) -> Vec<String> {
-        let command = requests(called).command(form, now, Micros(u64::MAX));
+        let command = requests(called).command(form, now, Micros(u64::MAX), CallNumber(0x2a));
         let text = |argument| match argument {
             redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::from("a cursor"),
@@ -491,7 +545,7 @@ mod tests {
         let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:%7B1%7D", u64::MAX, Mode::SpendOnly));
         let own = words(Form::Hash, &[&[a.clone(), b], std::slice::from_ref(&a)], None);
         let expected = "EVALSHA|#|3|weir:{0}:A:1|weir:{0}:B:%7B1%7D|weir:{0}:A:1||9007199254740991|20 50000 1 1 spend \
-                        20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend";
+                        20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend|#2a";
         assert_eq!(own.join("|").replace(HASH.as_str(), "#"), expected);
         let set = words(Form::Source, &[&[a]], Some(Micros(7)));
         assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE.as_str(), "7"));
@@ -503,7 +557,7 @@ mod tests {
     fn check(values: Vec<Value>, expected: Result<(&str, Option<u64>, u64), &str>) {
         let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:1", 1, Mode::Spend));
         let called = requests(&[std::slice::from_ref(&a), &[a.clone(), b]]);
-        let told = called.reply(Value::Array(values)).map(|reply| {
+        let told = called.read(values, Vec::new()).map(|reply| {
             let wait = reply.answers[0].as_ref().map_or(None, |decisions| decisions[0].retry_after);
             let answers = reply.answers.into_iter().map(|answer| match answer {
                 Ok(decisions) => {
@@ -541,6 +595,40 @@ mod tests {
         check(integers(&two[..12]), Err("the script's reply has 12 values for 3 charges"));
         check(integers(&[&two[..], &[0]].concat()), Err("the script's reply has 14 values for 3 charges"));
         check(Vec::new(), Err("the script's reply has 0 values for 3 charges"));
+    }
+
+    #[test]
+    fn a_reply_without_the_number_of_its_call_is_another_calls() {
+        let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:1", 1, Mode::Spend));
+        let called = requests(&[std::slice::from_ref(&a), &[a.clone(), b]]);
+        let reply = |echo: &[&str]| {
+            let echo = echo.iter().map(|echo| Value::BulkString(echo.as_bytes().to_vec()));
+            let values = integers(&[0, 0, 19, 0, 50_000, 2, 18, 0, 100_000, 1, 0, 7, 8]).into_iter().chain(echo);
+            called.reply(Value::Array(values.collect()), CallNumber(0x2a))
+        };
+        assert_eq!(reply(&["#2a"]).map(|reply| reply.answers.len()), Ok(2));
+        for echo in [&[][..], &["#2b"], &["#2a", "#2a"]] {
+            assert!(matches!(reply(echo), Err(BadReply::Foreign(_) | BadReply::Nonsense(_))), "{echo:?}");
+        }
+        let pong = called.reply(Value::SimpleString("PONG".into()), CallNumber(0x2a));
+        assert!(matches!(pong, Err(BadReply::Foreign(_))), "{pong:?}");
+    }
+
+    #[test]
+    fn requests_that_are_left_out_leave_the_others_as_they_were() {
+        let charges = ["A:1", "B:1", "C:1", "D:1"].map(|key| charge(key, 1, Mode::Spend));
+        let all: [&[Charge]; 3] = [&charges[..2], &charges[2..3], &charges[3..]];
+        for mask in 0..8_usize {
+            let keep: Vec<bool> = (0..3).map(|place| mask >> place & 1 == 1).collect();
+            let kept: Vec<&[Charge]> = all.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(one, _)| *one).collect();
+            let mut left = requests(&all);
+            left.retain(&keep);
+            let text = |requests: &Requests| {
+                let command = requests.command(Form::Hash, None, Micros(0), CallNumber(1));
+                (format!("{:?}", command.get_packed_command()), requests.bursts.clone(), requests.counts.clone())
+            };
+            assert_eq!(text(&left), text(&requests(&kept)), "{keep:?}");
+        }
     }
 
     #[test]

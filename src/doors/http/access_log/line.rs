@@ -33,6 +33,8 @@ pub(in super::super) enum Ruling {
     Unlimited,
     /// A store gave no answer, and a limit's `on_store_error` decided.
     Error,
+    /// Too many requests were waiting for the store.
+    Rejected,
 }
 
 impl Ruling {
@@ -43,6 +45,7 @@ impl Ruling {
             Self::Shadow => "shadow",
             Self::Unlimited => "unlimited",
             Self::Error => "error",
+            Self::Rejected => "rejected",
         }
     }
 }
@@ -163,6 +166,7 @@ pub(in super::super) fn ruling(verdict: &Verdict) -> (Ruling, Option<u32>) {
     let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
     match (verdict.standing, shadow, unanswered) {
         (Standing::Denied, ..) => (Ruling::Denied, verdict.binding().map(|answer| answer.limit)),
+        (Standing::Overloaded, ..) => (Ruling::Rejected, unanswered.map(|unanswered| unanswered.limit)),
         (Standing::Unavailable, ..) => (Ruling::Error, unanswered.map(|unanswered| unanswered.limit)),
         (Standing::Allowed, Some(shadow), _) => (Ruling::Shadow, Some(shadow.limit)),
         (Standing::Allowed, None, Some(unanswered)) => (Ruling::Error, Some(unanswered.limit)),

@@ -197,6 +197,7 @@ impl Sampled {
             (Ruling::Denied, _) => DecisionResult::Denied,
             (Ruling::Shadow, _) => DecisionResult::ShadowDenied,
             (Ruling::Unlimited, _) => DecisionResult::Unlimited,
+            (Ruling::Rejected, _) => DecisionResult::Rejected,
             (Ruling::Error, Standing::Unavailable) => DecisionResult::ErrorDenied,
             (Ruling::Error, _) => DecisionResult::ErrorAllowed,
         };

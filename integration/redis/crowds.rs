@@ -1,0 +1,105 @@
+//! More requests than a worker or its server keeps up with, through the proxy: a flood ends in denials or is turned away, and
+//! switches no limit off.
+
+use std::thread;
+use std::time::Instant;
+
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::support::becomes;
+use crate::support::redis::RedisServer;
+use crate::support::weir::Weir;
+
+/// Streams of a burst, and the connections that they are on.
+const STREAMS: usize = 2_000;
+const CONNECTIONS: usize = 20;
+
+/// The numbers of the limit under flood.
+const BURST: u64 = 20;
+const A_SECOND: u64 = 10;
+
+/// No test measures speed: a machine that runs other tests may keep Redis from the processor for tens of milliseconds.
+const TIMEOUT: &str = "5s";
+
+fn serve(policy: &str, redis: &RedisServer, timeout: &str, more: &[&str]) -> Weir {
+    let limits = format!(
+        "limits: {{ Flooded: {{ by: global, burst: {BURST}, count: {A_SECOND}, period: 1s, on_store_error: {policy} }} }}"
+    );
+    let url = redis.url();
+    let flags = [&["--workers", "1", "--store", &url, "--store-timeout", timeout], more].concat();
+    let weir = Weir::serve(&limits, &flags);
+    becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+    weir
+}
+
+/// Sends requests at once, and counts the answers by their status: 200, 429 and 503.
+fn burst(weir: &Weir, streams: usize, connections: usize) -> [u64; 3] {
+    let asking = async {
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            let socket = TcpStream::connect(weir.proxy).await.unwrap();
+            let (client, connection) = h2::client::handshake(socket).await.unwrap();
+            tokio::spawn(connection);
+            clients.push(client);
+        }
+        let mut answers = JoinSet::new();
+        for number in 0..streams {
+            let request = http::Request::get("http://a.example/").body(()).unwrap();
+            let client = &mut clients[number % connections];
+            let (answer, _) = client.send_request(request, true).unwrap();
+            answers.spawn(async move { answer.await.unwrap().status().as_u16() });
+        }
+        answers.join_all().await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answers = runtime.block_on(asking);
+    let counts = [200, 429, 503].map(|status| answers.iter().filter(|answer| **answer == status).count() as u64);
+    assert_eq!(counts.iter().sum::<u64>(), streams as u64, "other statuses among {answers:?}");
+    counts
+}
+
+#[test]
+fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
+    let redis = RedisServer::plain();
+    for policy in ["allow", "deny", "local"] {
+        redis.cli(&["FLUSHALL"]);
+        let weir = serve(policy, &redis, TIMEOUT, &[]);
+        let start = Instant::now();
+        let mut sum = [0; 3];
+        for _ in 0..3 {
+            let statuses = burst(&weir, STREAMS, CONNECTIONS);
+            sum = [sum[0] + statuses[0], sum[1] + statuses[1], sum[2] + statuses[2]];
+        }
+        let most = BURST + A_SECOND * (start.elapsed().as_secs() + 1);
+        let errors =
+            ["down", "late", "broken"].map(|kind| weir.metric(&format!("weir_store_errors_total{{kind=\"{kind}\"}}")));
+        assert!((BURST..=most).contains(&sum[0]), "{policy}: {sum:?} pass, {most} may; errors: {errors:?}");
+        assert_eq!((sum.iter().sum::<u64>(), errors), (3 * STREAMS as u64, [0; 3]), "{policy}: {sum:?}");
+        assert_eq!(weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}"), sum[2], "{policy}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
+    for policy in ["allow", "deny", "local"] {
+        let redis = RedisServer::plain();
+        // Nothing leaves the queue while the test asks.
+        let weir = serve(policy, &redis, "5s", &["--store-queue", "10"]);
+        redis.freeze();
+        let statuses = thread::scope(|scope| {
+            let flood = scope.spawn(|| burst(&weir, 200, 2));
+            becomes("190 are turned away", 190, || {
+                weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}")
+            });
+            let rejected = weir.get("/", &[]);
+            assert_eq!((rejected.status(), rejected.field("retry-after")), (503, Some("1")), "{policy}");
+            assert!(rejected.text().contains("Too many requests are waiting"), "{}", rejected.text());
+            redis.thaw();
+            flood.join().unwrap()
+        });
+        assert_eq!(statuses, [10, 0, 190], "{policy}");
+        assert_eq!(weir.metric("weir_store_errors_total{kind=\"busy\"}"), 191, "{policy}");
+        weir.until_logged("rejecting requests: too many requests are waiting for the store");
+    }
+}

@@ -1,0 +1,211 @@
+//! Why a store cannot be used, and what would be right.
+
+use std::io;
+
+use rustls::{CertificateError, Error as TlsError, OtherError};
+
+/// The permissions that every ACL user needs; some algorithms need more.
+const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +time +ping";
+
+/// Why a store cannot be used: the label `reason` of `weir_store_unusable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no connection: nobody listens, or the connection was cut.
+    Unreachable,
+    /// The server takes the connection and does not answer.
+    Silent,
+    /// There is no agreement about TLS.
+    Tls,
+    /// The server wants another user or password.
+    Authentication,
+    /// The user lacks rights.
+    Permission,
+    /// The server is a replica.
+    Replica,
+    /// The server is a node of a cluster that keeps other keys.
+    Cluster,
+    /// The server is a Sentinel.
+    Sentinel,
+    /// The server reads its data.
+    Loading,
+    /// The server is there and answers every decision with an error.
+    Failing,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Unreachable,
+        Self::Silent,
+        Self::Tls,
+        Self::Authentication,
+        Self::Permission,
+        Self::Replica,
+        Self::Cluster,
+        Self::Sentinel,
+        Self::Loading,
+        Self::Failing,
+    ];
+
+    /// Its name in metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Silent => "silent",
+            Self::Tls => "tls",
+            Self::Authentication => "authentication",
+            Self::Permission => "permission",
+            Self::Replica => "replica",
+            Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
+            Self::Loading => "loading",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// A fault and its description: what the server or the system said, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) fault: Fault,
+    pub(super) text: String,
+}
+
+impl Trouble {
+    pub(super) fn new(fault: Fault, text: impl Into<String>) -> Self {
+        Self { fault, text: text.into() }
+    }
+
+    /// The trouble behind an error reply to a whole call; `None` unless the error means that this server cannot serve us
+    /// now.
+    ///
+    /// The right server may answer with OOM, MISCONF, WRONGTYPE and others, which a new connection would not change.
+    pub(super) fn of_call(reply: &str) -> Option<Self> {
+        let first = reply.split(' ').next().unwrap_or_default();
+        let (fault, right) = match first {
+            "NOPERM" => (Fault::Permission, format!("give the user the permissions `{RIGHTS}`")),
+            "NOAUTH" => (
+                Fault::Authentication,
+                "put the password into the URL: `redis://:password@host` or `redis://user:password@host`".into(),
+            ),
+            "MOVED" | "ASK" => {
+                let other = reply.rsplit(' ').next().unwrap_or_default();
+                let right = format!(
+                    "Weir's keys share one hash slot, which another node of this cluster holds: use {other}, or a server that is \
+                     not part of a cluster"
+                );
+                (Fault::Cluster, right)
+            }
+            "ERR" if reply.contains("unknown command") && reply.to_ascii_lowercase().contains("eval") => {
+                (Fault::Sentinel, SENTINEL.into())
+            }
+            _ => return Self::of_request(reply),
+        };
+        Some(Self::new(fault, format!("{reply}: {right}")))
+    }
+
+    /// As [`Self::of_call`], for an error in place of the answer to one request.
+    pub(super) fn of_request(reply: &str) -> Option<Self> {
+        // Redis 7 passes an error inside a script on as it is; 6.2 wraps it: `ERR Error running script (call to f_...):
+        // @user_script:1: -READONLY You can't write against a read only replica.`
+        let inner =
+            if reply.starts_with("ERR ") { reply.rsplit_once(": -").map_or(reply, |(_, inner)| inner) } else { reply };
+        let (fault, right) = match inner.split(' ').next().unwrap_or_default() {
+            "READONLY" | "MASTERDOWN" => (Fault::Replica, REPLICA),
+            "CLUSTERDOWN" => (Fault::Cluster, "the cluster is down"),
+            "LOADING" => (Fault::Loading, "the server is starting"),
+            _ => return None,
+        };
+        Some(Self::new(fault, format!("{inner}: {right}")))
+    }
+
+    /// The trouble with a server of this mode and role, as `HELLO` reports them.
+    pub(super) fn of_kind(mode: &str, role: &str) -> Option<Self> {
+        match (mode, role) {
+            ("sentinel", _) => Some(Self::new(Fault::Sentinel, SENTINEL)),
+            (_, "replica" | "slave") => Some(Self::new(Fault::Replica, REPLICA)),
+            _ => None,
+        }
+    }
+
+    /// The trouble behind a failed TLS handshake.
+    pub(super) fn of_handshake(error: &io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+        let hint = match inner {
+            Some(TlsError::InvalidCertificate(reason)) => of_certificate(reason),
+            Some(TlsError::InvalidMessage(_)) | None => Some(NOT_TLS),
+            Some(_) => None,
+        };
+        let text = hint.map_or_else(|| error.to_string(), |hint| format!("{error}: {hint}"));
+        Self::new(Fault::Tls, text)
+    }
+}
+
+const SENTINEL: &str = "this is a Sentinel, or another server without scripting: use the master that the Sentinel watches, \
+                        `redis-cli -p 26379 sentinel get-master-addr-by-name NAME` prints its address";
+
+const REPLICA: &str = "this server is a read-only replica: use its master";
+
+const NOT_TLS: &str = "the server does not speak TLS on this port: use `redis://` for plain text";
+
+/// The hint when a plain connection ends before the first reply.
+pub(super) const PERHAPS_TLS: &str =
+    "the server closed the connection before its first reply: use `rediss://` if it expects TLS";
+
+/// The hint when the server asks for a client certificate and gets none.
+pub(super) const WANTS_CERTIFICATE: &str =
+    "the server requires a client certificate: set --store-cert-file and --store-key-file";
+
+fn of_certificate(error: &CertificateError) -> Option<&'static str> {
+    match error {
+        CertificateError::UnknownIssuer => Some("set --store-ca-file to the authority that signed it"),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Some("use a host name or address that the server's certificate contains")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Some("the certificate has expired"),
+        CertificateError::Other(OtherError(other)) if format!("{other:?}").contains("CaUsedAsEndEntity") => Some(
+            "the server's certificate is marked as a certificate authority's, which is the default of `openssl req -x509`: \
+             sign a server certificate with it, or create it with `-addext basicConstraints=critical,CA:FALSE`",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_wrong_server_cost_the_connection() {
+        for (text, fault) in [
+            ("READONLY You can't write against a read only replica. script: 7e1, on @user_script:150.", Fault::Replica),
+            ("LOADING Redis is loading the dataset in memory", Fault::Loading),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Fault::Replica),
+            ("CLUSTERDOWN Hash slot not served", Fault::Cluster),
+            ("MOVED 13907 127.0.0.1:7002", Fault::Cluster),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", Fault::Permission),
+            ("NOAUTH Authentication required.", Fault::Authentication),
+            ("ERR unknown command 'EVALSHA', with args beginning with: ", Fault::Sentinel),
+            (
+                "ERR Error running script (call to f_7e1): @user_script:1: -READONLY You can't write against a replica.",
+                Fault::Replica,
+            ),
+            (
+                "ERR user script: -READONLY You can't write against a read only replica. script: 7e1, on @user_script:9.",
+                Fault::Replica,
+            ),
+        ] {
+            assert_eq!(Trouble::of_call(text).map(|trouble| trouble.fault), Some(fault), "{text}");
+        }
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'. script: 7e1, on @user_script:150.",
+            "ERR Error running script (call to f_7e1): @user_script:1: -OOM command not allowed",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR unknown mode READONLY",
+        ] {
+            assert_eq!(Trouble::of_call(text), None, "{text}");
+        }
+        // One limit may need rights that the others do not.
+        assert_eq!(Trouble::of_request("NOPERM this user has no permissions to run the 'zadd' command"), None);
+    }
+}
