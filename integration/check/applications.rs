@@ -294,7 +294,7 @@ fn mistakes_are_told_with_their_places() {
         ),
         (json!({ "request": { "url": "https://a.example/" } }), &[("#/request", "nothing says the client's address")]),
         (json!({ "request": { "url": "/", "ip": "192.0.2.1" } }), &[("#/request", "`Host` is missing")]),
-        (json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }), &[("#/request", "is no `http://`")]),
+        (json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }), &[("#/request", "is not an `http://`")]),
         (json!({ "request": { "url": "http://a/\\", "ip": "192.0.2.1" } }), &[("#/request", "backslash")]),
     ] {
         let answer = app.call(&asked);

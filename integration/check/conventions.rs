@@ -268,6 +268,17 @@ fn every_gateway_hears_what_the_proxy_says_on_redis() {
     check_all(&on_redis(RULES, &server));
 }
 
+/// `OPTIONS *` has one path, whoever asks about it, and `*` is the target of no other method. (A URL has no `*`.)
+#[test]
+fn a_request_for_the_whole_server_is_charged_alike() {
+    let weir = stopped("limits: { PerPath: { by: path, burst: 1, count: 1, period: 1h } }").start("echo");
+    let target = |method| Asked { method, target: "*", client: 1, ..ASKED };
+    for (way, name) in WAYS.iter().enumerate().filter(|(_, name)| !matches!(**name, "ingress-nginx" | "json")) {
+        assert_eq!(ask(&weir, way, &target("OPTIONS")).status, if *name == "proxy" { 200 } else { 429 }, "{name}");
+        assert_eq!(ask(&weir, way, &target("GET")).status, 400, "{name}");
+    }
+}
+
 /// A gateway's upstream may take it for the name with hyphens, so it is charged as that one; the proxy removes it.
 #[test]
 fn a_name_with_underscores_is_no_way_around_a_limit() {

@@ -212,6 +212,20 @@ fn a_server_of_http1_alone_is_a_502() {
     assert_eq!(weir.connect().get("/").status(), 502);
 }
 
+/// To HTTP/1.1 an empty one is no length, and beside chunks it would be a second one.
+#[test]
+fn a_length_that_is_no_number_is_a_502() {
+    for lengths in [&[""][..], &["05"], &["5", "5"]] {
+        let upstream = Http2Upstream::start(move |_, _, mut respond: SendResponse<Bytes>| async move {
+            let head = lengths.iter().fold(Response::builder(), |head, length| head.header("content-length", *length));
+            let mut stream = respond.send_response(head.body(()).unwrap(), false).unwrap();
+            let _ = stream.send_data(Bytes::from_static(b"hello"), true);
+        });
+        let weir = Setup::new(WIDE).start(&format!("h2c://{}", upstream.address));
+        assert_eq!(weir.connect().get("/").status(), 502, "{lengths:?}");
+    }
+}
+
 #[test]
 fn what_a_call_of_grpc_has_cost_is_in_its_trailers() {
     let upstream = Http2Upstream::start(|number, _, mut respond: SendResponse<Bytes>| async move {

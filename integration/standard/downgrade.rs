@@ -215,6 +215,7 @@ fn fields_that_would_be_others_behind_us_are_refused() {
         (get!(("x", "1\n2")), "refused"),
         (get!(("x", "1\r")), "refused"),
         (get!(("x", "1\0")), "refused"),
+        (get!(("content-length", "")), "400"),
         (get!(("x", " 1")), "400"),
         (get!(("x", "1\t")), "400"),
         (get!(("transfer-encoding", "chunked")), "refused"),

@@ -1,10 +1,9 @@
 //! `weir explain`: what each limit makes of one request, and why.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::IpAddr;
-
-use http::Uri;
 
 use super::ExitCode;
 use super::rules::RulesArgs;
@@ -16,9 +15,10 @@ use crate::engine::limit::{Fallback, Limit};
 use crate::engine::lossless::shown;
 use crate::engine::matching::{DescriptorMatch, EntryTest, Excluded, HeaderTest, Match, Mismatch};
 use crate::engine::numbers::Allowance;
-use crate::engine::path::normalise;
+use crate::engine::path::{EscapedSlashes, normalise};
 use crate::engine::request::{Entry, Request, host_of};
 use crate::engine::rules::{Explanation, Rules};
+use crate::engine::target::{self, UrlError};
 use crate::store::Clock;
 
 /// Which limits apply to one request, with which id and override, and why the others do not
@@ -72,23 +72,24 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let now = Clock::own().now();
     let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
-    let uri: Uri = match args.url.as_deref().unwrap_or_default().parse() {
-        Ok(uri) => uri,
-        // With a domain there is none.
-        Err(_) if args.url.is_none() => Uri::default(),
-        Err(error) => {
-            writeln!(err, "error: `{}` is no URL: {error}", args.url.as_deref().unwrap_or_default())?;
+    // With a domain there is neither.
+    let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
+    let (authority, target) = match split(method, url) {
+        Ok(split) => split,
+        Err(reason) => {
+            writeln!(err, "error: `{method} {url}`: {reason}")?;
             return Ok(ExitCode::BadInput);
         }
     };
     let headers: Fields = args.headers.iter().cloned().collect();
-    let host = uri.authority().map(|authority| authority.as_str().to_owned());
+    let host = authority.map(str::to_owned);
     let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
     let Some(host) = host_of(&host) else {
         writeln!(err, "error: `{host}` is no host")?;
         return Ok(ExitCode::BadInput);
     };
-    let path = normalise(uri.path());
+    let (path, query) = target::split(&target);
+    let path = normalise(path);
     let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
     let client = trusted.client(args.ip, &headers).address;
     let descriptor: Vec<Entry<'_>> = args.descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
@@ -96,7 +97,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
         method: args.method.as_deref().unwrap_or_default(),
         host: &host,
         path: &path,
-        query: uri.query(),
+        query,
         headers: &headers,
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
@@ -126,6 +127,18 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             Ok(ExitCode::BadInput)
         }
     }
+}
+
+/// The authority of a URL, if it is absolute, and its target.
+fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str>), &'static str> {
+    let (authority, target) = if url.starts_with('/') || url == "*" {
+        (None, Cow::Borrowed(url))
+    } else {
+        let (authority, target) = target::split_url(method, url).map_err(UrlError::reason)?;
+        (Some(authority), target)
+    };
+    target::check(method, &target, EscapedSlashes::Keep)?;
+    Ok((authority, target))
 }
 
 fn entries(descriptor: &[Entry<'_>]) -> String {

@@ -20,7 +20,7 @@ local function ask(txn)
         headers[name] = nil
     end
     headers["x-forwarded-method"] = { txn.f:method() }
-    headers["x-forwarded-uri"] = { txn.f:pathq() }
+    headers["x-forwarded-uri"] = { txn.f:pathq() or "*" }
     headers["x-forwarded-host"] = { txn.f:req_fhdr("host") }
     headers["x-forwarded-for"] = { txn.f:src() }
     local question = { url = "http://127.0.0.1/haproxy", dst = LISTENER, headers = headers, timeout = PATIENCE }

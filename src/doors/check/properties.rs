@@ -60,8 +60,7 @@ fn original_request(bytes: &[u8]) {
     );
     for original in [Original::nginx(&given, &trusted, EscapedSlashes::Keep), forwarded] {
         let Ok(original) = original else { continue };
-        let is_method = !original.method.is_empty() && fields::is_name(original.method.as_bytes());
-        assert!(is_method && target::check_method(&original.method).is_ok(), "{original:?}");
+        assert!(!original.method.is_empty() && fields::is_name(original.method.as_bytes()), "{original:?}");
         assert!(original.target.starts_with('/') || original.target == "*", "{original:?}");
         assert_eq!(target::check(&original.method, &original.target, EscapedSlashes::Keep), Ok(()), "{original:?}");
         assert_eq!(host_of(&original.authority).as_deref(), Some(original.host.as_str()), "{original:?}");

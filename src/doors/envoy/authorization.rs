@@ -129,8 +129,7 @@ impl Asked {
         let client = client(&source, &fields, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
         // CONNECT has no path.
-        let target = if path.is_empty() { "/".to_owned() } else { path };
-        target::check_method(&method).map_err(bad)?;
+        let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
         let host = request::host_of(&host).ok_or_else(|| bad("the `Host` field is no host"))?.into_owned();
         Ok(Self { method, host, target, fields, client, subject: subject(source), extensions: context_extensions })
@@ -439,6 +438,12 @@ mod tests {
             ("GET", "/a\\b", "a", "backslash"),
             ("GET", "/%zz", "a", "escape"),
             ("GET", "/?a#b", "a", "fragment"),
+            ("GET", "*", "a", "OPTIONS"),
+            ("GET", "ftp://a/", "a", "a target is a path"),
+            ("GET", "x://", "a", "a target is a path"),
+            ("GET", "", "a", "a target is a path"),
+            ("G T", "/", "a", "token"),
+            ("", "/", "a", "token"),
             ("GET", "/", "a b", "no host"),
         ] {
             let given = HttpRequest { host: host.to_owned(), ..http(method, path, &[]) };

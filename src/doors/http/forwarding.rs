@@ -11,7 +11,7 @@ use super::message::Request;
 use super::transport::{Source, TlsInfo};
 use crate::engine::accept::QUEUE_ENTRY;
 use crate::engine::client_address::TrustedProxies;
-use crate::engine::fields::{Fields, text};
+use crate::engine::fields::{Fields, is_name, text};
 use crate::engine::request::host_of;
 
 /// The name under which we appear in `Via`.
@@ -104,11 +104,17 @@ pub(in crate::doors) fn upgrade(request: &Request) -> Option<&str> {
 }
 
 fn wanted_protocol(fields: &Fields) -> Option<&str> {
-    let protocol = fields.text("upgrade").filter(|protocol| !protocol.contains(','))?.trim();
-    let name = protocol.split('/').next().unwrap_or_default();
+    // One line with one protocol (RFC 9110 section 7.8): an upstream may choose any of a list, or read one that is none
+    // as a list.
+    let mut lines = fields.all("upgrade");
+    let protocol = lines.next().filter(|_| lines.next().is_none()).and_then(text)?.trim();
+    let (name, version) = protocol.split_once('/').map_or((protocol, None), |(name, version)| (name, Some(version)));
+    if !is_name(name.as_bytes()) || version.is_some_and(|version| !is_name(version.as_bytes())) {
+        return None;
+    }
     let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
     let is_wanted = wanted.into_iter().any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
-    let refused = ["", "h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
+    let refused = ["h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
     (is_wanted && !refused).then_some(protocol)
 }
 
@@ -325,9 +331,26 @@ mod tests {
         };
         check("keep-alive, Upgrade", "websocket", Some("websocket"));
         check("upgrade", "IRC/6.9", Some("IRC/6.9"));
-        for protocol in ["h2c", "H2C", "h2", "TLS/1.3", "HTTP/2.0", "websocket, h2c", ""] {
+        for protocol in [
+            "h2c",
+            "H2C",
+            "h2",
+            "TLS/1.3",
+            "HTTP/2.0",
+            "websocket, h2c",
+            "",
+            "websocket h2c",
+            "websocket;h2c",
+            "websocket,",
+            "websocket/13 h2c",
+            "websocket/",
+            "/13",
+            "websocket/1/2",
+        ] {
             check("upgrade", protocol, None);
         }
+        let two = [("Connection", "upgrade"), ("Upgrade", "websocket"), ("Upgrade", "h2c")];
+        assert_eq!(wanted_protocol(&Fields::from_iter(two)), None);
         check("keep-alive", "websocket", None);
     }
 

@@ -8,7 +8,6 @@ use crate::doors::http::failure::Failure;
 use crate::doors::http::forwarding::{self, Peer};
 use crate::doors::http::message::Request;
 use crate::engine::path::EscapedSlashes;
-use crate::engine::request::host_of;
 use crate::engine::target;
 
 /// How often a request may come by here: more proxies of this kind in a row than anybody has, and few turns of a loop.
@@ -22,7 +21,6 @@ pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes)
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
         _ => {}
     }
-    target::check_method(request.method.as_str()).map_err(Failure::Malformed)?;
     if request.fields.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
         return Err(Failure::Expectation);
     }
@@ -49,24 +47,11 @@ pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
 
 /// A target in absolute form: its authority counts and `Host` is ignored and replaced.
 fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
-    const FORM: Failure = Failure::Malformed("a target is a path, or an `http://` or `https://` URL");
     // `Host` has to be one all the same.
     host(request, peer)?;
-    let (scheme, rest) = request.target.split_once("://").ok_or(FORM)?;
-    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
-        return Err(FORM);
-    }
-    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if host_of(authority).is_none_or(|host| host.is_empty()) {
-        return Err(Failure::Malformed("the target's authority is no host"));
-    }
-    let target = match path {
-        // The whole server is meant (RFC 9112 section 3.2.4).
-        "" if request.method == Method::OPTIONS => "*".to_owned(),
-        path if path.starts_with('/') => path.to_owned(),
-        query => format!("/{query}"),
-    };
-    let authority = authority.to_owned();
+    let split = target::split_url(request.method.as_str(), &request.target);
+    let (authority, target) = split.map_err(|error| Failure::Malformed(error.reason()))?;
+    let (authority, target) = (authority.to_owned(), target.into_owned());
     request.fields.set("host", authority);
     request.target = target;
     Ok(())
@@ -143,8 +128,8 @@ mod tests {
             ("GET", "*", host, "OPTIONS"),
             ("GET", "a.example:443", host, "a target is a path"),
             ("GET", "ftp://a/", host, "a target is a path"),
-            ("GET", "http:///x", host, "authority is no host"),
-            ("GET", "http://u@a/x", host, "authority is no host"),
+            ("GET", "http:///x", host, "authority is not a host"),
+            ("GET", "http://u@a/x", host, "authority is not a host"),
             ("GET", "/a#b", host, "fragment"),
             ("GET", "/a?b#c", host, "fragment"),
             ("GET", "/a\\b", host, "backslash"),

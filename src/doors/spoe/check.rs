@@ -17,6 +17,7 @@ use crate::engine::lossless;
 use crate::engine::numbers::Micros;
 use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::request::{Entry, Request, host_of};
+use crate::engine::target::UrlError;
 use crate::engine::underscores::Underscores;
 use crate::engine::{address, request, target};
 
@@ -74,11 +75,15 @@ impl<'a> Check<'a> {
             entries: SmallVec::new(),
             mistake: None,
         };
-        let (mut uri, mut host, mut query, mut peer) = (None, None, None, None);
+        let (mut method, mut uri, mut host, mut query, mut peer) = (None, None, None, None, None);
+        let mut is_pathless = false;
         for (name, value) in arguments {
             match *name {
-                b"method" => check.method = text(*value, "the method is no text")?.unwrap_or_default(),
-                b"path" | b"uri" => uri = text(*value, "the path is no text")?,
+                b"method" => method = text(*value, "the method is no text")?,
+                b"path" | b"uri" => {
+                    uri = text(*value, "the path is no text")?;
+                    is_pathless = uri.is_none();
+                }
                 b"query" => query = text(*value, "the query is no text")?,
                 b"host" => host = text(*value, "the host is no text")?,
                 b"src" => peer = source(*value),
@@ -91,8 +96,11 @@ impl<'a> Check<'a> {
                 name => check.entries.extend(str::from_utf8(name).ok().zip(words(*value))),
             }
         }
-        target::check_method(check.method)?;
-        check.read_target(uri.unwrap_or("/"), query, slashes)?;
+        // HAProxy finds no path in the target `*`.
+        let pathless = if is_pathless && method == Some("OPTIONS") { "*" } else { "/" };
+        check.method = method.unwrap_or_default();
+        // A message need not have the method; no limit with `methods` covers its request then.
+        check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, slashes)?;
         check.read_host(host)?;
         match peer {
             Some(peer) => check.client = Some(trusted.client(peer, &check.fields)),
@@ -106,24 +114,24 @@ impl<'a> Check<'a> {
     /// section 3.2.2). HTTP/2 requests have such a one as their `url`.
     fn read_target(
         &mut self,
-        target: &'a str,
+        method: &str,
+        given: &'a str,
         query: Option<&'a str>,
         slashes: EscapedSlashes,
     ) -> Result<(), &'static str> {
-        let mut rest = target;
-        if !target.starts_with('/') && target != "*" {
-            let (_, after) = target.split_once("://").ok_or("a target is a path or a URL")?;
-            let (authority, path) = after.split_at(after.find(['/', '?', '#']).unwrap_or(after.len()));
-            self.host = host_of(authority).filter(|host| !host.is_empty()).ok_or("the URL's authority is no host")?;
-            rest = path;
+        let mut target = Cow::Borrowed(given);
+        if !given.starts_with('/') && given != "*" {
+            let (authority, rest) = target::split_url(method, given).map_err(UrlError::reason)?;
+            self.host = host_of(authority).ok_or(UrlError::Authority.reason())?;
+            target = rest;
         }
-        let (path, own_query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-        path::check(path, slashes)?;
-        self.path = path::normalise(path);
-        self.query = query.or(own_query);
-        if self.query.is_some_and(|query| query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#')) {
-            return Err("a query has printable ASCII and no fragment");
-        }
+        target::check(method, &target, slashes)?;
+        query.map_or(Ok(()), target::check_query)?;
+        self.path = match target {
+            Cow::Borrowed(target) => path::normalise(target::split(target).0),
+            Cow::Owned(target) => Cow::Owned(path::normalise(target::split(&target).0).into_owned()),
+        };
+        self.query = query.or(target::split(given).1);
         Ok(())
     }
 
@@ -303,9 +311,13 @@ mod tests {
         check(&[("uri", text("/a?b=%20")), ("host", text("B.example"))], Ok(" b.example /a?b=%20 - - "));
         check(&[("uri", text("https://c.example:1?b")), ("host", text("b.example"))], Ok(" c.example /?b - - "));
         check(&[("path", Data::Null), ("tls_subject", text(""))], Ok("  / - - "));
-        check(&[("method", text("OPTIONS")), ("uri", text("*"))], Ok("OPTIONS  /* - - "));
         let bytes = [("tls_subject", Data::Text(b"CN=\xe9")), ("tenant", Data::Binary(b"\xff"))];
         check(&bytes, Ok("  / - CN=%E9 tenant=%FF"));
+        for whole_server in [("uri", text("*")), ("path", Data::Null), ("uri", text("http://a.example"))] {
+            let host = if whole_server.1 == text("http://a.example") { "a.example" } else { "" };
+            check(&[("method", text("OPTIONS")), whole_server], Ok(&format!("OPTIONS {host} /* - - ")));
+        }
+        check(&[("method", text("OPTIONS")), ("path", text("/"))], Ok("OPTIONS  / - - "));
     }
 
     #[test]
@@ -361,10 +373,21 @@ mod tests {
     fn what_another_server_may_read_otherwise_is_refused() {
         let two = binary(&[("host", "a.example"), ("host", "b.example")]);
         check(&[("path", text("/a\\b"))], Err("a path has printable ASCII, without a backslash and a fragment"));
-        check(&[("path", text("a"))], Err("a target is a path or a URL"));
+        let form = "a target is a path, or an `http://` or `https://` URL";
+        for target in ["a", "", "ftp://a/", "x://", "a:443"] {
+            check(&[("path", text(target))], Err(form));
+        }
+        for target in ["*", "http://a.example/*#", "https://b/#c"] {
+            assert!(
+                read(&[(&b"method"[..], text("GET")), (b"uri", text(target))].into_iter().collect()).is_err(),
+                "{target}"
+            );
+        }
+        check(&[("method", text(""))], Err("a method is a token"));
+        check(&[("method", text("G T"))], Err("a method is a token"));
         check(&[("path", Data::Text(b"/\xff"))], Err("the path is no text"));
         check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
-        check(&[("uri", text("http://a b/"))], Err("the URL's authority is no host"));
+        check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
         check(&[("uri", text("/?a b"))], Err("a query has printable ASCII and no fragment"));
         check(&[("host", text("a b"))], Err("the `Host` field is no host"));
         check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` field"));

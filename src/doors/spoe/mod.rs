@@ -12,7 +12,7 @@
 //! | argument | sample | what it is |
 //! |---|---|---|
 //! | `method` | `method` | the method |
-//! | `path` or `uri` | `path`, `pathq`, `url` | the path, with its query or without, or the whole URL |
+//! | `path` or `uri` | `path`, `pathq`, `url` | the path, with its query or without, or the whole URL; none is that of `OPTIONS *` |
 //! | `query` | `query` | the query |
 //! | `host` | `req.hdr(host)` | the host; `headers` have it too |
 //! | `src` | `src` | the client's address |

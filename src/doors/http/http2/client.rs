@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -222,7 +222,9 @@ fn poll_response(
             context.interim.send(head.status(), convert::fields(head.headers()));
         }
     }
-    Pin::new(response).poll(cx).map_err(Fault::Stream)
+    let response = ready!(Pin::new(response).poll(cx)).map_err(Fault::Stream)?;
+    convert::check_response(response.headers()).map_err(|error| Fault::Error(UpstreamError::Head(error)))?;
+    Poll::Ready(Ok(response))
 }
 
 fn respond(

@@ -36,9 +36,8 @@ pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Reque
     fields.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
     // The library compares the length with the body. What it lets pass and an HTTP/1 server may read otherwise is refused,
     // as it is from a client of HTTP/1.
-    let is_padded = |length: &HeaderValue| length.len() > 1 && length.as_bytes().starts_with(b"0");
-    if known.lengths.iter().any(|length| is_padded(length)) || known.lengths.len() > 1 {
-        return Err(HeadError::Malformed("`Content-Length` is one number"));
+    if !is_one_length(known.lengths.iter().copied()) {
+        return Err(LENGTH);
     }
     let is_split = known.crumbs.len() > 1;
     for (name, value) in &headers {
@@ -57,6 +56,21 @@ pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Reque
         fields.append(COOKIE, crumbs.join(&b"; "[..]));
     }
     Ok(Request { method, target, version: Version::HTTP_2, fields, body: RequestBody::Empty })
+}
+
+const LENGTH: HeadError = HeadError::Malformed("`Content-Length` is one number");
+
+/// Whether these are the values of no `Content-Length`, or of one that has digits only and no zero before others. The
+/// library takes an empty one for 0.
+fn is_one_length<'a>(mut values: impl Iterator<Item = &'a HeaderValue>) -> bool {
+    let Some(length) = values.next().map(HeaderValue::as_bytes) else { return true };
+    let is_number = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+    is_number && (length.len() == 1 || !length.starts_with(b"0")) && values.next().is_none()
+}
+
+/// The head of an upstream's response is one that every server behind reads alike.
+pub(super) fn check_response(headers: &HeaderMap) -> Result<(), HeadError> {
+    if is_one_length(headers.get_all(CONTENT_LENGTH).iter()) { Ok(()) } else { Err(LENGTH) }
 }
 
 /// The fields of a request that are looked at, found in one walk: to ask the map for a name costs a hash.
