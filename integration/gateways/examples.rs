@@ -2,7 +2,7 @@
 //! proxy does.
 
 use super::process::{Change, Program};
-use super::table::{ADDRESS, Policy, Row, UNSEEN_PATHS};
+use super::table::{ADDRESS, JOINED_KEYS, Policy, Row, UNSEEN_PATHS};
 
 /// A way from a client to the application on which Weir is asked.
 pub(super) struct Gateway {
@@ -111,7 +111,7 @@ pub(super) const ENVOY_RLS: Gateway = Gateway {
             ("/login%2f", "/login%2f"),
         ],
         policies_of_deny: &[ADDRESS],
-        rows: &[UNSEEN_PATHS],
+        rows: &[UNSEEN_PATHS, JOINED_KEYS],
         ..NONE
     },
 };

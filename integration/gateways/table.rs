@@ -93,6 +93,26 @@ const LOGIN_DENIED: Step =
 
 const READ_DIFFERENTLY: &str = "what servers read differently is refused and costs nothing";
 
+const TWO_KEYS: &str = "two keys in one request make no key of their own";
+
+/// The same with the rate limit service: Envoy joins the lines before it asks, so the two keys are a third one.
+pub(super) const JOINED_KEYS: Row = Row {
+    what: TWO_KEYS,
+    client: "127.0.0.15",
+    steps: &[
+        Step {
+            fields: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
+            told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
+            ..STEP
+        },
+        Step {
+            fields: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
+            told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 2, 60)]),
+            ..STEP
+        },
+    ],
+};
+
 /// What the rate limit service says there: it is not told of the path, and Envoy knows one of the two by itself.
 pub(super) const UNSEEN_PATHS: Row = Row {
     what: READ_DIFFERENTLY,
@@ -233,6 +253,22 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         steps: &[
             Step { fields: &[("x_api_key", "alpha")], ..GET_4 },
             Step { fields: &[("X_API_Key", "stolen")], ..GET_3 },
+        ],
+    },
+    Row {
+        what: TWO_KEYS,
+        client: "127.0.0.15",
+        steps: &[
+            Step {
+                fields: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
+                ..STEP
+            },
+            Step {
+                fields: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
+                told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 1, 120)]),
+                ..STEP
+            },
         ],
     },
     Row {
