@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -22,6 +22,9 @@ use crate::doors::http::AccessLog;
 use crate::gate::Shared;
 use crate::gate::operator::Operator;
 use crate::store::Clock;
+
+/// How often the clock is compared with the machine's.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long to wait before another `accept` when the system has no descriptor to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -105,9 +108,15 @@ impl Control {
 
     /// Does what signals say until one says that it is the end.
     async fn until_end(&self, signals: &mut Option<Signals>) -> End {
+        let mut following = interval(FOLLOW_INTERVAL);
+        following.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let wish = tokio::select! {
                 () = self.stops.leave.cancelled() => return End::Stop,
+                _ = following.tick() => {
+                    self.clock.follow();
+                    continue;
+                }
                 wish = Signals::next(signals) => wish,
             };
             match wish {

@@ -189,6 +189,17 @@ impl Clock {
         }
     }
 
+    /// Catches up with the machine's wall clock if that has stepped, or gone on while the machine was suspended. To be called
+    /// about once a second.
+    pub fn follow(&self) {
+        let Self::Own(clock) = self else { return };
+        let before = Instant::now();
+        let wall = wall_clock();
+        if before.elapsed() < SAME_MOMENT {
+            clock.follow(wall, before);
+        }
+    }
+
     /// The time that was set; `None` if none was.
     pub fn given(&self) -> Option<Micros> {
         match self {
@@ -198,17 +209,42 @@ impl Clock {
     }
 }
 
-/// A wall clock that never steps: the wall time at the start plus what the monotonic clock has counted since.
+/// How far this clock may be off the wall clock before it follows. The monotonic clock is slewed as the wall clock is, so
+/// what is more is a step, or the machine was suspended.
+const LARGEST_SLEW: Duration = Duration::from_millis(100);
+
+/// How long it may take to read the two clocks for them to be of one moment.
+const SAME_MOMENT: Duration = Duration::from_millis(1);
+
+/// A wall clock that costs no more than the monotonic one: the wall time at an instant plus what that has counted since. It
+/// steps only where [`Clock::follow`] finds that the wall clock has. Clones follow together.
 #[derive(Clone, Debug)]
 pub struct OwnClock {
-    wall: Micros,
+    /// The wall time at `start`, in microseconds since the Unix epoch.
+    wall: Arc<AtomicU64>,
     start: Instant,
+}
+
+/// The wall clock, in microseconds since the Unix epoch.
+fn wall_clock() -> Micros {
+    micros(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
 impl OwnClock {
     fn new() -> Self {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { wall: micros(wall), start: Instant::now() }
+        Self { wall: Arc::new(AtomicU64::new(wall_clock().0)), start: Instant::now() }
+    }
+
+    /// Goes by `wall`, which the wall clock said at `instant`, if that is a step away.
+    fn follow(&self, wall: Micros, instant: Instant) {
+        let ours = self.at(instant);
+        if ours.0.abs_diff(wall.0) <= micros(LARGEST_SLEW).0 {
+            return;
+        }
+        let passed = micros(instant.saturating_duration_since(self.start));
+        self.wall.store(wall.since(passed).0, Ordering::Relaxed);
+        let (from, to) = (ours.0 / 1_000, wall.0 / 1_000);
+        tracing::warn!(from, to, "the clock of this machine has stepped; limits go by the new time");
     }
 
     fn now(&self) -> Micros {
@@ -216,10 +252,49 @@ impl OwnClock {
     }
 
     fn at(&self, instant: Instant) -> Micros {
-        Micros(self.wall.0 + micros(instant.saturating_duration_since(self.start)).0)
+        let wall = self.wall.load(Ordering::Relaxed);
+        Micros(wall.saturating_add(micros(instant.saturating_duration_since(self.start)).0))
     }
 }
 
 fn micros(span: Duration) -> Micros {
     Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_follows_steps_and_suspends_and_nothing_else() {
+        let clock = OwnClock::new();
+        let (clone, start, wall) = (clock.clone(), clock.start, clock.at(clock.start));
+        let second = Duration::from_secs(1);
+        // Slewed, stepped ahead, suspended for a day, and stepped back to before the start.
+        for (passed, wall_passed, seen) in [
+            (1, 1_099_000, 1_000_000),
+            (2, 3_602_000_000, 3_602_000_000),
+            (3, 90_003_000_000, 90_003_000_000),
+            (4, -60_000_000, -60_000_000),
+            (5, -58_950_000, -59_000_000),
+        ] {
+            let instant = start + passed * second;
+            clock.follow(Micros(wall.0.strict_add_signed(wall_passed)), instant);
+            assert_eq!(clone.at(instant), Micros(wall.0.strict_add_signed(seen)), "after {passed} s");
+            assert_eq!(clone.at(instant + second).0, clone.at(instant).0 + 1_000_000);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_right_stays_as_it_is() {
+        let clock = Clock::own();
+        let Clock::Own(own) = &clock else { panic!("{clock:?}") };
+        let before = own.wall.load(Ordering::Relaxed);
+        clock.follow();
+        assert_eq!(own.wall.load(Ordering::Relaxed), before);
+        own.wall.store(before - 3_600_000_000, Ordering::Relaxed);
+        while own.wall.load(Ordering::Relaxed) < before - 1_000_000 {
+            clock.follow();
+        }
+    }
 }
