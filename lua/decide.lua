@@ -17,7 +17,9 @@
 --                spend_up_to  takes the cost, or all that is left if that is less, and never denies
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
---              `@` and an instant may stand behind it: when the numbers took effect, if that was after EFFECTIVE_FROM
+--              `~` and a span may stand behind refund: how many microseconds ago the cost was taken, which sliding_log and
+--              sliding_window then give back what was taken then; and `@` and an instant behind any of them: when the
+--              numbers took effect, if that was after EFFECTIVE_FROM
 -- As arguments of their own the words are those of one request.
 -- A last argument that begins with # is repeated in the reply, so that a caller can tell that it answers this call.
 --
@@ -180,15 +182,15 @@ local function parsed(words)
       return nil
     end
     burst, cost, at = tonumber(burst), tonumber(cost), rest
-    local from = effective_from
+    local from, taken = effective_from, nil
     if not MODES[mode] then
-      local plain, changed = match(mode, '^([%l_]+)@(%d+)$')
-      mode, from = plain or mode, max(from, tonumber(changed) or 0)
+      local plain, ago, changed = match(mode, '^([%l_]+)~?(%d*)@?(%d*)$')
+      mode, taken, from = plain or mode, tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
     end
     -- A table that is made with all of its fields never grows.
     charges[#charges + 1] = count and {
       burst = burst, numbers = numbers, token = token, capacity = burst, cost = cost, mode = mode,
-      from = from, count = count, window = window, algorithm = other, parameters = parameters,
+      from = from, taken = taken, count = count, window = window, algorithm = other, parameters = parameters,
     } or {
       burst = burst, numbers = numbers, token = token, drain = drain, capacity = burst * token, cost = cost, mode = mode,
       from = from,

@@ -149,8 +149,17 @@ local function sliding_log(now, given)
       return ALLOWED, burst, 0, 0, { all = true }
     elseif mode == 'refund' then
       local back = min(cost, used)
-      return back > 0 and ALLOWED or UNCHANGED, max(burst - used + back, 0), 0, reset(log, back),
-        back > 0 and { log = log, back = back } or nil
+      if back == 0 then
+        return UNCHANGED, room, 0, reset(log, 0)
+      end
+      -- What was taken then goes and what is younger stays, unless what is older is too little.
+      local spared = 0
+      if charge.taken then
+        local older = max(ended_of(key, log.ended + used, charge.taken - 1) - log.ended, 0)
+        spared = max(used - older - back, 0)
+      end
+      return ALLOWED, max(burst - used + back, 0), 0, reset(log, spared > 0 and 0 or back),
+        { log = log, back = back, spared = spared }
     elseif mode ~= 'spend_up_to' and cost > room then
       local refusal = mode == 'spend_only' and UNCHANGED or DENIED
       return refusal, room, cost > burst and -1 or time_for(log, used + cost - burst), reset(log, 0)
@@ -176,8 +185,16 @@ local function sliding_log(now, given)
     end
     -- What counts no longer goes first: it makes the room that a new entry takes, and a clock that steps back shall not
     -- find it the youngest.
+    local spared = change.spared or 0
+    local younger = spared > 0 and call('LRANGE', key, -spared, -1) or {}
     if log.ended > 0 or change.back then
-      call('LTRIM', key, log.ended, -1 - (change.back or 0))
+      call('LTRIM', key, log.ended, -1 - (change.back or 0) - spared)
+    end
+    for first = 1, spared, MOST_AT_ONCE do
+      local added = pcall('RPUSH', key, unpack(younger, first, min(first + MOST_AT_ONCE - 1, spared)))
+      if type(added) == 'table' then
+        return added
+      end
     end
     local youngest = log.instant
     if change.taken then

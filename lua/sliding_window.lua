@@ -175,6 +175,21 @@ local function sliding_window(now, given)
     return { at = bucket.at, previous = previous, current = current, frame = bucket.frame }
   end
 
+  -- What a refund takes from the window before and from this one: from this one first, unless what is given back was taken in
+  -- the one before. What was taken earlier counts no longer.
+  local function given_back(here, charge)
+    local cost, period = charge.cost, here.frame.period
+    local back = floor(here.at / period) - floor(min(charge.taken or here.at, here.at) / period)
+    if back == 0 then
+      local current = min(cost, here.current)
+      return min(cost - current, here.previous), current
+    elseif back == 1 then
+      local previous = min(cost, here.previous)
+      return previous, min(cost - previous, here.current)
+    end
+    return 0, 0
+  end
+
   function sliding.decide(key, charge)
     local here, failure = found(key, charge)
     if not here then
@@ -188,8 +203,7 @@ local function sliding_window(now, given)
     if mode == 'reset' then
       return ALLOWED, count, 0, 0, with(here, 0, 0)
     elseif mode == 'refund' then
-      local current = min(cost, here.current)
-      local previous = min(cost - current, here.previous)
+      local previous, current = given_back(here, charge)
       local after = with(here, here.previous - previous, here.current - current)
       local given_back = current + previous > 0
       return given_back and ALLOWED or UNCHANGED, remaining(after, count), 0, reset(after), given_back and after or nil

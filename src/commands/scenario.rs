@@ -197,7 +197,12 @@ impl Player {
             let Some(mode) = mode(charge)? else { continue };
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
             let Some((place, limit)) = limit else { continue };
+            let first = plan.charges.len();
             self.charge(&mut plan, place, limit, id, cost, mode);
+            if let Some(ago) = charge["taken_ms_ago"].as_u64() {
+                let terms = || Some(Box::new(Terms::TakenAgo(Micros::from_millis(ago))));
+                plan.charges.iter_mut().skip(first).for_each(|charge| charge.terms = terms());
+            }
             self.slots.name(&mut plan.charges, charge["slot"].as_str());
         }
         Ok(plan)

@@ -78,6 +78,14 @@ impl Charge {
         }
     }
 
+    /// How long ago was taken what it gives back, if that is known.
+    pub fn taken_ago(&self) -> Option<Micros> {
+        match self.terms.as_deref() {
+            Some(Terms::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),
+            _ => None,
+        }
+    }
+
     /// The numbers that its decision came by, with what was said beside it.
     pub fn numbers_by(&self, detail: Option<&Detail>) -> &Numbers {
         let is_active = |_: &&Elevated| detail.and_then(Detail::elevation).is_some_and(|elevation| elevation.active);

@@ -23,8 +23,9 @@ pub struct Log {
 pub struct LogEdit {
     /// Entries from here on back are forgotten: they count no longer.
     forgotten: Option<Micros>,
-    /// Tokens that are given back, the youngest first.
+    /// Tokens that are given back: the youngest but those that are spared.
     given_back: u64,
+    spared: u64,
     /// Tokens that are taken, and when.
     taken: Option<(Micros, u64)>,
     period: u64,
@@ -74,9 +75,17 @@ impl<'a> Found<'a> {
         if missing == 0 { Micros(0) } else { Micros(self.period) }
     }
 
-    /// Until nothing counts any more of what is left when `given_back` tokens are gone.
-    fn reset_after(&self, given_back: u64) -> Micros {
-        let mut rest = given_back;
+    /// The youngest tokens that stay when so many are given back that were taken at an instant: those that are younger,
+    /// unless what is older is too little.
+    fn spared(&self, given_back: u64, taken: Option<Micros>) -> u64 {
+        let Some(taken) = taken else { return 0 };
+        let older: u64 = self.live().take_while(|(at, _)| *at < taken).map(|(_, tokens)| tokens).sum();
+        (self.used - older).saturating_sub(given_back)
+    }
+
+    /// Until nothing counts any more of what is left when `given_back` tokens are gone, the youngest but `spared`.
+    fn reset_after(&self, given_back: u64, spared: u64) -> Micros {
+        let mut rest = if spared > 0 { 0 } else { given_back };
         for (at, count) in self.live().rev() {
             if rest < count {
                 return self.until(at);
@@ -87,7 +96,7 @@ impl<'a> Found<'a> {
     }
 
     fn edit(&self) -> LogEdit {
-        LogEdit { forgotten: self.ended, given_back: 0, taken: None, period: self.period }
+        LogEdit { forgotten: self.ended, given_back: 0, spared: 0, taken: None, period: self.period }
     }
 }
 
@@ -107,13 +116,13 @@ pub(super) fn decide(log: Option<&Log>, charge: &Charge, period: u64, now: Micro
         Mode::Spend | Mode::Check | Mode::SpendOnly if charge.cost > room => {
             let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
             let wait = (charge.cost <= burst).then(|| found.time_for(used + charge.cost - burst));
-            (answer(refused, used, wait, found.reset_after(0)), None)
+            (answer(refused, used, wait, found.reset_after(0, 0)), None)
         }
         Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo => {
             let cost = charge.cost.min(room);
             if cost == 0 {
                 let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
-                return (answer(outcome, used, Some(Micros(0)), found.reset_after(0)), None);
+                return (answer(outcome, used, Some(Micros(0)), found.reset_after(0, 0)), None);
             }
             let after = used + cost;
             let is_sure = charge.mode == Mode::SpendUpTo;
@@ -125,8 +134,10 @@ pub(super) fn decide(log: Option<&Log>, charge: &Charge, period: u64, now: Micro
         Mode::Refund => {
             let given_back = charge.cost.min(used);
             let outcome = if given_back == 0 { Outcome::Unchanged } else { Outcome::Allowed };
-            let decision = answer(outcome, used - given_back, Some(Micros(0)), found.reset_after(given_back));
-            (decision, (given_back > 0).then(|| LogEdit { given_back, ..found.edit() }))
+            let taken = charge.taken_ago().map(|ago| now.since(ago));
+            let spared = found.spared(given_back, taken);
+            let decision = answer(outcome, used - given_back, Some(Micros(0)), found.reset_after(given_back, spared));
+            (decision, (given_back > 0).then(|| LogEdit { given_back, spared, ..found.edit() }))
         }
         Mode::Reset => {
             let edit = LogEdit { given_back: u64::MAX, ..found.edit() };
@@ -141,15 +152,14 @@ impl Log {
         while self.entries.front().is_some_and(|(at, _)| edit.forgotten.is_some_and(|forgotten| *at <= forgotten)) {
             self.entries.pop_front();
         }
-        let mut rest = edit.given_back;
-        while let Some((_, tokens)) = self.entries.back_mut().filter(|_| rest > 0) {
-            if *tokens > rest {
-                *tokens -= rest;
-                rest = 0;
-            } else {
-                rest -= *tokens;
-                self.entries.pop_back();
+        if edit.given_back > 0 {
+            let (mut rest, mut spared) = (edit.given_back, edit.spared);
+            for (_, tokens) in self.entries.iter_mut().rev() {
+                let stay = spared.min(*tokens);
+                let gone = rest.min(*tokens - stay);
+                (rest, spared, *tokens) = (rest - gone, spared - stay, *tokens - gone);
             }
+            self.entries.retain(|(_, tokens)| *tokens > 0);
         }
         if let Some((at, taken)) = edit.taken {
             match self.entries.back_mut() {
@@ -272,6 +282,43 @@ mod tests {
         );
     }
 
+    /// 50 were reserved at 0, 40 spent at 50 s and the first settled to less at 55 s, of 100 in a minute.
+    #[track_caller]
+    fn check_given_back(tokens: u64, ago: u64, expected: &[(u64, u64)]) {
+        let numbers = Numbers::sliding_log(100, 60_000_000_000).unwrap();
+        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let mut log = Log::default();
+        let mut apply = |at: u64, mode, cost, ago: Option<u64>| {
+            let terms = ago.map(|ago| Box::new(super::super::terms::Terms::TakenAgo(Micros(ago * 1_000_000))));
+            let charge = Charge { terms, ..Charge::new(bucket.clone(), numbers, cost, mode) };
+            let (decision, edit) = decide(Some(&log), &charge, 60_000_000, Micros((1_000 + at) * 1_000_000));
+            if let Some(edit) = edit {
+                log.apply(&edit);
+            }
+            decision
+        };
+        apply(0, Spend, 50, None);
+        apply(50, Spend, 40, None);
+        let given = apply(55, Refund, tokens, Some(ago));
+        let entries: Vec<(u64, u64)> = log.entries.iter().map(|(at, left)| (at.0 / 1_000_000 - 1_000, *left)).collect();
+        assert_eq!(entries, expected, "{tokens} of {ago} s ago");
+        let youngest = expected.last().map_or(0, |(at, _)| at + 60 - 55);
+        assert_eq!((given.remaining, given.reset_after), (10 + tokens.min(90), Some(Micros(youngest * 1_000_000))));
+    }
+
+    #[test]
+    fn a_charge_is_given_back_what_it_has_taken() {
+        check_given_back(50, 55, &[(50, 40)]);
+        check_given_back(20, 55, &[(0, 30), (50, 40)]);
+        check_given_back(20, 57, &[(0, 30), (50, 40)]);
+        check_given_back(40, 5, &[(0, 50)]);
+        check_given_back(10, 54, &[(0, 50), (50, 30)]);
+        check_given_back(60, 55, &[(50, 30)]);
+        check_given_back(60, 5, &[(0, 30)]);
+        check_given_back(99, 30, &[]);
+        check_given_back(30, 0, &[(0, 50), (50, 10)]);
+    }
+
     #[test]
     fn a_clock_that_steps_back_gives_nothing() {
         check(
@@ -290,7 +337,7 @@ mod tests {
     fn merged_entries_let_nothing_more_pass() {
         let mut log = Log::default();
         for at in 0..5 {
-            log.apply(&LogEdit { forgotten: None, given_back: 0, taken: Some((Micros(at), 1)), period: 10 });
+            log.apply(&LogEdit { forgotten: None, given_back: 0, spared: 0, taken: Some((Micros(at), 1)), period: 10 });
         }
         log.merge_oldest();
         assert_eq!(log.entries, [(Micros(1), 2), (Micros(2), 1), (Micros(3), 1), (Micros(4), 1)]);

@@ -49,7 +49,9 @@ impl Rules {
         let origin = |window| Planned { limit: 0, window, enforced: false };
         add_allowance(&mut plan, allowance, bucket, charge.cost, charge.mode, origin);
         plan.changed_at(0, changed);
-        plan.charges.into_iter().find(|current| current.bucket == charge.bucket)
+        let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
+        let terms = if charge.taken_ago().is_some() { charge.terms.clone() } else { current.terms };
+        Some(Charge { terms, ..current })
     }
 }
 

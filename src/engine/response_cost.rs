@@ -13,6 +13,7 @@ use super::charge::{Charge, Decisions, Mode, Outcome};
 use super::numbers::{EXACT, Micros, Numbers};
 use super::refill::Kind;
 use super::rules::{Plan, Rules};
+use super::terms::Terms;
 use super::verdict::Verdict;
 
 /// What of a response decides about the cost of its request. At least one of the two is there.
@@ -145,8 +146,8 @@ impl Owed {
         let taken = if self.cost.only_checks() { 0 } else { self.reserve };
         let changes: Vec<Charge> = match cost.checked_sub(taken) {
             Some(0) => Vec::new(),
-            Some(more) => self.changes(Mode::SpendUpTo, more, |_| true),
-            None => self.changes(Mode::Refund, taken - cost, |held| held.ends.is_none_or(|ends| elapsed < ends)),
+            Some(more) => self.changes(Mode::SpendUpTo, more, None),
+            None => self.changes(Mode::Refund, taken - cost, Some(elapsed)),
         };
         let result = result.unwrap_or(match changes.first().map(|charge| charge.mode) {
             None => Settled::Unchanged,
@@ -156,9 +157,19 @@ impl Owed {
         Some((result, changes))
     }
 
-    fn changes(&self, mode: Mode, cost: u64, counts: impl Fn(&Held) -> bool) -> Vec<Charge> {
-        let change = |held: &Held| Charge { cost, mode, ..held.charge.clone() };
-        self.charges.iter().filter(|held| counts(held)).map(change).collect()
+    /// The same change of all its charges, or of those that still count if it gives back what they took so long ago.
+    fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
+        let counts = |held: &&Held| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
+        let change = |held: &Held| {
+            let charge = &held.charge;
+            let is_dated = matches!(charge.numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
+            let terms = match ago.filter(|_| is_dated) {
+                Some(ago) => Some(Box::new(Terms::TakenAgo(ago))),
+                None => charge.terms.clone(),
+            };
+            Charge { cost, mode, terms, ..charge.clone() }
+        };
+        self.charges.iter().filter(counts).map(change).collect()
     }
 }
 

@@ -128,6 +128,23 @@ impl SlidingWindow {
         Self { at: changed, previous: 0, current, frame }.moved_to(instant)
     }
 
+    /// What a refund takes from the window before and from this one: from this one first, unless what is given back was taken
+    /// in the one before. What was taken earlier counts no longer.
+    fn given_back(&self, charge: &Charge, now: Micros) -> (u64, u64) {
+        let taken = charge.taken_ago().map_or(self.at, |ago| now.since(ago).min(self.at));
+        match self.at.0 / self.frame.period - taken.0 / self.frame.period {
+            0 => {
+                let from_current = charge.cost.min(self.current);
+                ((charge.cost - from_current).min(self.previous), from_current)
+            }
+            1 => {
+                let from_previous = charge.cost.min(self.previous);
+                (from_previous, (charge.cost - from_previous).min(self.current))
+            }
+            _ => (0, 0),
+        }
+    }
+
     /// Until `cost` fits into `count`, which is no less.
     fn time_for(&self, cost: u64, count: u64) -> Micros {
         let Self { frame, at, .. } = *self;
@@ -213,8 +230,7 @@ pub(super) fn decide(
             tried(answer(Outcome::Allowed, &after, Some(again)), edit, counts_denied)
         }
         Mode::Refund => {
-            let from_current = charge.cost.min(found.current);
-            let from_previous = (charge.cost - from_current).min(found.previous);
+            let (from_previous, from_current) = found.given_back(charge, now);
             if from_current + from_previous == 0 {
                 return tried(answer(Outcome::Unchanged, &found, Some(Micros(0))), Edit::Keep, false);
             }

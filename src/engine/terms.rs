@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::numbers::{Numbers, Span};
+use super::numbers::{Micros, Numbers, Span};
 use super::queue::{EntryId, Work};
 use super::script::{Run, Said};
 
@@ -18,6 +18,8 @@ pub enum Terms {
     Queue(Work),
     /// The script that decides.
     Script(Run),
+    /// How long ago was taken what a refund gives back, of a sliding log or window.
+    TakenAgo(Micros),
 }
 
 /// The name of a slot that a request in flight holds. A request that spends under the same name renews its slot, and one

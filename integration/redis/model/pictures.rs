@@ -222,12 +222,14 @@ pub(super) struct Log {
     instant: u64,
     /// When, and how many.
     taken: Vec<(u64, u64)>,
+    /// When what is given back was taken.
+    back: Option<u64>,
 }
 
 impl Picture for Log {
     fn look(&mut self, question: &Question) {
         let Kind::Log(period) = question.numbers.refill().kind() else { panic!("no log") };
-        (self.count, self.period) = (question.numbers.burst(), period);
+        (self.count, self.period, self.back) = (question.numbers.burst(), period, question.taken);
         self.instant = self.taken.iter().map(|(at, _)| *at).fold(question.now, u64::max);
         let instant = self.instant;
         self.taken.retain(|(at, _)| at + period > instant);
@@ -252,8 +254,10 @@ impl Picture for Log {
 
     fn give_back(&mut self, tokens: u64) {
         for _ in 0..tokens {
-            let Some((_, youngest)) = self.taken.last_mut() else { return };
-            *youngest -= 1;
+            // The oldest of those that are not older, or else the youngest.
+            let found = self.back.and_then(|back| self.taken.iter().position(|(at, _)| *at >= back));
+            let Some(place) = found.or(self.taken.len().checked_sub(1)) else { return };
+            self.taken[place].1 -= 1;
             self.taken.retain(|(_, tokens)| *tokens > 0);
         }
     }
@@ -278,6 +282,8 @@ pub(super) struct Sliding {
     instant: u64,
     /// What was taken in each window, by its number since the epoch.
     taken: BTreeMap<i64, u64>,
+    /// When what is given back was taken.
+    back: Option<u64>,
 }
 
 /// The number of the window that holds an instant.
@@ -329,6 +335,7 @@ impl Picture for Sliding {
         self.most = if question.numbers.refill().counts_denied() { 2 * count } else { count };
         (self.count, self.period, self.tick, self.instant) = (count, period, Self::least_tick(count, period), instant);
         self.taken.retain(|window, tokens| window + 1 >= number(instant, period) && *tokens > 0);
+        self.back = question.taken;
         let held = if is_later { (EXACT - 1) / period.div_ceil(self.tick) } else { self.most };
         self.taken.values_mut().for_each(|tokens| *tokens = held.min(*tokens));
     }
@@ -354,8 +361,17 @@ impl Picture for Sliding {
     }
 
     fn give_back(&mut self, tokens: u64) {
+        let window = number(self.instant, self.period);
+        let mut order = [window, window - 1];
+        match self.back.map_or(0, |back| window - number(back.min(self.instant), self.period)) {
+            0 => {}
+            1 => order.reverse(),
+            // Nothing of it counts any more.
+            _ => return,
+        }
         let mut rest = tokens;
-        for taken in self.taken.values_mut().rev() {
+        for window in order {
+            let Some(taken) = self.taken.get_mut(&window) else { continue };
             let back = rest.min(*taken);
             (*taken, rest) = (*taken - back, rest - back);
         }

@@ -33,6 +33,8 @@ pub(super) struct Question {
     pub(super) numbers: Numbers,
     pub(super) elevated: Option<Elevated>,
     pub(super) slot: Option<Slot>,
+    /// When what is given back was taken, if that is known.
+    pub(super) taken: Option<u64>,
     pub(super) effective_from: u64,
     pub(super) now: u64,
 }
@@ -106,7 +108,7 @@ pub(super) trait Picture: Clone + Default + PartialEq {
             self.take(taken);
         }
     }
-    /// Gives back as many as there are to give, of the youngest first.
+    /// Gives back as many as there are to give: of the youngest first, or of those first that were taken at an instant.
     fn give_back(&mut self, tokens: u64);
     /// Whether all is given back, and nothing is left to be known.
     fn is_clear(&self) -> bool;
@@ -140,7 +142,8 @@ impl Reference {
         let question = |charge: &Charge| {
             let slot = if let Some(Terms::Slot(slot)) = charge.terms.as_deref() { Some(*slot) } else { None };
             let effective_from = effective_from.max(charge.changed.0);
-            Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, effective_from, now }
+            let taken = charge.taken_ago().map(|ago| now.saturating_sub(ago.0));
+            Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, taken, effective_from, now }
         };
         for charge in charges {
             let question = question(charge);

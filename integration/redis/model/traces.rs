@@ -53,6 +53,8 @@ struct Ask {
     slot: Option<Slot>,
     /// Before now the numbers took effect, or in this very call, if not with the rules.
     changed: Option<Result<u64, u64>>,
+    /// How long ago was taken what it gives back, if it does and that is known.
+    ago: Option<u64>,
 }
 
 /// What a charge costs, in terms of its burst.
@@ -107,7 +109,7 @@ impl Trace {
         // As good as random, which is what the store takes fingerprints for.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers, cost, mode, slot, changed } in &step.asks {
+        for Ask { id, numbers, cost, mode, slot, changed, ago } in &step.asks {
             let (numbers, elevated) = self.allowed[*numbers].clone();
             let (mark, place) = state(&numbers);
             // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
@@ -118,7 +120,9 @@ impl Trace {
             let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {
                 let slot = slot.filter(|_| numbers.is_slots()).map(Terms::Slot);
-                let terms = slot.or(elevated.map(Terms::Elevated)).map(Box::new);
+                let is_dated = matches!(numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
+                let ago = ago.filter(|_| is_dated && *mode == Mode::Refund).map(|ago| Terms::TakenAgo(Micros(ago)));
+                let terms = slot.or(ago).or(elevated.map(Terms::Elevated)).map(Box::new);
                 let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
                 charges.push(Charge { terms, changed: Micros(changed), ..Charge::new(bucket, numbers, cost, *mode) });
             }
@@ -300,8 +304,17 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
     let changed = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => Just(Err(NUMBERS_OF_THE_CALL.0))];
-    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, proptest::option::weighted(0.1, changed));
-    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed)| Ask { id, numbers, cost, mode, slot, changed });
+    let changed = proptest::option::weighted(0.1, changed);
+    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, changed, proptest::option::of(any_length(45)));
+    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed, ago)| Ask {
+        id,
+        numbers,
+        cost,
+        mode,
+        slot,
+        changed,
+        ago,
+    });
     let clock = prop_oneof![
         3 => Just(Clocked::Still),
         6 => (0..NUMBERS, 0..=70u64, -1..=1i64).prop_map(|(numbers, share, more)| Clocked::Share(numbers, share, more)),

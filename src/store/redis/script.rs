@@ -74,8 +74,8 @@ const KEY_PREFIX: &str = "weir:{0}:";
 /// What the command has beside keys and requests, in bytes; a longer number only makes the buffer grow.
 const BYTES_PER_CALL: usize = 128;
 
-/// Four numbers of at most 20 digits, the longest mode and when the numbers took effect, and a blank after each.
-const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to@".len() + 20 + 1;
+/// Four numbers of at most 20 digits, the longest mode and two more numbers, and a blank after each.
+const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to~@".len() + 2 * 20 + 1;
 
 /// The name of a slot: 128 bits in hexadecimal digits.
 const SLOT_NAME: usize = 32;
@@ -185,6 +185,10 @@ impl Requests {
             push_numbers(words, charge, now);
             push_number(words, *cost, ' ');
             words.push_str(word(*mode));
+            if let Some(Micros(ago)) = charge.taken_ago() {
+                words.push('~');
+                words.push_str(itoa::Buffer::new().format(ago.min(EXACT - 1)));
+            }
             if charge.changed > Micros(0) {
                 words.push('@');
                 words.push_str(itoa::Buffer::new().format(charge.changed.0.min(EXACT - 1)));
