@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use weir::doors::http::{Routes, Timeouts, UpstreamOptions};
 use weir::server::MakeStore;
+use weir::store::memory::MemoryStore;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Clock, Store};
 
@@ -475,4 +476,32 @@ fn without_redis_slots_are_taken_from_memory_and_given_back_there() {
     for (what, begin) in WAYS {
         stage.check(what, begin);
     }
+}
+
+#[test]
+fn a_slot_that_ids_share_in_a_full_table_comes_back() {
+    let (upstream, go) = upstream();
+    let memory = Arc::new(MemoryStore::new(1));
+    let store: MakeStore = Arc::new(move || Ok(Store::Memory(memory.clone())));
+    let rules = "limits: { One: { algorithm: concurrency, capacity: 1, by: { header: x-id } } }";
+    let weir = Setup { store: Some(store), ..Setup::new(rules) }.start(&format!("http://{}", upstream.address));
+    let begin = |path: &str, id: &str| {
+        let mut client = weir.connect();
+        client.send(format!("GET {path} HTTP/1.1\r\nhost: a.example\r\nx-id: {id}\r\n\r\n"));
+        client
+    };
+    let holds = |count| becomes("the slots", count, || weir.metric("weir_slots_held"));
+    let own = begin("/silent", "a");
+    holds(1);
+    let mut sharing = begin("/wait", "b");
+    holds(2);
+    // By the time that the second ends, there is room for a bucket of its own.
+    drop(own);
+    holds(1);
+    go.send(()).unwrap();
+    assert_eq!(sharing.response().status(), 200);
+    holds(0);
+    let _own = begin("/silent", "c");
+    holds(1);
+    assert_eq!(begin("/now", "d").response().status(), 200, "the slot that they share is free");
 }
