@@ -363,9 +363,12 @@ impl Gate {
         start: Instant,
     ) -> Result<Judged, Objection> {
         let snapshot = self.view();
-        // Nobody is refused by giving back, and what was taken before a block may come back after it has begun.
+        // What has happened cannot be denied any more: what was taken before a block may come back after it has begun.
         let blocks = self.blocks().filter(|_| mode.can_deny());
         let mut plan = snapshot.rules().charges_but(request, blocks.as_deref())?;
+        if !mode.can_deny() {
+            plan.refused.clear();
+        }
         if let Some(limit) = plan.accepting(snapshot.rules()).filter(|_| !can_accept) {
             return Err(Objection::Accepts(limit.name.clone()));
         }
@@ -702,6 +705,29 @@ mod tests {
         assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
         assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
         assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Counted\",result=\"uncharged\"}"), "1");
+    }
+
+    #[tokio::test]
+    async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
+        let closed = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
+        let gate = gate(vec![closed, limit("Counted", 5)]);
+        let fields = Fields::new();
+        for (mode, allowed, left) in [
+            (Mode::Spend, false, None),
+            (Mode::Check, false, None),
+            (Mode::SpendOnly, true, Some(4)),
+            (Mode::SpendUpTo, true, Some(3)),
+            (Mode::Refund, true, Some(4)),
+            (Mode::Reset, true, Some(5)),
+        ] {
+            let purpose = Purpose { mode, cost: None, can_accept: true };
+            let asked = request("GET", &fields);
+            let judged = gate.judge_as(&asked, purpose, DecidingDoor::Check, Instant::now()).await.unwrap();
+            let verdict = judged.verdict;
+            let counted = verdict.answers.iter().find(|answer| answer.limit == 1);
+            let found = counted.map(|answer| answer.decision.remaining);
+            assert_eq!((verdict.is_allowed(), found), (allowed, left), "{mode:?}");
+        }
     }
 
     #[tokio::test]

@@ -124,6 +124,13 @@ pub struct Verdicts {
     pub members: Vec<Verdict>,
 }
 
+impl Question<'_> {
+    /// True if a descriptor can be denied. One that reports or gives back tells what has happened, and cannot.
+    fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
+        self.purpose != Purpose::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
+    }
+}
+
 impl Rules {
     /// What the descriptors of a question ask of the store where some ids are blocked.
     pub fn plan(&self, question: &Question<'_>, blocks: Option<&Blocks>) -> Result<Plans, BadCost> {
@@ -131,11 +138,9 @@ impl Rules {
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = request(question, descriptor, &headers);
-            // Nobody is denied by giving back or telling what was used.
-            let denies = question.purpose != Purpose::Report && !matches!(descriptor.hits, Hits::GiveBack(_));
             found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
                 Some(carried) => self.plan_carried(question.domain, descriptor, carried),
-                None => self.charges_but(&request, blocks.filter(|_| denies))?,
+                None => self.charges_but(&request, blocks.filter(|_| question.denies(descriptor)))?,
             });
         }
         self.drop_replaced(&mut found);
@@ -197,7 +202,7 @@ impl Rules {
             let is_quota = limits(&plan).any(|limit| self.is_quota(limit));
             let mut member = Member {
                 is_quota,
-                refused: plan.refused.into(),
+                refused: if question.denies(descriptor) { plan.refused.into() } else { SmallVec::new() },
                 unlimited: plan.unlimited.into(),
                 ..Member::default()
             };
@@ -259,7 +264,8 @@ impl Rules {
     /// What becomes of the request. `decisions` has one for each charge, `None` where the store gave none, for limits
     /// that `unanswered` names.
     pub fn verdicts(&self, plans: &Plans, decisions: &[Option<Decision>], unanswered: Vec<Unanswered>) -> Verdicts {
-        let mut members: Vec<Verdict> = plans.members.iter().map(|member| member.verdict(decisions)).collect();
+        let mut members: Vec<Verdict> =
+            plans.members.iter().map(|member| member.verdict(&plans.charges, decisions)).collect();
         self.settle_quotas(plans, &mut members);
         let mut answers: Vec<Answer> = members.iter().flat_map(|verdict| &verdict.answers).copied().collect();
         // Of each window the strictest answer stays.
@@ -400,11 +406,15 @@ fn combine(charge: &mut Charge, other: &Charge) {
 }
 
 impl Member {
-    fn verdict(&self, decisions: &[Option<Decision>]) -> Verdict {
+    fn verdict(&self, charges: &[Charge], decisions: &[Option<Decision>]) -> Verdict {
         let answer = |asked: &Asked| {
             let decision = *decisions.get(asked.charge as usize)?.as_ref()?;
             let Planned { limit, window, enforced } = asked.origin;
-            let (numbers, fingerprint) = (Some(asked.numbers), Some(asked.fingerprint));
+            // The burst that a decision tells says which numbers have held.
+            let elevated = charges.get(asked.charge as usize).and_then(Charge::elevated);
+            let elevated = elevated.filter(|_| decision.limit != asked.numbers.burst());
+            let numbers = Some(elevated.map_or(asked.numbers, |elevated| elevated.numbers));
+            let fingerprint = Some(asked.fingerprint);
             Some(Answer { limit, window, numbers, cost: asked.cost, decision, enforced, fingerprint })
         };
         Verdict::of(&self.refused, self.asked.iter().filter_map(answer).collect())
