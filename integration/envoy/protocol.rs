@@ -8,12 +8,16 @@ use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
 use http::{HeaderMap, Method, Request};
 use prost::Message;
 use tokio::net::TcpStream;
+use weir::doors::envoy::messages::authorization as ours;
+use weir::doors::envoy::messages::rate_limit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use weir::doors::envoy::{ConnectionAge, EnvoyLimits};
 
 use crate::support::becomes;
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Wire;
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
@@ -151,6 +155,34 @@ async fn a_message_may_bring_a_long_body() {
     assert_eq!(answer.code, "0", "{}", answer.message);
     let long = framed(&vec![0; 4 * 1024 * 1024 + 1]);
     assert_eq!(call(&weir, CHECK, &[], &[&long]).await.code, "8");
+}
+
+/// Envoy passes on what clients send, and that need not be UTF-8.
+#[tokio::test]
+async fn bytes_that_are_not_utf8_are_read_as_they_are() {
+    let rules = "limits: { Keys: { match: { domain: d }, by: { descriptor: k }, count: 1, period: 1h } }";
+    let weir = Setup::new(rules).start("echo");
+    for (what, principal) in [(&b"/\xff"[..], &b"a"[..]), (b"/", b"\xff")] {
+        let (method, host) = ("GET".into(), "a".into());
+        let path = Bytes::copy_from_slice(what);
+        let http = ours::HttpRequest { method, path, host, ..ours::HttpRequest::default() };
+        let request = Some(ours::AttributeRequest { http: Some(http) });
+        let source = Some(ours::Peer { principal: Bytes::copy_from_slice(principal), ..ours::Peer::default() });
+        let attributes = Some(ours::AttributeContext { source, request, ..ours::AttributeContext::default() });
+        let check = ours::CheckRequest { attributes }.encode_to_vec();
+        let answer = call(&weir, CHECK, &[], &[&framed(&check)]).await;
+        assert_eq!(answer.code, "0", "{what:?}: {}", answer.message);
+    }
+    for (value, answer, count) in [(&b"\xff"[..], "ok", 1), (b"\xff", "over_limit", 1), (b"\xfe", "ok", 2)] {
+        let entry = Entry { key: "k".into(), value: Bytes::copy_from_slice(value) };
+        let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+        let request =
+            RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], ..RateLimitRequest::default() };
+        let called = call(&weir, SHOULD_RATE_LIMIT, &[], &[&framed(&request.encode_to_vec())]).await;
+        assert_eq!(called.code, "0", "{value:?}: {}", called.message);
+        let metric = format!("weir_rate_limit_service_answers_total{{answer=\"{answer}\"}}");
+        assert_eq!(weir.metric(&metric), count, "{value:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::messages::authorization::{
     AppendAction, AttributeContext, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpRequest,
     HttpResponse, HttpStatus, OkHttpResponse, Peer,
 };
-use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatus, Struct};
+use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatus, Struct, make_text, text};
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
 use crate::doors::http::{Passage, subject_of_pem};
@@ -18,6 +18,7 @@ use crate::engine::accept::{self, QUEUE_ENTRY};
 use crate::engine::address;
 use crate::engine::client_address::{Client, TrustedProxies};
 use crate::engine::fields::{self, Fields};
+use crate::engine::lossless;
 use crate::engine::path::{self, EscapedSlashes};
 use crate::engine::reply::{self, Generations, Reply};
 use crate::engine::request::{self, Entry};
@@ -118,7 +119,11 @@ impl Asked {
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
     ) -> Result<Self, Unfit> {
-        let AttributeContext { source, request, context_extensions } = attributes;
+        let AttributeContext { source, request, context_extensions: mut extensions } = attributes;
+        for entry in &mut extensions {
+            make_text(&mut entry.key);
+            make_text(&mut entry.value);
+        }
         let Some(http) = request.and_then(|request| request.http) else {
             let message = "the check has no attributes.request.http; only HTTP requests are limited, so ask from \
                            envoy.filters.http.ext_authz";
@@ -128,11 +133,12 @@ impl Asked {
         let fields = fields_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
         let client = client(&source, &fields, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
+        let [method, path, host] = [method, path, host].map(|bytes| lossless::text(&bytes).into_owned());
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
         let host = request::host_of(&host).ok_or_else(|| bad("the `Host` field is no host"))?.into_owned();
-        Ok(Self { method, host, target, fields, client, subject: subject(source), extensions: context_extensions })
+        Ok(Self { method, host, target, fields, client, subject: subject(&source), extensions })
     }
 
     /// With the headers as the rules see them.
@@ -143,10 +149,7 @@ impl Asked {
 
     /// What the route says of the request beside it.
     fn descriptor(&self) -> Vec<Entry<'_>> {
-        let entries = self.extensions.iter().filter_map(|entry| {
-            Some(Entry { key: str::from_utf8(&entry.key).ok()?, value: str::from_utf8(&entry.value).ok()? })
-        });
-        entries.collect()
+        self.extensions.iter().map(|entry| Entry { key: text(&entry.key), value: text(&entry.value) }).collect()
     }
 }
 
@@ -174,7 +177,7 @@ fn fields_of(http: &HttpRequest) -> Option<Fields> {
     let lines = http.headers.iter().map(|entry| (&entry.key, &entry.value)).chain(raw);
     let bytes: usize = lines.clone().map(|(name, value)| name.len() + value.len()).sum();
     let mut fields = Fields::with_capacity(lines.clone().count() + 1, bytes + http.host.len() + 64);
-    if fields::is_value(http.host.as_bytes()) {
+    if fields::is_value(&http.host) {
         fields.append("host", &http.host);
     }
     for (name, value) in lines {
@@ -201,19 +204,19 @@ fn client(source: &Peer, fields: &Fields, sources: AddressSources, trusted: &Tru
         return Some(client.into());
     }
     let source = source.address.as_ref().and_then(|address| address.socket_address.as_ref());
-    let source = address::parse(&source?.address).ok()?;
+    let source = address::parse(text(&source?.address)).ok()?;
     Some(if sources.forwarded { trusted.client(source, fields) } else { source.into() })
 }
 
 /// The subject of the client's certificate, as at the other doors if Envoy sends the certificate; else the name of it that
 /// Envoy chose.
-fn subject(source: Peer) -> Option<String> {
+fn subject(source: &Peer) -> Option<String> {
     if !source.certificate.is_empty()
-        && let Some(subject) = subject_of_pem(&request::decode(&source.certificate))
+        && let Some(subject) = subject_of_pem(&request::decode(text(&source.certificate)))
     {
         return Some(subject);
     }
-    Some(source.principal).filter(|principal| !principal.is_empty())
+    Some(lossless::text(&source.principal).into_owned()).filter(|principal| !principal.is_empty())
 }
 
 /// What Envoy is to do.
@@ -347,7 +350,7 @@ mod tests {
     use crate::store::memory::MemoryStore;
 
     fn peer(address: &str) -> Peer {
-        let socket_address = Some(SocketAddress { address: address.to_owned() });
+        let socket_address = Some(SocketAddress { address: address.to_owned().into() });
         Peer { address: Some(Address { socket_address }), ..Peer::default() }
     }
 
@@ -362,9 +365,9 @@ mod tests {
 
     fn http(method: &str, path: &str, lines: &[(&'static str, &'static str)]) -> HttpRequest {
         HttpRequest {
-            method: method.to_owned(),
-            path: path.to_owned(),
-            host: "A.example:80".to_owned(),
+            method: method.to_owned().into(),
+            path: path.to_owned().into(),
+            host: "A.example:80".into(),
             headers: entries(lines),
             header_map: None,
         }
@@ -446,7 +449,7 @@ mod tests {
             ("", "/", "a", "token"),
             ("GET", "/", "a b", "no host"),
         ] {
-            let given = HttpRequest { host: host.to_owned(), ..http(method, path, &[]) };
+            let given = HttpRequest { host: host.to_owned().into(), ..http(method, path, &[]) };
             let Err(Unfit::Request(reply)) = read(attributes(peer("192.0.2.1"), given), AddressSources::default())
             else {
                 panic!("{method} {path} passes")
@@ -475,14 +478,14 @@ mod tests {
         let pem = parameters.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
         let escaped = pem.replace(' ', "%20").replace('\n', "%0A").replace('+', "%2B");
         let source = |principal: &str, certificate: &str| Peer {
-            principal: principal.to_owned(),
-            certificate: certificate.to_owned(),
+            principal: principal.to_owned().into(),
+            certificate: certificate.to_owned().into(),
             ..Peer::default()
         };
-        assert_eq!(subject(source("spiffe://a/b", &escaped)).as_deref(), Some("CN=client 1"));
-        assert_eq!(subject(source("spiffe://a/b", "")).as_deref(), Some("spiffe://a/b"));
-        assert_eq!(subject(source("spiffe://a/b", "no%20certificate")).as_deref(), Some("spiffe://a/b"));
-        assert_eq!(subject(source("", "")), None);
+        assert_eq!(subject(&source("spiffe://a/b", &escaped)).as_deref(), Some("CN=client 1"));
+        assert_eq!(subject(&source("spiffe://a/b", "")).as_deref(), Some("spiffe://a/b"));
+        assert_eq!(subject(&source("spiffe://a/b", "no%20certificate")).as_deref(), Some("spiffe://a/b"));
+        assert_eq!(subject(&source("", "")), None);
     }
 
     /// The verdicts of so many requests to a limit `L` by address, which allows one request.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::messages::rate_limit::{
     self as messages, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField};
+use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField, text};
 use super::protocol::{Code, Status, decode, frame};
 use super::{Caller, Envoy};
 use crate::doors::http::Passage;
@@ -53,7 +53,8 @@ impl Envoy {
         caller: &Caller<'_>,
         passage: &mut Passage,
     ) -> Result<Bytes, Status> {
-        let request = decode(message)?;
+        let mut request: RateLimitRequest = decode(message)?;
+        request.make_text();
         let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
         let asked = Asked { request: &request, purpose, moment };
         let response = rate_limit(&self.gate, self.generations, asked, Some(passage)).await;
@@ -103,7 +104,7 @@ async fn answer(
     };
     let descriptors: SmallVec<[Descriptor<'_>; 2]> =
         request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
-    let question = Question { domain: &request.domain, descriptors: &descriptors, purpose, now: moment.now };
+    let question = Question { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
     let judged = gate.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
@@ -148,7 +149,7 @@ fn check(request: &RateLimitRequest) -> Result<(), Status> {
 }
 
 fn entry(entry: &messages::Entry) -> Entry<'_> {
-    Entry { key: &entry.key, value: &entry.value }
+    Entry { key: text(&entry.key), value: text(&entry.value) }
 }
 
 /// `hits` is what the request says of all its descriptors.
@@ -318,11 +319,10 @@ fn metadata_of<'a>(rules: &'a Rules, verdict: &'a Verdict, member: &'a Member) -
 /// The metadata of the limits that let the request pass, in the shape that envoyproxy/ratelimit gives it: below `metadata`,
 /// beside what was asked.
 fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
-    let text = |text: &str| Metadata::Text(text.to_owned());
     #[expect(clippy::cast_precision_loss, reason = "JSON has no other numbers")]
     let number = |number: u64| Metadata::Number(number as f64);
     let descriptor = |descriptor: &RateLimitDescriptor| {
-        let entry = |entry: &messages::Entry| Metadata::Text(format!("{}={}", entry.key, entry.value));
+        let entry = |entry: &messages::Entry| Metadata::Text(format!("{}={}", text(&entry.key), text(&entry.value)));
         let mut members = vec![("entries".to_owned(), Metadata::List(descriptor.entries.iter().map(entry).collect()))];
         if let Some(limit) = &descriptor.limit {
             let unit = unit(limit.unit).map_or("unknown", Unit::name).to_ascii_uppercase();
@@ -333,8 +333,10 @@ fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
         Metadata::Map(members)
     };
     let descriptors = request.descriptors.iter().map(descriptor).collect();
-    let mut members =
-        vec![("domain".to_owned(), text(&request.domain)), ("descriptors".to_owned(), Metadata::List(descriptors))];
+    let mut members = vec![
+        ("domain".to_owned(), Metadata::Text(text(&request.domain).to_owned())),
+        ("descriptors".to_owned(), Metadata::List(descriptors)),
+    ];
     if request.hits_addend > 0 {
         members.push(("hitsAddend".to_owned(), number(request.hits_addend.into())));
     }

@@ -33,11 +33,11 @@ pub struct Peer {
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
     /// A name of the verified certificate: URI SAN, else DNS SAN, else subject.
-    #[prost(string, tag = "4")]
-    pub principal: String,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub principal: Bytes,
     /// The certificate, PEM and then percent-encoded; only with `include_peer_certificate`.
-    #[prost(string, tag = "5")]
-    pub certificate: String,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub certificate: Bytes,
 }
 
 /// `envoy.config.core.v3.Address`.
@@ -52,8 +52,8 @@ pub struct Address {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SocketAddress {
     /// The address without the port.
-    #[prost(string, tag = "2")]
-    pub address: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub address: Bytes,
 }
 
 /// `AttributeContext.Request`.
@@ -64,12 +64,12 @@ pub struct AttributeRequest {
     pub http: Option<HttpRequest>,
 }
 
-/// `AttributeContext.HttpRequest`.
+/// `AttributeContext.HttpRequest`. Clients choose what is in it, and Envoy passes on bytes that are not UTF-8.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HttpRequest {
     /// The method.
-    #[prost(string, tag = "2")]
-    pub method: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub method: Bytes,
     /// The fields: names in lower case, `:method` and its like among them, values of one name joined by commas.
     #[prost(message, repeated, tag = "3")]
     pub headers: Vec<MapEntry>,
@@ -77,11 +77,11 @@ pub struct HttpRequest {
     #[prost(message, optional, tag = "13")]
     pub header_map: Option<HeaderMap>,
     /// The path with its query, as it was sent.
-    #[prost(string, tag = "4")]
-    pub path: String,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub path: Bytes,
     /// The authority.
-    #[prost(string, tag = "5")]
-    pub host: String,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub host: Bytes,
 }
 
 /// `envoy.config.core.v3.HeaderMap`.

@@ -1,8 +1,23 @@
 //! What several services share: Envoy's header values and Google's well-known types.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::engine::fields::Fields;
+use crate::engine::lossless;
+
+/// Makes UTF-8 of bytes, so that different bytes stay different ([`lossless`]).
+pub(in super::super) fn make_text(bytes: &mut Bytes) {
+    if let Cow::Owned(text) = lossless::text(bytes) {
+        *bytes = text.into();
+    }
+}
+
+/// The text of a field that [`make_text`] has seen.
+pub(in super::super) fn text(bytes: &Bytes) -> &str {
+    str::from_utf8(bytes).unwrap_or_default()
+}
 
 /// A field of a message, `envoy.config.core.v3.HeaderValue`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

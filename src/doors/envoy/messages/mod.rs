@@ -21,3 +21,4 @@ mod tests;
 pub use basics::{
     BoolValue, Duration, HeaderValue, Kind, ListValue, MapEntry, Status, Struct, StructField, UInt64Value, Value,
 };
+pub(super) use basics::{make_text, text};

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use super::{Duration, HeaderValue, Struct, UInt64Value};
+use super::{Duration, HeaderValue, Struct, UInt64Value, make_text};
 
 /// What Envoy asks.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimitRequest {
     /// Whose rules are meant.
-    #[prost(string, tag = "1")]
-    pub domain: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub domain: Bytes,
     /// What is to be counted.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
@@ -35,15 +35,26 @@ pub struct RateLimitDescriptor {
     pub is_negative_hits: bool,
 }
 
-/// `RateLimitDescriptor.Entry`.
+/// `RateLimitDescriptor.Entry`. Clients choose values, and Envoy passes on bytes that are not UTF-8.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Entry {
     /// The key.
-    #[prost(string, tag = "1")]
-    pub key: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
     /// The value.
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+impl RateLimitRequest {
+    /// Makes text of everything that is to be read as text.
+    pub fn make_text(&mut self) {
+        make_text(&mut self.domain);
+        for entry in self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+            make_text(&mut entry.key);
+            make_text(&mut entry.value);
+        }
+    }
 }
 
 /// `RateLimitDescriptor.RateLimitOverride`.
