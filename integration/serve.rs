@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
@@ -263,6 +264,35 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     assert_eq!(weir.metric("weir_keys_limited_total{limit=\"M\"}"), 0);
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
+}
+
+/// What this process lacks is no fault of the servers behind it.
+#[test]
+fn a_lack_of_descriptors_ejects_no_upstream() {
+    let upstreams = [(); 2].map(|()| Upstream::saying("hello"));
+    let [first, second] = upstreams.each_ref().map(|upstream| upstream.address);
+    let limits = "limits: { Shut: { match: { path: /shut }, by: global, deny: true } }";
+    let weir = Weir::serve(limits, &["--upstream", &format!("http://{first},http://{second}"), "--workers", "1"]);
+    let mut client = weir.connect();
+    assert_eq!(client.get("/shut").status(), 429);
+    let open: Vec<u32> = std::fs::read_dir(format!("/proc/{}/fd", weir.id()))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let lowest_free = (0..1_024).find(|number| !open.contains(number)).unwrap();
+    let limit = |soft: u32| {
+        let soft = format!("--nofile={soft}:");
+        let status = std::process::Command::new("prlimit").args(["--pid", &weir.id().to_string(), &soft]).status();
+        assert!(status.unwrap().success());
+    };
+    limit(lowest_free);
+    for _ in 0..12 {
+        assert_eq!(client.get("/").status(), 503);
+    }
+    limit(1_024);
+    assert_eq!(client.get("/").status(), 200);
+    assert!(weir.metric("weir_upstream_errors_total{reason=\"exhausted\"}") >= 12);
+    assert_eq!(weir.metric("weir_upstream_ejections_total"), 0);
 }
 
 #[test]

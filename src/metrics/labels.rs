@@ -203,8 +203,12 @@ pub enum DoorLimit {
     UploadRate,
     /// A client reads its response too slowly.
     DownloadRate,
+    /// Too many responses wait for clients that read slowly.
+    SlowReaders,
     /// Nothing moved in time after an upgrade.
     TunnelTimeout,
+    /// A client's address has too many requests at once by HTTP/2.
+    Streams,
     /// A client took too many requests back at once.
     Http2Resets,
     /// A client sent too many frames that are neither requests nor bodies.
@@ -216,7 +220,7 @@ pub enum DoorLimit {
 }
 
 impl DoorLimit {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Target,
         Self::HeaderBytes,
         Self::HeaderCount,
@@ -228,7 +232,9 @@ impl DoorLimit {
         Self::BodyTimeout,
         Self::UploadRate,
         Self::DownloadRate,
+        Self::SlowReaders,
         Self::TunnelTimeout,
+        Self::Streams,
         Self::Http2Resets,
         Self::Http2ControlFrames,
         Self::Http2Errors,
@@ -248,7 +254,9 @@ impl DoorLimit {
             Self::BodyTimeout => "body_timeout",
             Self::UploadRate => "upload_rate",
             Self::DownloadRate => "download_rate",
+            Self::SlowReaders => "slow_readers",
             Self::TunnelTimeout => "tunnel_timeout",
+            Self::Streams => "streams",
             Self::Http2Resets => "http2_resets",
             Self::Http2ControlFrames => "http2_control_frames",
             Self::Http2Errors => "http2_errors",
@@ -258,8 +266,8 @@ impl DoorLimit {
 }
 
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
-pub const UPSTREAM_ERRORS: [&str; 8] =
-    ["resolve", "busy", "connect", "connect_timeout", "response_timeout", "closed", "malformed", "body"];
+pub const UPSTREAM_ERRORS: [&str; 9] =
+    ["resolve", "busy", "connect", "exhausted", "connect_timeout", "response_timeout", "closed", "malformed", "body"];
 
 /// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];

@@ -61,6 +61,9 @@ pub(in crate::doors) enum UpstreamError {
     Busy(Duration),
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
+    /// Not the upstream's fault: this process or machine has no descriptor, port or memory left for a connection.
+    #[error("no connection can be opened from here: {0}")]
+    Exhausted(#[source] io::Error),
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
     #[error("no response in time")]
@@ -152,6 +155,7 @@ impl UpstreamError {
             Self::Unresolved(_) | Self::ResolveTimeout(_) => Some("resolve"),
             Self::Busy(_) => Some("busy"),
             Self::Connect(_) => Some("connect"),
+            Self::Exhausted(_) => Some("exhausted"),
             Self::ConnectTimeout(_) => Some("connect_timeout"),
             Self::ResponseTimeout | Self::TryTimeout(_) => Some("response_timeout"),
             Self::Closed(_) => Some("closed"),
@@ -163,6 +167,7 @@ impl UpstreamError {
     const fn status(&self) -> (StatusCode, &'static str) {
         match self {
             Self::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream has no connection to spare"),
+            Self::Exhausted(_) => (StatusCode::SERVICE_UNAVAILABLE, "there is no connection to spare"),
             Self::Unresolved(_) | Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
             Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => {
                 (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time")

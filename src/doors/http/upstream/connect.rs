@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -46,6 +47,7 @@ impl Connector {
             return Ok((known, true));
         }
         match timeout(self.timeout, self.connect(endpoint, now, may_share)).await {
+            Ok(Err(error)) if is_own(&error) => Err(UpstreamError::Exhausted(error)),
             Ok(connected) => connected.map_err(UpstreamError::Connect),
             Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),
         }
@@ -100,6 +102,14 @@ impl Connector {
             (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS was set up")),
         }
     }
+}
+
+/// Whether a connection could not be opened for want of something of ours: descriptors, ports, memory.
+pub(super) fn is_own(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM)
+    )
 }
 
 /// A connection that is there already: the shared one, or an idle one that is still good. The end of one that the server

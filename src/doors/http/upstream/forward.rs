@@ -116,7 +116,7 @@ impl Forwarder {
         };
         self.cluster.report(endpoint, reason, error);
         // A server that closes an idle connection does nothing wrong, even if we are just writing to it.
-        if progress != Progress::SentOnReused {
+        if progress != Progress::SentOnReused && !matches!(error, UpstreamError::Exhausted(_)) {
             self.cluster.failed(endpoint, context.activity.now());
         }
         if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::super::transport::Protocol;
 use super::address::Scheme;
 use super::cluster::Cluster;
-use super::connect::Connector;
+use super::connect::{Connector, is_own};
 use super::endpoint::Endpoint;
 
 /// Checks of a route that run at once. A check takes one round trip or a few, so hundreds of addresses are still asked
@@ -70,6 +70,7 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
     let finding = match timeout(check.timeout, ask(&check.path, &endpoint, &connector)).await {
         Ok(Ok(status @ 200..400)) => Ok(status),
         Ok(Ok(status)) => Err(format!("it answers with {status}")),
+        Ok(Err(error)) if is_own(&error) => return tracing::debug!(upstream = %endpoint, "not checked: {error}"),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {:?}", check.timeout)),
     };
