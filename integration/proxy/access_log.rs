@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::support::frames::Frames;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
@@ -68,6 +69,34 @@ fn json_tells_of_limits_and_upstreams_and_of_no_id() {
     assert!(first["duration_ms"].as_f64().unwrap() >= first["upstream_ms"].as_f64().unwrap(), "{first}");
     assert!(records[1].get("upstream").is_none(), "a refused request goes to no upstream: {}", records[1]);
     assert_eq!(weir.metric("weir_access_log_dropped_total"), 0);
+}
+
+#[test]
+fn requests_whose_head_is_rejected_are_logged_too() {
+    let flags = ["--max-target-bytes", "100", "--access-log", "access.log", "--workers", "1"];
+    let weir = Weir::serve(LIMITS, &flags);
+    let (long, many) = (format!("/{}", "x".repeat(100)), "a: b\r\n".repeat(101));
+    for head in [
+        "GET / HTTP/1.1\r\nhost a\r\n\r\n".to_owned(),
+        format!("GET {long} HTTP/1.1\r\nhost: a\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"),
+    ] {
+        let mut client = weir.connect();
+        client.send(head);
+        client.response();
+    }
+    let mut client = Frames::connect(weir.proxy);
+    client.get(1, &long);
+    client.stream(1);
+    let records: Vec<Value> = lines(&log_of(&weir), 4).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected =
+        [(400, "HTTP/1.1", ""), (414, "HTTP/1.1", "target"), (431, "HTTP/1.1", ""), (414, "HTTP/2.0", "target")];
+    for (record, (status, protocol, reason)) in records.iter().zip(expected) {
+        assert_eq!((&record["status"], &record["protocol"]), (&status.into(), &protocol.into()), "{record}");
+        assert!(record["rejected"].as_str().is_some_and(|rejected| rejected.contains(reason)), "{record}");
+        assert_eq!((&record["client"], record.get("target")), (&"127.0.0.1".into(), None), "{record}");
+        assert!(record["bytes"].as_u64() > Some(0), "{record}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How many connections one address may have.
+//! How many connections and requests at once one address may have, and how many clients may read slowly.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,10 @@ use weir::doors::http::ConnectionLimits;
 use weir::engine::client_address::TrustedProxies;
 
 use crate::support::becomes;
+use crate::support::frames::{Frames, RST_STREAM, SETTINGS, frame};
 use crate::support::server::{Setup, WIDE};
+use crate::support::upstream::Upstream;
+use crate::support::weir::Weir as Process;
 
 fn limited(trusted: &[&str]) -> Setup {
     let mut setup = Setup::new(WIDE);
@@ -35,4 +38,74 @@ fn a_trusted_proxy_is_exempt() {
     for connection in &mut connections {
         assert_eq!(connection.get("/").status(), 200);
     }
+}
+
+/// The error of a stream that may be tried again (RFC 9113 section 7).
+const REFUSED_STREAM: u32 = 7;
+
+const CANCEL: u32 = 8;
+
+#[test]
+fn an_address_has_its_share_of_streams_over_all_its_connections() {
+    let upstream = Upstream::start(|wire, _| {
+        wire.request();
+        wire.expect_end();
+    });
+    let mut setup = Setup::new(WIDE);
+    setup.connections = ConnectionLimits { streams_per_address: NonZeroU32::new(3), ..ConnectionLimits::default() };
+    let weir = setup.start(&format!("http://{}", upstream.address));
+    let in_flight = || weir.metric("weir_http_requests_in_flight");
+    let (mut first, mut second) = (Frames::connect(weir.proxy), Frames::connect(weir.proxy));
+    first.get(1, "/");
+    first.get(3, "/");
+    second.get(1, "/");
+    becomes("three requests are under way", 3, in_flight);
+    second.get(3, "/");
+    let refused = second.stream(3);
+    assert_eq!((refused.len(), refused[0].kind, refused[0].error()), (1, RST_STREAM, REFUSED_STREAM));
+    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"streams\"}"), 1);
+    first.send(frame(RST_STREAM, 0, 1, &CANCEL.to_be_bytes()));
+    becomes("one has ended", 2, in_flight);
+    second.get(5, "/");
+    becomes("another has its place", 3, in_flight);
+    drop((first, second));
+}
+
+/// A client that gives no window, so that every response waits for it.
+fn unwilling(address: std::net::SocketAddr, requests: u32) -> Frames {
+    let mut client = Frames::connect(address);
+    client.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    (0..requests).for_each(|number| client.get(2 * number + 1, "/"));
+    client
+}
+
+#[test]
+fn small_responses_that_nobody_reads_are_bounded_too() {
+    let mut setup = Setup::new(WIDE);
+    setup.connections = ConnectionLimits { response_memory: 4 * 128 * 1024, ..ConnectionLimits::default() };
+    let weir = setup.start("echo");
+    let slow = unwilling(weir.proxy, 10);
+    becomes("six are broken off", 6, || weir.metric("weir_http_door_limits_total{limit=\"slow_readers\"}"));
+    assert_eq!(weir.metric("weir_http_requests_in_flight"), 4);
+    drop(slow);
+    becomes("nobody waits", 0, || weir.metric("weir_http_requests_in_flight"));
+    let mut client = Frames::connect(weir.proxy);
+    client.get(1, "/");
+    assert_eq!(client.stream(1)[0].status(), 200);
+}
+
+/// Each response that waits takes less than what is counted for it.
+#[test]
+fn responses_that_wait_take_no_more_memory_than_they_may() {
+    let upstream = Upstream::answering(|_| crate::support::upstream::ok(&"x".repeat(4 * 1024 * 1024)));
+    let upstream = format!("http://{}", upstream.address);
+    // Of 64 responses.
+    let flags = ["--upstream", &upstream, "--workers", "1", "--response-memory", "8388608"];
+    let weir = Process::serve(WIDE, &flags);
+    let before = weir.resident();
+    let slow: Vec<Frames> = (0..2).map(|_| unwilling(weir.proxy, 100)).collect();
+    becomes("the others are broken off", 136, || weir.metric("weir_http_door_limits_total{limit=\"slow_readers\"}"));
+    let grown = weir.resident().saturating_sub(before);
+    assert!(grown < 16 * 1024, "memory grew by {grown} KiB");
+    drop(slow);
 }

@@ -62,7 +62,7 @@ impl DoorsArgs {
     ) -> Vec<(ListenAddress, DoorOptions)> {
         // A gateway brings the requests of many clients over its own connections, so these are not limited by address; the
         // total is counted before. It speaks to us in the clear, and sends no PROXY header.
-        let limits = ConnectionLimits { per_address: None, ..ConnectionLimits::default() };
+        let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
         let admission = Admission::new(limits, metrics);
         let inner = FrontOptions { accept: AcceptOptions::default(), admission, ..front.clone() };
         let mut doors = Vec::new();

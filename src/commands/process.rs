@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
 use crate::doors::http::{
-    AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS,
+    AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS,
+    RESPONSE_MEMORY,
 };
 use crate::engine::client_address::TrustedProxies;
 use crate::metrics::Metrics;
@@ -29,6 +30,14 @@ pub(super) struct ProcessArgs {
     /// Connections at once from one address, IPv6 ones by their /64; 0 for no limit. Trusted proxies are exempt
     #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS_PER_ADDRESS", default_value_t = MAX_PER_ADDRESS.get())]
     max_connections_per_address: u32,
+
+    /// Requests at once by HTTP/2 from one address, on all of its connections; 0 for no limit. Trusted proxies are exempt
+    #[arg(long, value_name = "N", env = "WEIR_STREAMS_PER_ADDRESS", default_value_t = MAX_STREAMS.get())]
+    streams_per_address: u32,
+
+    /// Bytes of memory for responses that wait for clients which read slowly, 128 KiB for each; one more is broken off
+    #[arg(long, value_name = "BYTES", env = "WEIR_RESPONSE_MEMORY", default_value_t = RESPONSE_MEMORY)]
+    response_memory: u64,
 
     /// How long /readyz says 503 and connections are still taken after SIGTERM, until load balancers have noticed
     #[arg(long, value_name = "DURATION", env = "WEIR_DRAIN_DELAY", default_value = "0s", value_parser = parse_duration_or_zero)]
@@ -77,7 +86,9 @@ impl ProcessArgs {
         }
         metrics.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
         let per_address = NonZeroU32::new(self.max_connections_per_address);
-        Admission::new(ConnectionLimits { total, per_address, exempt: trusted.clone() }, metrics)
+        let streams_per_address = NonZeroU32::new(self.streams_per_address);
+        let (response_memory, exempt) = (self.response_memory, trusted.clone());
+        Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt }, metrics)
     }
 
     /// Opens the access log, if there is to be one. The error says which file it cannot open.

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use super::SlowReaders;
 use super::Timeouts;
 use super::alarm::Alarm;
 use crate::metrics::DoorLimit;
@@ -26,6 +28,19 @@ pub(in crate::doors) struct Activity {
     draining: Cell<bool>,
     upload: Pace,
     download: Pace,
+    reader: Cell<Reader>,
+    slow_readers: Rc<SlowReaders>,
+}
+
+/// How the client takes the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// It takes what there is.
+    Prompt,
+    /// The response waits for it, and is counted.
+    Slow,
+    /// The response would have to wait, and too many do.
+    Refused,
 }
 
 /// What is waited for.
@@ -91,7 +106,7 @@ impl Pace {
 
 impl Activity {
     /// Of what begins now.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, slow_readers: Rc<SlowReaders>) -> Self {
         Self {
             now: Cell::new(now),
             phase: Cell::new(Phase::Opened),
@@ -101,6 +116,8 @@ impl Activity {
             draining: Cell::new(false),
             upload: Pace::default(),
             download: Pace::default(),
+            reader: Cell::new(Reader::Prompt),
+            slow_readers,
         }
     }
 
@@ -129,6 +146,7 @@ impl Activity {
         self.late.set(false);
         self.upload.reset();
         self.download.reset();
+        self.waits_no_more();
         self.enter(Phase::Exchange);
     }
 
@@ -188,13 +206,24 @@ impl Activity {
 
     /// The client does not take what there is for it.
     pub(in crate::doors) fn awaits_download(&self) {
+        if self.reader.get() == Reader::Prompt {
+            self.reader.set(if self.slow_readers.begin() { Reader::Slow } else { Reader::Refused });
+        }
         self.download.wait(self.now.get());
     }
 
     /// The client has taken a part of the response.
     pub(in crate::doors) fn downloaded(&self, bytes: u64) {
+        self.waits_no_more();
         self.download.moved(bytes, self.now.get());
         self.moved();
+    }
+
+    /// The response does not wait for the client any longer.
+    fn waits_no_more(&self) {
+        if self.reader.replace(Reader::Prompt) == Reader::Slow {
+            self.slow_readers.end();
+        }
     }
 
     /// Whether the request has a body that has not ended.
@@ -210,6 +239,9 @@ impl Activity {
     /// When the patience ends as things stand, and which limit of the door that is; `None` if it is the upstream that is
     /// waited for.
     fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<DoorLimit>) {
+        if self.reader.get() == Reader::Refused {
+            return (self.now.get(), Some(DoorLimit::SlowReaders));
+        }
         let (patience, limit) = match self.phase.get() {
             Phase::Opened | Phase::Idle if self.draining.get() => (DRAIN_PATIENCE, None),
             Phase::Opened => (timeouts.first_byte, Some(DoorLimit::FirstByteTimeout)),
@@ -227,7 +259,9 @@ impl Activity {
             if self.phase.get() == Phase::Stream && limit == DoorLimit::UploadRate {
                 continue;
             }
-            if let Some(end) = pace.deadline(timeouts.min_rate).filter(|end| *end < deadline.0) {
+            let is_slow = limit == DoorLimit::DownloadRate && self.reader.get() == Reader::Slow;
+            let rate = if is_slow { self.slow_readers.rate(timeouts.min_rate) } else { timeouts.min_rate };
+            if let Some(end) = pace.deadline(rate).filter(|end| *end < deadline.0) {
                 deadline = (end, Some(limit));
             }
         }
@@ -240,6 +274,7 @@ impl Activity {
         let answerable = self.phase.get() == Phase::Exchange && !self.late.replace(true);
         self.upload.reset();
         self.download.reset();
+        self.waits_no_more();
         self.moved();
         answerable
     }
@@ -274,6 +309,12 @@ impl Activity {
             }
         })
         .await
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.waits_no_more();
     }
 }
 
@@ -316,7 +357,8 @@ mod tests {
             min_rate: 100,
             ..Timeouts::default()
         };
-        let activity = Activity::new(Instant::now());
+        let readers = Rc::new(SlowReaders::new(1));
+        let activity = Activity::new(Instant::now(), readers.clone());
         let check = |patience, limit| {
             assert_eq!(activity.deadline(&timeouts), (activity.now() + seconds(patience), limit));
         };
@@ -330,6 +372,18 @@ mod tests {
         assert!(activity.expire() && activity.is_late() && !activity.expire());
         activity.answer();
         check(4, Some(DoorLimit::BodyTimeout));
+        activity.awaits_download();
+        check(4, Some(DoorLimit::BodyTimeout));
+        let another = Activity::new(activity.now(), readers.clone());
+        another.answer();
+        another.awaits_download();
+        assert_eq!(another.deadline(&timeouts), (another.now(), Some(DoorLimit::SlowReaders)));
+        activity.downloaded(1);
+        another.downloaded(1);
+        another.awaits_download();
+        assert_eq!(another.deadline(&timeouts).1, Some(DoorLimit::BodyTimeout));
+        drop(another);
+        assert!(readers.begin());
         activity.stream();
         activity.awaits_upload();
         assert!(activity.deadline(&timeouts).0 > activity.now() + seconds(86_400));

@@ -5,11 +5,12 @@ use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use prometheus::IntCounter;
 
+use super::slow_readers::{RESPONSE_MEMORY, SlowReaders};
 use crate::engine::client_address::TrustedProxies;
 use crate::metrics::{ConnectionRefusal, Metrics};
 
@@ -21,20 +22,33 @@ pub const MAX_CONNECTIONS: usize = 16_384;
 /// mobile network, and a sixteenth of all.
 pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
 
-/// How many connections clients may have.
+/// Requests at once by HTTP/2 from one address, unless told otherwise: as many as its connections of HTTP/1.1 could have.
+pub const MAX_STREAMS: NonZeroU32 = MAX_PER_ADDRESS;
+
+/// How many connections clients may have, and what of the process.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
     /// In all, of the whole process.
     pub total: usize,
     /// From one address, IPv6 ones by their /64, because a client is given at least that; `None` for no limit.
     pub per_address: Option<NonZeroU32>,
+    /// Requests at once by HTTP/2 from one address; `None` for no limit.
+    pub streams_per_address: Option<NonZeroU32>,
+    /// Bytes for responses that wait for clients which read slowly.
+    pub response_memory: u64,
     /// Proxies bring the connections of many clients, so those that are trusted are not limited one by one.
     pub exempt: TrustedProxies,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { total: MAX_CONNECTIONS, per_address: Some(MAX_PER_ADDRESS), exempt: TrustedProxies::default() }
+        Self {
+            total: MAX_CONNECTIONS,
+            per_address: Some(MAX_PER_ADDRESS),
+            streams_per_address: Some(MAX_STREAMS),
+            response_memory: RESPONSE_MEMORY,
+            exempt: TrustedProxies::default(),
+        }
     }
 }
 
@@ -55,15 +69,26 @@ pub struct Admission {
     limits: ConnectionLimits,
     open: AtomicUsize,
     /// Addresses with connections, so it has no more entries than there are connections in all.
-    addresses: Mutex<HashMap<IpAddr, u32>>,
+    addresses: Mutex<HashMap<IpAddr, Address>>,
+    /// The responses of all workers that wait for their clients.
+    pub(super) slow_readers: SlowReaders,
     refused_total: IntCounter,
     refused_address: IntCounter,
+}
+
+/// What one address has.
+#[derive(Debug, Default)]
+struct Address {
+    connections: u32,
+    /// Requests at once by HTTP/2, on all of its connections.
+    streams: Arc<AtomicU32>,
 }
 
 impl Admission {
     /// Begins with no connections.
     pub fn new(limits: ConnectionLimits, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
+            slow_readers: SlowReaders::new(limits.response_memory),
             limits,
             open: AtomicUsize::new(0),
             addresses: Mutex::default(),
@@ -87,18 +112,20 @@ impl Admission {
     /// dropped.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
         let address = address.to_canonical();
-        let limit = self.limits.per_address.filter(|_| !self.limits.exempt.contains(address));
-        let Some(limit) = limit else { return Ok(Permit(None)) };
+        let ConnectionLimits { per_address, streams_per_address, ref exempt, .. } = self.limits;
+        if (per_address.is_none() && streams_per_address.is_none()) || exempt.contains(address) {
+            return Ok(Permit(None));
+        }
         let network = network(address);
         let mut addresses = self.addresses.lock();
         let open = addresses.entry(network).or_default();
-        if *open >= limit.get() {
+        if per_address.is_some_and(|limit| open.connections >= limit.get()) {
             drop(addresses);
             self.refused_address.inc();
             return Err(Refused::Address);
         }
-        *open += 1;
-        Ok(Permit(Some((self.clone(), network))))
+        open.connections += 1;
+        Ok(Permit(Some(Counted { admission: self.clone(), network, streams: open.streams.clone() })))
     }
 }
 
@@ -115,17 +142,67 @@ impl Drop for Place {
 /// A place among the connections of one address, if they are counted.
 #[derive(Debug)]
 #[must_use = "the connection is counted for as long as this is held"]
-pub struct Permit(Option<(Arc<Admission>, IpAddr)>);
+pub struct Permit(Option<Counted>);
 
-impl Drop for Permit {
+#[derive(Debug)]
+struct Counted {
+    admission: Arc<Admission>,
+    network: IpAddr,
+    streams: Arc<AtomicU32>,
+}
+
+impl Permit {
+    /// The requests of a connection by HTTP/2, none so far.
+    pub(super) const fn streams(&self) -> Streams<'_> {
+        Streams { permit: self, open: 0 }
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        let Some((admission, network)) = self.0.take() else { return };
-        if let Entry::Occupied(mut open) = admission.addresses.lock().entry(network) {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
+        if let Entry::Occupied(mut open) = self.admission.addresses.lock().entry(self.network) {
+            open.get_mut().connections -= 1;
+            if open.get().connections == 0 {
                 open.remove();
             }
         }
+    }
+}
+
+/// The requests at once of one connection by HTTP/2, which count among those of its address until this is dropped.
+#[derive(Debug)]
+pub(super) struct Streams<'p> {
+    permit: &'p Permit,
+    open: u32,
+}
+
+impl Streams<'_> {
+    /// Another one; whether its address may have it.
+    pub(super) fn begin(&mut self) -> bool {
+        let Some(counted) = &self.permit.0 else { return true };
+        let Some(limit) = counted.admission.limits.streams_per_address else { return true };
+        let is_admitted = counted.streams.fetch_add(1, Ordering::Relaxed) < limit.get();
+        if is_admitted {
+            self.open += 1;
+        } else {
+            counted.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_admitted
+    }
+
+    /// So many have ended.
+    pub(super) fn end(&mut self, count: u32) {
+        let count = count.min(self.open);
+        self.open -= count;
+        if let (Some(counted), 1..) = (&self.permit.0, count) {
+            counted.streams.fetch_sub(count, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Streams<'_> {
+    fn drop(&mut self) {
+        self.end(self.open);
     }
 }
 
@@ -144,7 +221,13 @@ mod tests {
     fn admission(total: usize, per_address: u32) -> (Arc<Admission>, Metrics) {
         let metrics = Metrics::new().unwrap();
         let exempt = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        let limits = ConnectionLimits { total, per_address: NonZeroU32::new(per_address), exempt };
+        let limits = ConnectionLimits {
+            total,
+            per_address: NonZeroU32::new(per_address),
+            streams_per_address: NonZeroU32::new(3),
+            exempt,
+            ..ConnectionLimits::default()
+        };
         (Admission::new(limits, &metrics), metrics)
     }
 
@@ -176,6 +259,21 @@ mod tests {
     fn an_address_has_its_share() {
         check(2, &["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"], &[true, true, false, true]);
         check(1, &["192.0.2.1", "::ffff:192.0.2.1"], &[true, false]);
+    }
+
+    #[test]
+    fn the_streams_of_an_address_are_counted_over_its_connections() {
+        let (admission, _metrics) = admission(100, 0);
+        let [one, two, other, proxy] = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "10.0.0.1"]
+            .map(|address| admission.admit(address.parse().unwrap()).unwrap());
+        let (mut first, mut second) = (one.streams(), two.streams());
+        assert_eq!([first.begin(), second.begin(), first.begin(), second.begin()], [true, true, true, false]);
+        first.end(1);
+        assert_eq!([second.begin(), second.begin()], [true, false]);
+        drop(second);
+        assert_eq!([first.begin(), first.begin(), first.begin()], [true, true, false]);
+        let (mut other, mut proxy) = (other.streams(), proxy.streams());
+        assert!(other.begin() && (0..10).all(|_| proxy.begin()));
     }
 
     #[test]

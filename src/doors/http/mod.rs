@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use http::Version;
 use tokio_util::sync::CancellationToken;
 
 use self::access_log::{Entry, Record, WorkerLog};
@@ -17,7 +18,8 @@ use self::context::Context;
 use self::counters::{Counters, Open};
 use self::failure::Failure;
 use self::forwarding::Peer;
-use self::message::{Request, RequestBody, Response};
+use self::http1::HeadError;
+use self::message::{Request, RequestBody, Response, ResponseBody};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::engine::client_address::{Client, TrustedProxies};
 use crate::engine::fields::Fields;
@@ -43,16 +45,18 @@ pub(in crate::doors) mod log;
 pub(in crate::doors) mod message;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
+mod slow_readers;
 mod traces;
 mod transport;
 pub(in crate::doors) mod upstream;
 
 pub use access_log::{AccessLog, Destination, Format};
-pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, Place};
+pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, Place};
 pub use client_headers::ClientHeaders;
 pub use http1::HeadLimits;
 pub use http2::Http2Limits;
 pub use limits::DoorLimits;
+pub use slow_readers::{RESPONSE_MEMORY, SlowReaders};
 pub(in crate::doors) use traces::Trace;
 pub use traces::Traces;
 pub use transport::{
@@ -151,6 +155,8 @@ pub(in crate::doors) struct Front {
     door: HttpDoor,
     pub(in crate::doors) counters: Rc<Counters>,
     date: RefCell<Date>,
+    /// In a reference of this worker's, as each request takes one.
+    slow_readers: Rc<SlowReaders>,
 }
 
 /// The text of a `Date` field, which stays the same for a second.
@@ -238,6 +244,7 @@ impl Front {
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             counters: Counters::new(metrics.clone(), door),
             date: RefCell::default(),
+            slow_readers: Rc::new(options.admission.slow_readers.clone()),
         }
     }
 
@@ -252,6 +259,21 @@ impl Front {
             self.counters.limited(limit);
         }
         self.own(failure.response())
+    }
+
+    /// The answer to a request whose head cannot be read, which is logged with what is known of it.
+    fn rejected(&self, context: &Context, version: Version, error: HeadError) -> Response {
+        let response = self.failed(&Failure::Head(error));
+        if let Some(log) = &self.access_log {
+            let peer = &context.peer;
+            let record = Record::rejected(self.clock.now(), peer.address(), peer.subject(), version, error.to_string());
+            let mut entry = log.begin(record);
+            entry.record.status = response.status.as_u16();
+            if let ResponseBody::Text(text) = &response.body {
+                entry.sent(text.len());
+            }
+        }
+        response
     }
 
     /// An answer of our own.
@@ -317,10 +339,10 @@ pub(in crate::doors) async fn serve<S: Service>(
 ) {
     let front = service.front();
     let Some(opened) = front.acceptor.open(stream, peer, &drain).await else { return };
-    let Opened { stream, source, tls, protocol, permit: _permit } = opened;
+    let Opened { stream, source, tls, protocol, permit } = opened;
     let peer = Rc::new(Peer::new(source, &front.trusted_proxies, tls));
     match protocol {
         Protocol::Http1 => http1::serve(service, stream, peer, drain).await,
-        Protocol::Http2 => http2::serve(service, stream, peer, drain).await,
+        Protocol::Http2 => http2::serve(service, stream, peer, &permit, drain).await,
     }
 }

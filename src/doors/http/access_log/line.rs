@@ -70,10 +70,10 @@ pub(in super::super) struct Record {
     pub(in super::super) client: Option<IpAddr>,
     /// The subject of the client's certificate.
     pub(in super::super) subject: Option<Box<str>>,
-    /// The method.
-    pub(in super::super) method: Method,
-    /// The request's target, as it was sent.
-    pub(in super::super) target: Box<str>,
+    /// The method; `None` if the head cannot be read.
+    pub(in super::super) method: Option<Method>,
+    /// The request's target, as it was sent; `None` if the head cannot be read.
+    pub(in super::super) target: Option<Box<str>>,
     /// The protocol that the client spoke.
     pub(in super::super) version: Version,
     /// The host that was asked for.
@@ -104,6 +104,8 @@ pub(in super::super) struct Record {
     pub(in super::super) entry: Option<Box<str>>,
     /// What scripts have said for the log.
     pub(in super::super) said: Vec<Box<str>>,
+    /// Why the head cannot be read.
+    pub(in super::super) rejected: Option<Box<str>>,
 }
 
 impl Record {
@@ -116,17 +118,38 @@ impl Record {
     ) -> Self {
         let value = |name| request.fields.get(name).map(Box::from);
         Self {
-            received,
-            client,
-            subject: subject.map(Box::from),
-            method: request.method.clone(),
-            target: request.target.as_str().into(),
-            version: request.version,
+            method: Some(request.method.clone()),
+            target: Some(request.target.as_str().into()),
             host: value("host"),
             referer: value("referer"),
             user_agent: value("user-agent"),
             request_id: value("x-request-id"),
             trace_id: TraceContext::of(&request.fields).map(|context| context.trace_id),
+            rejected: None,
+            ..Self::rejected(received, client, subject, request.version, String::new())
+        }
+    }
+
+    /// What is known of a request whose head cannot be read, and why it cannot.
+    pub(in super::super) fn rejected(
+        received: Micros,
+        client: Option<IpAddr>,
+        subject: Option<&str>,
+        version: Version,
+        reason: String,
+    ) -> Self {
+        Self {
+            received,
+            client,
+            subject: subject.map(Box::from),
+            method: None,
+            target: None,
+            version,
+            host: None,
+            referer: None,
+            user_agent: None,
+            request_id: None,
+            trace_id: None,
             status: 0,
             sent: 0,
             duration: Duration::ZERO,
@@ -136,6 +159,7 @@ impl Record {
             remaining: None,
             entry: None,
             said: Vec::new(),
+            rejected: Some(reason.into()),
         }
     }
 
@@ -225,9 +249,9 @@ impl Writer {
         line.extend_from_slice(b" [");
         line.extend_from_slice(self.stamp.as_bytes());
         line.extend_from_slice(b"] \"");
-        line.extend_from_slice(record.method.as_str().as_bytes());
+        line.extend_from_slice(record.method.as_ref().map_or("-", Method::as_str).as_bytes());
         line.push(b' ');
-        quoted_text(line, record.target.as_bytes(), b"");
+        quoted_text(line, record.target.as_deref().unwrap_or("-").as_bytes(), b"");
         line.push(b' ');
         line.extend_from_slice(protocol(record.version).as_bytes());
         line.extend_from_slice(b"\" ");
@@ -257,8 +281,8 @@ impl Writer {
             line.push(b'"');
         }
         text(line, "user", record.subject.as_deref().map(str::as_bytes));
-        text(line, "method", Some(record.method.as_str().as_bytes()));
-        text(line, "target", Some(record.target.as_bytes()));
+        text(line, "method", record.method.as_ref().map(|method| method.as_str().as_bytes()));
+        text(line, "target", record.target.as_deref().map(str::as_bytes));
         text(line, "protocol", Some(protocol(record.version).as_bytes()));
         text(line, "host", record.host.as_deref());
         integer(line, "status", u64::from(status(record)));
@@ -280,6 +304,7 @@ impl Writer {
         if let Some(remaining) = record.remaining {
             integer(line, "remaining", remaining);
         }
+        text(line, "rejected", record.rejected.as_deref().map(str::as_bytes));
         text(line, "entry", record.entry.as_deref().map(str::as_bytes));
         if !record.said.is_empty() {
             texts(line, "said", &record.said);
@@ -434,8 +459,8 @@ pub(in crate::doors) mod tests {
             received: RECEIVED,
             client: "192.0.2.7".parse().ok(),
             subject: None,
-            method: Method::GET,
-            target: "/a?b=c".into(),
+            method: Some(Method::GET),
+            target: Some("/a?b=c".into()),
             version: Version::HTTP_11,
             host: None,
             referer: None,
@@ -451,6 +476,7 @@ pub(in crate::doors) mod tests {
             remaining: None,
             entry: None,
             said: Vec::new(),
+            rejected: None,
         }
     }
 
@@ -526,7 +552,7 @@ pub(in crate::doors) mod tests {
         let value = || Some(hostile.clone().into_boxed_slice());
         let record = Record {
             subject: Some(target.clone().into()),
-            target: target.into(),
+            target: Some(target.into()),
             host: value(),
             referer: value(),
             user_agent: value(),

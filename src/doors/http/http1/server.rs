@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use super::super::activity::Activity;
 use super::super::alarm::Alarm;
 use super::super::context::{self, Interim};
-use super::super::failure::Failure;
 use super::super::forwarding::{self, Peer};
 use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseFields};
 use super::super::transport::Stream;
@@ -41,7 +40,7 @@ pub(in super::super) async fn serve<S: Service>(
     drain: CancellationToken,
 ) {
     let front = service.front();
-    let activity = Rc::new(Activity::new(Instant::now()));
+    let activity = Rc::new(Activity::new(Instant::now(), front.slow_readers.clone()));
     let io = ClientIo::new(stream, activity.clone(), front.limits.body_bytes);
     let context = context::Context::new(activity.clone(), peer, Interim::Http1(io.clone()));
     let overdue = |limit| front.counters.limited(limit);
@@ -133,8 +132,7 @@ impl<S: Service> Connection<'_, S> {
 
     /// Answers a request that cannot be read. Nobody knows where the next one begins, so there is none.
     async fn refuse(&self, error: HeadError) {
-        let failure = Failure::Head(error);
-        let response = self.front.failed(&failure);
+        let response = self.front.rejected(&self.context, Version::HTTP_11, error);
         self.context.activity.exchange(false);
         let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
         if self.respond(&asked, response, None).await.is_ok() {

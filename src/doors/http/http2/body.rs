@@ -224,8 +224,8 @@ pub(super) enum Halt {
     Body(BodyError),
 }
 
-/// The last piece of a body up to which it is handed over without a look at the receiver's window. It waits in the
-/// library then instead of here, at most one a stream, and a stream with a small response needs no second look.
+/// The last piece of a body up to which it is handed over at once if the receiver has room for all of it. A stream with a
+/// small response needs no second look then.
 const SMALL: usize = 16 * 1024;
 
 impl Outgoing {
@@ -263,7 +263,9 @@ impl Outgoing {
             let polled = source.poll_piece(cx);
             self.has_begun |= polled.is_ready();
             match polled {
-                Poll::Ready(Some(Ok(Piece::Data(data)))) if data.len() <= SMALL && source.is_end() => {
+                Poll::Ready(Some(Ok(Piece::Data(data))))
+                    if data.len() <= SMALL && source.is_end() && self.has_room(data.len()) =>
+                {
                     if let Some(client) = client {
                         client.took(data.len());
                     }
@@ -285,6 +287,12 @@ impl Outgoing {
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Whether the receiver takes so much now. What is handed over beyond that waits in the library, where nobody counts it.
+    fn has_room(&mut self, length: usize) -> bool {
+        self.stream.reserve_capacity(length);
+        self.stream.capacity() >= length
     }
 
     /// How much the receiver takes now; `None` if it takes nothing any more.

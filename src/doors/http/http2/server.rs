@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::server::Connection;
-use h2::{Ping, PingPong, Reason};
+use h2::server::{Connection, SendResponse};
+use h2::{Ping, PingPong, Reason, RecvStream};
+use http::Request;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,7 @@ use super::stream::{self, Ended, Opened};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, Watched};
 use super::{Http2Limits, LINGER};
+use crate::doors::http::admission::{Permit, Streams};
 use crate::doors::http::alarm::Alarm;
 use crate::doors::http::forwarding::Peer;
 use crate::doors::http::transport::Stream;
@@ -33,6 +35,7 @@ pub(in super::super) async fn serve<S: Service>(
     service: Rc<S>,
     stream: Stream,
     peer: Rc<Peer>,
+    permit: &Permit,
     drain: CancellationToken,
 ) {
     let front = service.front();
@@ -59,6 +62,7 @@ pub(in super::super) async fn serve<S: Service>(
         wire: Wire::new(connection),
         socket: wakeups.socket(),
         tasks: Tasks::new(wakeups.clone(), streams),
+        open: permit.streams(),
         wakeups,
         limits,
         resets: Resets::new(traffic.now()),
@@ -72,11 +76,13 @@ pub(in super::super) async fn serve<S: Service>(
 }
 
 /// A client's connection.
-struct Session<F, M> {
+struct Session<'p, F, M> {
     wire: Wire,
     /// What the connection itself is polled with.
     socket: Waker,
     tasks: Tasks<Opened, Ended, F, M>,
+    /// Those that have work, among all of the client's address.
+    open: Streams<'p>,
     wakeups: Arc<Wakeups>,
     limits: Http2Limits,
     traffic: Rc<Traffic>,
@@ -122,7 +128,7 @@ enum Due {
     Dead,
 }
 
-impl<F, M> Session<F, M>
+impl<F, M> Session<'_, F, M>
 where
     F: Future<Output = ()>,
     M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
@@ -189,7 +195,7 @@ where
                         front.counters.limited(DoorLimit::Requests);
                         self.drain();
                     }
-                    self.tasks.start((request, respond));
+                    self.start(front, request, respond);
                     if self.traffic.accepted() {
                         break;
                     }
@@ -215,13 +221,27 @@ where
         Poll::Pending
     }
 
+    /// Begins to answer a request, if the client's address may have another one. What is refused so may be sent again (RFC
+    /// 9113 section 8.7).
+    fn start(&mut self, front: &Front, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        if self.open.begin() {
+            self.tasks.start((request, respond));
+        } else {
+            front.counters.limited(DoorLimit::Streams);
+            respond.send_reset(Reason::REFUSED_STREAM);
+        }
+    }
+
     fn poll_streams(&mut self, front: &Front) {
         let now = self.traffic.now();
         let mut is_attack = false;
         let was_empty = self.tasks.is_empty();
+        let mut done = 0;
         self.tasks.turn(|ended| {
+            done += 1;
             is_attack |= ended == Ended::RapidReset && self.resets.count(self.limits.max_resets, now);
         });
+        self.open.end(done);
         if !was_empty && self.tasks.is_empty() {
             self.idle_since = now;
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
-use http::{Method, Request, StatusCode, request};
+use http::{Method, Request, StatusCode, Version, request};
 use tokio::time::timeout;
 
 use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
@@ -20,7 +20,6 @@ use super::watch::Traffic;
 use crate::doors::http::activity::Activity;
 use crate::doors::http::alarm::Alarm;
 use crate::doors::http::context::{Context, Interim};
-use crate::doors::http::failure::Failure;
 use crate::doors::http::forwarding::Peer;
 use crate::doors::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseFields};
 use crate::doors::http::{MAX_DISCARDED, Passage, Service};
@@ -104,12 +103,12 @@ impl<S: Service> Connection<'_, S> {
     pub(super) async fn serve(&self, (request, respond): Opened, alarm: &mut Alarm) -> Ended {
         let Self { service, peer, traffic } = *self;
         let (head, body) = request.into_parts();
-        let activity = Rc::new(Activity::new(traffic.now()));
+        let front = service.front();
+        let activity = Rc::new(Activity::new(traffic.now(), front.slow_readers.clone()));
         activity.exchange(!body.is_end_stream());
         let responder = Rc::new(Responder::new(respond));
         let context = Context::new(activity.clone(), peer.clone(), Interim::Http2(responder.clone()));
         let stream = Stream { service, context: &context, responder: &responder };
-        let front = service.front();
         let overdue = |limit| front.counters.limited(limit);
         let work = pin!(stream.serve(head, body));
         // Dropped before the end of its response, the stream is reset with CANCEL.
@@ -182,7 +181,7 @@ impl<S: Service> Stream<'_, S> {
                 let (response, passage) = front.pass(*service, context, request).await;
                 (response, Some(passage))
             }
-            Err(error) => (front.failed(&Failure::Head(error)), None),
+            Err(error) => (front.rejected(context, Version::HTTP_2, error), None),
         }
     }
 

@@ -1,0 +1,67 @@
+//! Responses that wait for clients which read slowly, counted over all workers.
+//!
+//! Each of them keeps what was read of the upstream and not sent yet. A stream of HTTP/2 costs a client nothing and this
+//! process [`BYTES`], so there is a bound on all of them together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a response that waits for its client takes at most, in bytes: 64 KiB to be sent, and as much for the connection to
+/// the upstream and what comes there. Measured: 80 KiB.
+const BYTES: u64 = 128 * 1024;
+
+/// As long as half of the memory is taken, clients must read at this rate, in bytes per second.
+const PRESSED_RATE: u64 = 16 * 1024;
+
+/// The default of `--response-memory`: enough for [`super::MAX_CONNECTIONS`] connections of HTTP/1.1 that all read slowly.
+pub const RESPONSE_MEMORY: u64 = 2 * 1024 * 1024 * 1024;
+
+/// The responses that wait. Clones count together.
+#[derive(Clone, Debug)]
+pub struct SlowReaders {
+    waiting: Arc<AtomicU64>,
+    most: u64,
+}
+
+impl SlowReaders {
+    /// With so many bytes for all of them.
+    pub fn new(bytes: u64) -> Self {
+        Self { waiting: Arc::default(), most: (bytes / BYTES).max(1) }
+    }
+
+    /// A response begins to wait; whether there is memory for it.
+    pub(super) fn begin(&self) -> bool {
+        let has_room = self.waiting.fetch_add(1, Ordering::Relaxed) < self.most;
+        if !has_room {
+            self.end();
+        }
+        has_room
+    }
+
+    /// It goes on, or has ended.
+    pub(super) fn end(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The rate at which clients must read, of which `usual` is enough while there is plenty of memory.
+    pub(super) fn rate(&self, usual: u64) -> u64 {
+        let is_pressed = self.waiting.load(Ordering::Relaxed) > self.most / 2;
+        if is_pressed { usual.max(PRESSED_RATE) } else { usual }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_memory_for_so_many_and_less_patience_with_half_of_them() {
+        let readers = SlowReaders::new(4 * BYTES);
+        let seen: Vec<_> = (0..5).map(|_| (readers.begin(), readers.rate(240))).collect();
+        let rates = [240, 240, PRESSED_RATE, PRESSED_RATE, PRESSED_RATE];
+        assert_eq!(seen, [true, true, true, true, false].into_iter().zip(rates).collect::<Vec<_>>());
+        readers.end();
+        assert!(readers.begin() && !readers.begin());
+        assert_eq!(readers.rate(PRESSED_RATE + 1), PRESSED_RATE + 1);
+    }
+}
