@@ -5,6 +5,12 @@ use std::net::IpAddr;
 
 use super::address::{self, network};
 
+/// The longest name, in characters.
+const LONGEST_NAME: usize = 253;
+
+/// Bytes of the longest name in Unicode.
+const LONGEST_UNICODE: usize = LONGEST_NAME * char::MAX.len_utf8();
+
 /// A host name in lower case without its trailing dot, or an address in its shortest text.
 ///
 /// A name needs a dot: a label alone names no host on the internet, and in an override it is a typing error.
@@ -27,14 +33,18 @@ pub(super) fn without_port(text: &str) -> &str {
 
 /// A name in ASCII (RFC 5891 section 4.4); `None` if it has no such form.
 pub(super) fn in_ascii(name: &str) -> Option<Cow<'_, str>> {
-    if name.is_ascii() { Some(name.into()) } else { idna::domain_to_ascii(name).ok().map(Cow::Owned) }
+    if name.is_ascii() {
+        return Some(name.into());
+    }
+    // Punycode takes the square of a label's length.
+    if name.len() > LONGEST_UNICODE { None } else { idna::domain_to_ascii(name).ok().map(Cow::Owned) }
 }
 
 /// A host name in lower case without its trailing dot.
 pub(super) fn hostname(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let wrong = |why: &str| Err(format!("`{text}` is no host name: {why}"));
-    if name.is_empty() || name.len() > 253 {
+    if name.is_empty() || name.len() > LONGEST_NAME {
         return wrong("a name has 1 to 253 characters");
     }
     if !name.contains('.') {
@@ -86,6 +96,13 @@ mod tests {
         ] {
             assert_eq!(registered(name).as_deref(), Ok(expected));
         }
+    }
+
+    #[test]
+    fn names_have_a_bound_in_any_script() {
+        assert_eq!(in_ascii("m\u{fc}ller.example").as_deref(), Some("xn--mller-kva.example"));
+        assert_eq!(in_ascii(&"\u{fc}.".repeat(LONGEST_UNICODE)), None);
+        assert_eq!(in_ascii("\u{10FFE9}.example"), None);
     }
 
     #[test]
