@@ -104,6 +104,7 @@ impl<'a> Known<'a> {
 const SPARE_LINES: usize = 6;
 const SPARE_BYTES: usize = 160;
 
+/// The library has cut a fragment off `:path` and does not say so; the rules and the upstream both see what is left.
 fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
     // It has no path, and is refused whatever it has.
     if method == Method::CONNECT {
