@@ -75,6 +75,7 @@ mod tests {
         check("a:\n\tb: 1\n", Err("a tab in the indentation"));
         check("a: !!js/regexp /192\\.168\\//gi\n", Ok("\"192\\\\.168\\\\/\""));
         check("a: !!js/regexp foo\n", Err("`foo` is no regular expression"));
+        check("a: !!timestamp 2016-05-01T00:00:00Z\n", Ok("\"2016-05-01T00:00:00Z\""));
         check("a: !!js/function 1\n", Err("tags (`!`) are not supported"));
         check("a: &x 1\n", Err("anchors"));
         check("", Err("missing"));

@@ -14,8 +14,14 @@ use super::problem::{Findings, Place, Reported, quoted};
 /// descriptor takes two, and nobody has a dozen entries.
 const DEEPEST: usize = 32;
 
-/// The tag that js-yaml gives to the regular expressions of JavaScript, `!!js/regexp`.
-const REGEXP: (&str, &str) = ("tag:yaml.org,2002:", "js/regexp");
+/// The tags that files of others may have begin so, `!!`.
+const TAGS: &str = "tag:yaml.org,2002:";
+
+/// The tag that js-yaml gives to the regular expressions of JavaScript.
+const REGEXP: &str = "js/regexp";
+
+/// The tag of an instant (YAML 1.1).
+const TIMESTAMP: &str = "timestamp";
 
 /// Up to so many keys are compared one by one.
 const FEW: usize = 16;
@@ -62,8 +68,8 @@ pub(super) struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     depth: usize,
     last: Place,
-    /// Whether values may have the tag of a regular expression, [`REGEXP`].
-    takes_regexps: bool,
+    /// Takes values with the tags [`REGEXP`] and [`TIMESTAMP`].
+    takes_tags: bool,
 }
 
 impl Node {
@@ -86,7 +92,7 @@ impl Node {
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         let parser = Parser::new_from_str(text);
-        Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 }, takes_regexps: false }
+        Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 }, takes_tags: false }
     }
 
     /// Refuses indentation with tabs, which the parser lets pass in places: YAML forbids it (section 6.1), and what
@@ -237,10 +243,17 @@ impl<'t> Reader<'t> {
 
     /// Recursion is bounded by [`DEEPEST`].
     fn build(&mut self, event: Event<'t>, span: Span, findings: &mut Findings) -> Result<Node, Reported> {
-        if let (true, Event::Scalar(text, _, 0, Some(tag))) = (self.takes_regexps, &event)
-            && (tag.handle.as_str(), tag.suffix.as_str()) == REGEXP
+        if let (true, Event::Scalar(text, _, 0, Some(tag))) = (self.takes_tags, &event)
+            && tag.handle.as_str() == TAGS
         {
-            return regexp(text, place(span), findings);
+            match tag.suffix.as_str() {
+                REGEXP => return regexp(text, place(span), findings),
+                TIMESTAMP => {
+                    let value = Value::Scalar { text: text.to_string(), plain: false };
+                    return Ok(Node { place: place(span), value });
+                }
+                _ => {}
+            }
         }
         refuse_extras(&event, span, findings)?;
         let place = place(span);
@@ -365,9 +378,10 @@ fn number(value: usize) -> u32 {
 
 /// Reads a whole text as one tree, which takes several times the memory of the text.
 ///
-/// A value tagged `!!js/regexp`, as limitd's files have them, is the source of the expression; other tags are refused.
+/// Of the tags that limitd's files have, a value tagged `!!js/regexp` is the source of the expression and one tagged
+/// `!!timestamp` is its text. Others are refused.
 pub(crate) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
-    let mut reader = Reader { takes_regexps: true, ..Reader::new(text) };
+    let mut reader = Reader { takes_tags: true, ..Reader::new(text) };
     loop {
         let (event, span) = reader.next(findings)?;
         if !matches!(event, Event::StreamStart | Event::DocumentStart(_)) {

@@ -41,7 +41,7 @@ pub struct Generations {
     pub ietf_11: bool,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset` (drafts -00 to -06), reset in seconds from now.
     pub ietf_03: bool,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, reset in seconds from now.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the first with quota policies and the reset in seconds from now.
     pub x_ratelimit: bool,
 }
 
@@ -102,8 +102,9 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
     if is_counted && generations.ietf_03 {
         set_stricter(&IETF_03, &binding.decision, headers);
     }
-    if is_counted && generations.x_ratelimit {
-        set_stricter(&X_RATELIMIT, &binding.decision, headers);
+    if is_counted && generations.x_ratelimit && set_stricter(&X_RATELIMIT, &binding.decision, headers) {
+        headers.remove(X_RATELIMIT[0]);
+        headers.append_with(X_RATELIMIT[0], |value| quota_policies(verdict, binding.decision.limit, value));
     }
     for (limit, detail) in &verdict.details {
         if let Detail::Script(said) = detail
@@ -191,10 +192,25 @@ fn is_taken(upstream: &Fields, name: &str) -> bool {
     })
 }
 
-fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) {
+/// The value of `X-RateLimit-Limit`: the limit that binds, then the quota policy of each limit, as Envoy's
+/// `DRAFT_VERSION_03` writes them: `1, 1;w=60`. Readers that want a number alone take what stands before the comma.
+fn quota_policies(verdict: &Verdict, limit: u64, value: &mut Vec<u8>) {
+    value.extend_from_slice(itoa::Buffer::new().format(limit).as_bytes());
+    for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
+        let Some(numbers) = answer.numbers.filter(|numbers| !numbers.is_script()) else { continue };
+        if let Some(seconds) = numbers.window_seconds() {
+            value.extend_from_slice(b", ");
+            value.extend_from_slice(itoa::Buffer::new().format(numbers.burst()).as_bytes());
+            parameter(value, b'w', seconds);
+        }
+    }
+}
+
+/// Sets the fields unless those of the upstream are stricter, and says whether it does.
+fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) -> bool {
     let theirs = headers.text(names[1]).and_then(|value| value.trim().parse::<u64>().ok());
     if theirs.is_some_and(|theirs| theirs < decision.remaining) {
-        return;
+        return false;
     }
     let reset = effective_window(decision).map(Micros::ceil_seconds);
     for (name, value) in names.iter().zip([Some(decision.limit), Some(decision.remaining), reset]) {
@@ -203,6 +219,7 @@ fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) {
             headers.append(name, itoa::Buffer::new().format(value));
         }
     }
+    true
 }
 
 /// The `Retry-After` of a refusal, in seconds: rounded up and never 0, so that a client which obeys it is not refused
@@ -435,9 +452,9 @@ mod tests {
             "ratelimit",
             &[("Burst", &[("r", 19), ("t", 1)]), ("Burst#2", &[("r", 0), ("t", 1)]), ("Daily", &[("r", 4)])],
         );
-        for family in ["ratelimit", "x-ratelimit"] {
+        for (family, limit) in [("ratelimit", "100"), ("x-ratelimit", "100, 20;w=1, 100;w=60")] {
             let value = |part: &str| headers.text(&format!("{family}-{part}")).unwrap().to_owned();
-            assert_eq!((value("limit"), value("remaining"), value("reset")), ("100".into(), "0".into(), "1".into()));
+            assert_eq!((value("limit"), value("remaining"), value("reset")), (limit.into(), "0".into(), "1".into()));
         }
     }
 

@@ -251,7 +251,7 @@ fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String
     }
     let of_request = of_request.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let fields = vec![("match", Value::Map(of_request)), ("by", by)];
-    document.add_limit(Limit { name, origin, notes, fields, amount, elevated: None })
+    document.add_limit(Limit { identity: name.clone(), name, origin, notes, fields, amount, elevated: None })
 }
 
 impl Part {

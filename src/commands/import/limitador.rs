@@ -79,6 +79,13 @@ fn limit(
     let (namespace, most, seconds, name) = (namespace?, most?, seconds?, name?);
     let (conditions, variables) = (conditions?, variables?);
 
+    // limitador tells limits apart by these and forgets nothing when the others change.
+    let sorted = |items: &[(&str, crate::config::Place)]| {
+        let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
+        texts.sort_unstable();
+        texts.join("\n")
+    };
+    let identity = format!("{namespace}\n{seconds}\n{}\n\n{}", sorted(&conditions), sorted(&variables));
     let mut notes = Vec::new();
     for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
         let note = format!("{}: it has no equal; it is left out.", piece(&key.text));
@@ -140,7 +147,7 @@ fn limit(
     let number = numbers.entry(namespace.to_owned()).or_insert(0);
     *number += 1;
     let name = name.map_or_else(|| format!("{namespace}.{number}"), str::to_owned);
-    document.add_limit(Limit { name, origin, notes, fields, amount, elevated: None });
+    document.add_limit(Limit { name, identity, origin, notes, fields, amount, elevated: None });
     Ok(())
 }
 

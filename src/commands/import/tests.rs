@@ -436,3 +436,31 @@ fn limits_of_limitador_cover_what_they_did() {
         good("limitador", "spec: { limits: [{ namespace: a, max_value: 1, seconds: 1, conditions: null }] }");
     assert!(out.contains("  a.1:\n    match: { domain: a }\n    by: global\n"), "{out}");
 }
+
+/// The name in the store of the first limit that a text is imported as.
+fn short(format: &str, text: &str) -> String {
+    good(format, text).1.limits()[0].short.clone()
+}
+
+#[test]
+fn a_limit_that_is_renamed_keeps_its_name_in_the_store() {
+    let limitador = |name: &str, most: u64, seconds: u64| {
+        let conditions = "[\"descriptors[0].a == '1'\", \"descriptors[0].b == '2'\"]";
+        format!("- {{ name: {name}, namespace: n, max_value: {most}, seconds: {seconds}, conditions: {conditions} }}\n")
+    };
+    let envoy = |name: &str, requests: u64, unit: &str| {
+        let limit = format!("{{ name: {name}, unit: {unit}, requests_per_unit: {requests} }}");
+        format!("domain: d\ndescriptors:\n  - {{ key: k, value: v, rate_limit: {limit} }}\n")
+    };
+    for (format, old, new, other) in [
+        ("limitador", limitador("old", 1, 60), limitador("new", 9, 60), limitador("old", 1, 61)),
+        ("envoy-ratelimit", envoy("old", 1, "day"), envoy("new", 9, "day"), envoy("old", 1, "hour")),
+    ] {
+        assert_eq!(short(format, &old), short(format, &new));
+        assert_ne!(short(format, &old), short(format, &other), "another limit");
+    }
+    let both = limitador("same", 1, 60) + &limitador("same", 2, 60);
+    let (out, rules) = good("limitador", &both);
+    assert_ne!(rules.limits()[0].short, rules.limits()[1].short, "{out}");
+    assert_eq!(short("limitd", "buckets: { ip: { size: 10, per_second: 5 } }"), "ip");
+}

@@ -19,6 +19,9 @@ pub(in super::super) struct Origin {
 pub(in super::super) struct Limit {
     /// The name that it would have if all names were possible.
     pub(in super::super) name: String,
+    /// What the other limiter counts it by, in lines of which the first is for readers. It stays when the limit is renamed
+    /// there.
+    pub(in super::super) identity: String,
     /// Where it comes from.
     pub(in super::super) origin: Origin,
     /// What has no equal.

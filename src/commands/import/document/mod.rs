@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 pub(super) use self::entry::{Limit, Origin, Override, Subject};
 use self::entry::{State, block, entry};
-use super::text::{comment, piece};
+use super::text::{Value, comment, piece};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
-use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::fingerprint::{Fingerprinter, stable};
 use crate::engine::id::Id;
 use crate::engine::identity::Component;
 use crate::engine::numbers::Micros;
@@ -19,6 +19,9 @@ mod entry;
 
 /// The longest name of a limit.
 const LONGEST_NAME: usize = 64;
+
+/// The longest name of a limit in the store.
+const LONGEST_SHORT: usize = 32;
 
 #[derive(Debug)]
 struct WrittenLimit {
@@ -38,7 +41,7 @@ pub(super) struct Document {
     head: Vec<String>,
     limits: Vec<WrittenLimit>,
     overrides: Vec<(Override, State)>,
-    /// The names that are taken, in lower case.
+    /// The names that are taken, those in the store included, in lower case.
     names: HashSet<String>,
     /// Which override an id of a limit has.
     ids: HashMap<(usize, Vec<String>), usize>,
@@ -60,6 +63,8 @@ impl Document {
                 piece(&name)
             )));
         }
+        let short = self.short(&limit.identity, &name);
+        limit.fields.push(("short", Value::Text(short)));
         let text = format!("limits:\n{}", block(&name, &limit));
         let (state, by) = match checked(&text) {
             Ok(by) => (State::Written, by),
@@ -168,6 +173,27 @@ impl Document {
             why = why.or(Some("another limit has that name, case aside."));
         }
         (name, why)
+    }
+
+    /// The name in the store of a limit with this identity. No other limit has it, as its name or in the store.
+    fn short(&mut self, identity: &str, name: &str) -> String {
+        let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
+        let is_plain = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(plain);
+        let first = if is_plain {
+            identity.to_owned()
+        } else {
+            let first_line = identity.lines().next().unwrap_or_default();
+            let readable: String = first_line.chars().filter(|each| plain(*each)).take(LONGEST_SHORT - 13).collect();
+            format!("{readable}.{:012x}", stable(identity.as_bytes()) >> 16)
+        };
+        if first.eq_ignore_ascii_case(name) || self.names.insert(first.to_ascii_lowercase()) {
+            return first;
+        }
+        let numbered = (2u32..).map(|number| {
+            let suffix = format!("-{number}");
+            first.chars().take(LONGEST_SHORT - suffix.len()).collect::<String>() + &suffix
+        });
+        numbered.into_iter().find(|short| self.names.insert(short.to_ascii_lowercase())).unwrap_or(first)
     }
 
     /// The text of the file, or why our own loader would refuse it.

@@ -237,6 +237,7 @@ impl Writing<'_> {
         notes.append(&mut reasons);
         let limit = Limit {
             name: self.name(path, rule),
+            identity: self.identity(path, rule),
             origin: origin.clone(),
             notes,
             fields: self.fields(path, rule, is_wider),
@@ -289,9 +290,19 @@ impl Writing<'_> {
     }
 
     fn name(&self, path: &[Step], rule: &Rule) -> String {
-        if !rule.name.is_empty() {
-            return rule.name.clone();
+        if rule.name.is_empty() { self.path(path) } else { rule.name.clone() }
+    }
+
+    /// That service counts by the path and the window.
+    fn identity(&self, path: &[Step], rule: &Rule) -> String {
+        let path = self.path(path);
+        match &rule.amount {
+            Amount::Rate { period, .. } => format!("{path}\n{period}"),
+            _ => path,
         }
+    }
+
+    fn path(&self, path: &[Step]) -> String {
         let steps: Vec<String> = path.iter().map(Step::shown).collect();
         format!("{}.{}", self.domain, steps.join(".")).replace('=', "-")
     }

@@ -163,7 +163,9 @@ impl Reading<'_, '_> {
         if is_windowed {
             fields.push(("algorithm", Value::word("fixed_window")));
         }
-        let limit = Limit { name: key.text.clone(), origin, notes, fields, amount, elevated: elevated.clone() };
+        let name = key.text.clone();
+        let identity = name.clone();
+        let limit = Limit { name, identity, origin, notes, fields, amount, elevated: elevated.clone() };
         let limit = self.document.add_limit(limit);
         let base = Base { limit, numbers, is_windowed, elevated };
         let mut outcome = Ok(());

@@ -13,6 +13,8 @@ impl Reading<'_, '_> {
             let help = "write the milliseconds since 1970, of a year before 10000";
             return instant(millis).ok_or_else(|| self.findings.error(node.place, "this is no time", help));
         }
+        // A `!!timestamp` may have a space there (YAML 1.1).
+        let given = &given.replacen(' ', "T", 1);
         let is_date = given.len() == 10;
         let has_zone = given.ends_with(['Z', 'z']) || given.get(19..).is_some_and(|rest| rest.contains(['+', '-']));
         let instant = match (is_date, has_zone) {
