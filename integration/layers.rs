@@ -21,7 +21,7 @@ const SECRETS: &[(&str, &[&str])] = &[
     ("redis::", &["store"]),
     ("hyper::", &["doors", "server"]),
     ("tokio::", &["commands", "server", "doors", "gate", "store/redis"]),
-    ("tracing::", &["commands", "server", "doors", "gate", "store/redis"]),
+    ("tracing::", &["commands", "server", "doors", "gate", "store/mod.rs", "store/redis"]),
     ("Instant::", &["commands", "server", "doors", "gate", "store"]),
     ("SystemTime::", &["commands", "server", "doors", "store", "config"]),
 ];
