@@ -36,7 +36,7 @@ pub(super) struct ProcessArgs {
     streams_per_address: u32,
 
     /// Bytes of memory for responses that wait for clients which read slowly, 128 KiB for each; one more is broken off
-    #[arg(long, value_name = "BYTES", env = "WEIR_RESPONSE_MEMORY", default_value_t = RESPONSE_MEMORY)]
+    #[arg(long, value_name = "BYTES", env = "WEIR_RESPONSE_MEMORY", default_value_t = RESPONSE_MEMORY, value_parser = clap::value_parser!(u64).range(131_072..))]
     response_memory: u64,
 
     /// How long /readyz says 503 and connections are still taken after SIGTERM, until load balancers have noticed

@@ -1,6 +1,6 @@
-//! The connections of the admin door: as many as a few scrapers, probes and operators need.
+//! The connections of the admin listener: enough for a few scrapers, probes and operators.
 //!
-//! Whoever opens more closes an older one. A probe sends its request with its first packet, so silent connections, however
+//! One more closes an older one. A probe sends its request with its first packet, so silent connections, however
 //! many, keep none waiting.
 
 use std::cell::{Cell, RefCell};

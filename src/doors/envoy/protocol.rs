@@ -104,7 +104,7 @@ pub(super) struct Deframer {
 }
 
 impl Deframer {
-    /// Of messages that have at most so many bytes.
+    /// Takes messages of up to `most` bytes apart.
     pub(super) fn new(most: usize) -> Self {
         Self { buffer: BytesMut::new(), most }
     }

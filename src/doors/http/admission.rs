@@ -177,7 +177,7 @@ pub(super) struct Streams<'p> {
 }
 
 impl Streams<'_> {
-    /// Another one; whether its address may have it.
+    /// Counts another one, unless its address has too many.
     pub(super) fn begin(&mut self) -> bool {
         let Some(counted) = &self.permit.0 else { return true };
         let Some(limit) = counted.admission.limits.streams_per_address else { return true };
@@ -190,7 +190,7 @@ impl Streams<'_> {
         is_admitted
     }
 
-    /// So many have ended.
+    /// Counts `count` of them as ended.
     pub(super) fn end(&mut self, count: u32) {
         let count = count.min(self.open);
         self.open -= count;

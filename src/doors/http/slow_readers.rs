@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// the upstream and what comes there. Measured: 80 KiB.
 const BYTES: u64 = 128 * 1024;
 
-/// As long as half of the memory is taken, clients must read at this rate, in bytes per second.
+/// The rate at which clients must read while more than half of the memory is taken, in bytes per second.
 const PRESSED_RATE: u64 = 16 * 1024;
 
 /// The default of `--response-memory`: enough for [`super::MAX_CONNECTIONS`] connections of HTTP/1.1 that all read slowly.
