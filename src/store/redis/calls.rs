@@ -170,13 +170,13 @@ impl Calls {
 
     /// Waits until a call may be sent.
     async fn turn<'a>(&'a self, shared: &Shared) -> Result<Turn<'a>, StoreError> {
-        let mut patience = Patience::of(shared.timeout);
+        let (begun, mut patience) = (Instant::now(), Patience::of(shared.timeout));
         let mut place = pin!(self.places.acquire());
         let at_once = poll_fn(|context| Poll::Ready(place.as_mut().poll(context))).await;
         let waited = at_once.is_pending();
         let place = match at_once {
             Poll::Ready(place) => place.ok(),
-            Poll::Pending => patience.wait(place).await.ok_or_else(|| shared.without_turn())?.ok(),
+            Poll::Pending => patience.wait(place).await.ok_or_else(|| shared.without_turn(begun))?.ok(),
         };
         let place = place.ok_or(StoreError::Down)?;
         let live = match shared.live.load_full() {
@@ -189,12 +189,21 @@ impl Calls {
 
 impl Shared {
     /// The error for a call that did not get its turn in time.
-    fn without_turn(&self) -> StoreError {
+    fn without_turn(&self, begun: Instant) -> StoreError {
         match self.live.load().as_ref() {
             None => StoreError::Down,
-            Some(live) if live.overdue.load(Ordering::Relaxed) > 0 => StoreError::Late(self.timeout),
+            Some(live) if live.overdue.load(Ordering::Relaxed) > 0 && !self.is_overloaded(begun) => {
+                StoreError::Late(self.timeout)
+            }
             Some(_) => BUSY,
         }
+    }
+
+    /// True if a wait that began at `begun` took much longer than its timers while a crowd was waiting: this process, or the
+    /// machine it shares with the server, is too busy to blame the server.
+    fn is_overloaded(&self, begun: Instant) -> bool {
+        let waiting = self.queue.saturating_sub(self.waiting.available_permits());
+        waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
     }
 
     /// Waits for an overdue reply: until it arrives the call is outstanding. Gives the connection up if the server stays
@@ -265,7 +274,7 @@ async fn send_next(shared: Arc<Shared>) {
     if !call.drop_unwanted() {
         return;
     }
-    let Call { sent, askers, .. } = call;
+    let Call { sent, askers, since } = call;
     let Turn { live, mut patience, waited, _place } = match turn {
         Ok(turn) => turn,
         Err(error) => return fail(askers, &error),
@@ -273,7 +282,11 @@ async fn send_next(shared: Arc<Shared>) {
     let mut reply = pin!(live.ask(&sent));
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
-        let error = if is_silent { StoreError::Late(shared.timeout) } else { StoreError::Busy { sent: true } };
+        let error = if is_silent && !shared.is_overloaded(since) {
+            StoreError::Late(shared.timeout)
+        } else {
+            StoreError::Busy { sent: true }
+        };
         fail(askers, &error);
         return shared.outwait(&live, &sent, reply).await;
     };

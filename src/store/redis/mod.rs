@@ -102,8 +102,9 @@ struct Shared {
     is_returning: AtomicBool,
     /// Wakes the requests that wait for that attempt.
     returned: Notify,
-    /// Free places in the queue: one for each request that may wait.
+    /// Free places in the queue, which has [`Self::queue`] in all: one for each request that may wait.
     waiting: Semaphore,
+    queue: usize,
     calls: Calls,
     /// The number of the next call, counted over all connections.
     number: AtomicU64,
@@ -146,6 +147,7 @@ impl RedisStore {
             is_returning: AtomicBool::new(false),
             returned: Notify::new(),
             waiting: Semaphore::new(target.queue),
+            queue: target.queue,
             calls: Calls::default(),
             // A random start: a reply to another process never fits.
             number: AtomicU64::new(RandomState::new().hash_one(())),
