@@ -49,7 +49,6 @@
 local scripts = {}
 -- What keeps an error in one of them from being the error of the call.
 local protected = pcall
-local call = redis.call
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local format, match, sub, tonumber, type = string.format, string.match, string.sub, tonumber, type
@@ -83,7 +82,7 @@ local now
 if given then
   now = tonumber(ARGV[1])
 else
-  local time = call('TIME')
+  local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 local effective_from = tonumber(ARGV[2])
@@ -239,7 +238,7 @@ local corrupt = 0
 -- would pass for a full bucket and be overwritten. The numbers of the charge are those that it was most likely written
 -- under: if it has the same text there is nothing to be read from it.
 local function read(key, charge)
-  local bucket = { key = key, since = now, level = 0, written = charge, dirty = false, full = false, is_redated = false }
+  local bucket = { key = key, since = now, level = 0, written = charge, dirty = false, full = false }
   local text = pcall('GET', key)
   if type(text) == 'table' then
     bucket.failure = text
@@ -267,35 +266,37 @@ end
 
 local buckets, dirty = {}, {}
 
--- The milliseconds for which a key is kept whose bucket is full after so many microseconds.
-local function kept_for(full)
-  return format(INTEGER, max(1, ceil((full + min(full, RETENTION)) / 1000)))
-end
+-- What few calls need; a function costs each call in which it is made.
+local function aside()
+  local rare = {}
 
--- Keeps a key that was written under other numbers until its bucket is full by these, after so many microseconds, -1 for
--- never.
-local function outlive(key, full)
-  local left = not given and full ~= 0 and call('PTTL', key) or -1
-  if left >= 0 and full == -1 then
-    pcall('PERSIST', key)
-  elseif left >= 0 and left < ceil(full / 1000) then
-    pcall('PEXPIRE', key, kept_for(full))
+  -- Keeps a key that was written under other numbers until its bucket is full by these, after so many microseconds, -1 for
+  -- never.
+  function rare.outlive(key, full)
+    local left = not given and full ~= 0 and redis.call('PTTL', key) or -1
+    if left >= 0 and full == -1 then
+      pcall('PERSIST', key)
+    elseif left >= 0 and left < ceil(full / 1000) then
+      pcall('PEXPIRE', key, format(INTEGER, max(1, ceil((full + min(full, RETENTION)) / 1000))))
+    end
   end
-end
 
--- Dates a bucket now: it refills from here on, and nobody waits for the clock to come where it has been. It is written so
--- even if nothing else is.
-local function redate(key, bucket, charge)
-  local ahead = bucket.since - now
-  bucket.since, bucket.dirty, bucket.is_redated = now, true, true
-  dirty[#dirty + 1] = key
-  local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
-  if ending then
-    bucket.elevated = format(' ' .. INTEGER, max(tonumber(ending) - ahead, 0)) .. rest
+  -- Dates a bucket now: it refills from here on, and nobody waits for the clock to come where it has been. It is written so
+  -- even if nothing else is.
+  function rare.redate(key, bucket, charge)
+    local ahead = bucket.since - now
+    bucket.since, bucket.dirty, bucket.is_redated = now, true, true
+    dirty[#dirty + 1] = key
+    local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
+    if ending then
+      bucket.elevated = format(' ' .. INTEGER, max(tonumber(ending) - ahead, 0)) .. rest
+    end
+    if bucket.written.window then
+      bucket.written = windows.redated(bucket.written, charge, now)
+    end
   end
-  if bucket.written.window then
-    bucket.written = windows.redated(bucket.written, charge, now)
-  end
+
+  return rare
 end
 
 -- The bucket of a key as those before have left it.
@@ -305,7 +306,7 @@ function bucket_of(key, charge)
     bucket = read(key, charge)
     buckets[key] = bucket
     if bucket.since > now + MOST_AHEAD then
-      redate(key, bucket, charge)
+      aside().redate(key, bucket, charge)
     end
   end
   return bucket
@@ -317,7 +318,10 @@ function write(key, bucket, level, charge)
     bucket.dirty = true
     dirty[#dirty + 1] = key
   end
-  bucket.level, bucket.written, bucket.full, bucket.elevated, bucket.is_redated = level, charge, false, nil, false
+  bucket.level, bucket.written, bucket.full, bucket.elevated = level, charge, false, nil
+  if bucket.is_redated then
+    bucket.is_redated = false
+  end
 end
 
 -- What is left when the numbers that hold now took effect, of a bucket that was written under others: tokens, which may
@@ -349,7 +353,7 @@ function level_now(bucket, charge)
     local used, anchor, changed = carried(bucket, from)
     local left, position, failure = windows.changed(bucket, charge, ceil(used / written.token), anchor, changed, now)
     if position then
-      outlive(bucket.key, windows.time_for(charge, position, left))
+      aside().outlive(bucket.key, windows.time_for(charge, position, left))
     end
     return left, position, failure
   elseif written.numbers == charge.numbers then
@@ -358,7 +362,7 @@ function level_now(bucket, charge)
   end
   local used, _, changed = carried(bucket, from)
   level = drained(reweighed(used, charge.token, written.token, capacity), charge.drain, now - changed)
-  outlive(bucket.key, time_for(level, charge.drain))
+  aside().outlive(bucket.key, time_for(level, charge.drain))
   return level
 end
 
@@ -477,7 +481,8 @@ for request = 1, #requests do
         denied = denied or outcome == DENIED
         held[place], levels[place], positions[place], writes[place] = bucket, level, position, change
         reply[size + 1] = outcome
-        reply[size + 2] = max(floor((charge.capacity - after) / charge.token), 0)
+        local remaining = floor((charge.capacity - after) / charge.token)
+        reply[size + 2] = remaining > 0 and remaining or 0
         reply[size + 3] = retry
         reply[size + 4] = reset_after(charge, position, after)
       end
@@ -571,7 +576,7 @@ for place = 1, #dirty do
       done = pcall('SET', key, text)
     else
       local full = bucket.full or bucket.since - now + time_for(bucket.level, bucket.written.drain)
-      done = pcall('SET', key, text, 'PX', kept_for(full))
+      done = pcall('SET', key, text, 'PX', format(INTEGER, max(1, ceil((full + min(full, RETENTION)) / 1000))))
     end
   end
   if type(done) == 'table' and done.err then
