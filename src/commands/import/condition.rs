@@ -23,18 +23,48 @@ pub(super) enum Test {
     Glob(String),
     /// The entry is there.
     Present,
+    /// It is there and none of these.
+    Not(Vec<String>),
 }
 
 impl Test {
     /// As a `match` has it.
     pub(super) fn value(&self) -> Value {
         match self {
-            // Plain text with `*` would be a pattern.
-            Self::Value(value) if value.contains('*') => Value::map([("value", Value::Text(value.clone()))]),
-            Self::Value(value) | Self::Glob(value) => Value::Text(value.clone()),
+            Self::Value(value) => exactly(value),
+            Self::Glob(value) => Value::Text(value.clone()),
             Self::Present => Value::map([("present", Value::word(&true))]),
+            Self::Not(values) => {
+                let excluded = match values.as_slice() {
+                    [only] => exactly(only),
+                    several => Value::List(several.iter().map(|value| exactly(value)).collect()),
+                };
+                Value::map([("not", excluded), ("present", Value::word(&true))])
+            }
         }
     }
+
+    /// Both tests in one; `None` if a `match` has no such test.
+    pub(super) fn and(&self, other: &Self) -> Option<Self> {
+        match (self, other) {
+            _ if self == other => Some(self.clone()),
+            (Self::Present, test) | (test, Self::Present) => Some(test.clone()),
+            (Self::Not(values), Self::Not(others)) => {
+                let new = others.iter().filter(|other| !values.contains(other));
+                Some(Self::Not(values.iter().chain(new).cloned().collect()))
+            }
+            (Self::Value(value), Self::Not(others)) | (Self::Not(others), Self::Value(value)) => {
+                (!others.contains(value)).then(|| Self::Value(value.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A text that stands for itself: a plain one with `*` would be a pattern.
+fn exactly(text: &str) -> Value {
+    let plain = Value::Text(text.to_owned());
+    if text.contains('*') { Value::map([("value", plain)]) } else { plain }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,14 +95,15 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
     {
         return Some(Condition { key: key.clone(), test: Test::Present });
     }
-    if let [Token::Text(value), Token::Sign("=="), rest @ ..] = tokens {
+    if let [Token::Text(value), Token::Sign(sign), rest @ ..] = tokens {
         let (key, rest) = operand(rest)?;
-        return rest.is_empty().then(|| Condition { key, test: Test::Value(value.clone()) });
+        let test = compared(sign, value).filter(|_| rest.is_empty())?;
+        return Some(Condition { key, test });
     }
     // `key.startsWith` of the older syntax would be a name like any other.
     let (key, rest) = operand(tokens)?;
     let test = match rest {
-        [Token::Sign("=="), Token::Text(value)] => Test::Value(value.clone()),
+        [Token::Sign(sign), Token::Text(value)] => compared(sign, value)?,
         [Token::Sign("."), Token::Name(call), Token::Sign("("), Token::Text(part), Token::Sign(")")]
             if !part.contains('*') =>
         {
@@ -86,6 +117,15 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
         _ => return None,
     };
     Some(Condition { key, test })
+}
+
+/// A comparison with a text. An entry that is absent is an error in CEL and meets neither.
+fn compared(sign: &str, value: &str) -> Option<Test> {
+    match sign {
+        "==" => Some(Test::Value(value.to_owned())),
+        "!=" => Some(Test::Not(vec![value.to_owned()])),
+        _ => None,
+    }
 }
 
 /// What stands behind `descriptors[0]`. The others are those of a request, each of which we judge by itself.
@@ -128,7 +168,7 @@ fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
 /// The tokens of an expression; `None` if there is something else in it. A text with an escape is something else, as CEL
 /// and the older syntax differ in what it means.
 fn tokens(expression: &str) -> Option<Vec<Token>> {
-    const SIGNS: [&str; 7] = ["==", "&&", "[", "]", "(", ")", "."];
+    const SIGNS: [&str; 8] = ["==", "!=", "&&", "[", "]", "(", ")", "."];
     let is_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == '-';
     let mut tokens = Vec::new();
     let mut rest = expression.trim_start();
@@ -165,6 +205,7 @@ mod tests {
             Test::Value(value) => format!("{}={value}", condition.key),
             Test::Glob(pattern) => format!("{}~{pattern}", condition.key),
             Test::Present => condition.key,
+            Test::Not(values) => format!("{}!={}", condition.key, values.join(",")),
         };
         let found = conditions(expression).map(|found| found.into_iter().map(shown).collect::<Vec<_>>().join(" "));
         assert_eq!(found.as_deref().unwrap_or("none"), expected, "{expression}");
@@ -178,6 +219,8 @@ mod tests {
         check("'GET' == descriptors[0].method", "method=GET");
         check("req.method == 'GET'", "req.method=GET");
         check("KEY_A == \" a\"", "KEY_A= a");
+        check("a != 'x'", "a!=x");
+        check("'x' != descriptors[0]['a'] && b == 'y'", "a!=x b=y");
         check("descriptors[0].a == 'x' && descriptors[0].b == 'y && z'", "a=x b=y && z");
         check("descriptors[0]['path'].startsWith('/v1/')", "path~/v1/*");
         check("descriptors[0].path.endsWith('.js')", "path~*.js");
@@ -194,7 +237,7 @@ mod tests {
             "a = 'x'",
             "a == x",
             "a == 1",
-            "a != 'x'",
+            "a != b",
             "a == 'x' || b == 'y'",
             "!(a == 'x')",
             "a == 'x",

@@ -94,15 +94,13 @@ fn limit(
     let mut tests: Vec<Condition> = Vec::new();
     let mut is_wider = false;
     for (expression, place) in conditions {
-        let read = condition::conditions(expression).filter(|read| read.iter().all(|new| fits(new, &tests)));
+        let read = condition::conditions(expression).and_then(|new| joined(&tests, new));
         let Some(read) = read else {
             is_wider = true;
             notes.push(super::origin(source, place).note(format!("the condition {} has no equal.", piece(expression))));
             continue;
         };
-        let is_new = |new: &Condition| !tests.contains(new);
-        let new: Vec<_> = read.into_iter().filter(is_new).collect();
-        tests.extend(new);
+        tests = read;
     }
     let mut keys: Vec<String> = Vec::new();
     for (expression, place) in variables {
@@ -151,9 +149,16 @@ fn limit(
     Ok(())
 }
 
-/// Whether a `match`, which has one test for each key, has room for a condition.
-fn fits(new: &Condition, tests: &[Condition]) -> bool {
-    tests.iter().all(|known| known.key != new.key || known == new)
+/// Adds conditions to those of a `match`, which has one test for each key; `None` if it has no room for one.
+fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
+    let mut tests = tests.to_vec();
+    for condition in new {
+        match tests.iter_mut().find(|known| known.key == condition.key) {
+            Some(known) => known.test = known.test.and(&condition.test)?,
+            None => tests.push(condition),
+        }
+    }
+    Some(tests)
 }
 
 /// The window, in milliseconds.

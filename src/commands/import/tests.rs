@@ -413,7 +413,7 @@ fn limits_of_limitador_cover_what_they_did() {
         limit(4, &[], &["MY_VAR"]),
         limit(5, &["descriptors[0]['req.method'] == 'GET'"], &["descriptors[0].user", "descriptors[0]['plan']"]),
         limit(6, &["descriptors[0].path.startsWith('/v1/')", "'user' in descriptors[0]"], &[]),
-        limit(7, &["descriptors[0].path != '/json'"], &["user"]),
+        limit(7, &["descriptors[0].path != '/json'", "'/*' != descriptors[0].path"], &["user"]),
     ];
     let (_, rules) = good("limitador", &json!(limits).to_string());
     let numbers = |descriptor: &[(&str, &str)]| {
@@ -426,8 +426,10 @@ fn limits_of_limitador_cover_what_they_did() {
         (&[("KEY_B", "VALUE_B"), ("MY_VAR", "x")], &[2, 4]),
         (&[("req.method", "GET"), ("user", "u")], &[]),
         (&[("req.method", "GET"), ("user", "u"), ("plan", "p")], &[5]),
-        // The limit with `!=` is for more than it was: it is in shadow.
-        (&[("path", "/v1/x"), ("user", "u")], &[6]),
+        (&[("path", "/v1/x"), ("user", "u")], &[6, 7]),
+        (&[("path", "/json"), ("user", "u")], &[]),
+        (&[("path", "/*"), ("user", "u")], &[]),
+        (&[("user", "u")], &[]),
         (&[("path", "/v1")], &[]),
     ] {
         assert_eq!(numbers(descriptor), expected, "{descriptor:?}");
