@@ -27,7 +27,9 @@ fn serve(policy: &str, redis: &RedisServer, timeout: &str, more: &[&str]) -> Wei
         "limits: {{ Flooded: {{ by: global, burst: {BURST}, count: {A_SECOND}, period: 1s, on_store_error: {policy} }} }}"
     );
     let url = redis.url();
-    let flags = [&["--workers", "1", "--store", &url, "--store-timeout", timeout], more].concat();
+    // All streams come from one address.
+    let streams = ["--streams-per-address", "4096"];
+    let flags = [&["--workers", "1", "--store", &url, "--store-timeout", timeout], &streams[..], more].concat();
     let weir = Weir::serve(&limits, &flags);
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     weir

@@ -199,11 +199,12 @@ impl Shared {
         }
     }
 
-    /// True if a wait that began at `begun` took much longer than its timers while a crowd was waiting: this process, or the
-    /// machine it shares with the server, is too busy to blame the server.
+    /// True if more requests are waiting than may be outstanding, or if a wait that began at `begun` took much longer than its
+    /// timers while a crowd was waiting. Then the load may be what makes the server late. A server that is really silent is
+    /// given up soon, and `on_store_error` applies from then on.
     fn is_overloaded(&self, begun: Instant) -> bool {
         let waiting = self.queue.saturating_sub(self.waiting.available_permits());
-        waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
+        waiting > MAX_UNDER_WAY * MAX_CHARGES || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
     }
 
     /// Waits for an overdue reply: until it arrives the call is outstanding. Gives the connection up if the server stays
