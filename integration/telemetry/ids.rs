@@ -115,7 +115,10 @@ fn log(filter: &str, ids: &str) -> String {
 fn a_gateway_that_is_wrong_is_told_without_its_client() {
     for (fields, part) in [
         (format!("x-real-ip: {MARK}"), "wrongly: `X-Real-IP` is no IP address"),
-        (format!("x-original-url: {MARK}"), "wrongly: what comes as a URL is no `http://`"),
+        (
+            format!("x-original-method: GET\r\nx-original-url: {MARK}"),
+            "wrongly: what comes as a URL is not an `http://`",
+        ),
     ] {
         let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0"]);
         let mut wire = Wire::connect(weir.door("check"));

@@ -100,11 +100,10 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
     // What a script allows only the script knows, and tells in fields of its own.
     let is_counted = binding.numbers.is_some_and(|numbers| !numbers.is_script());
     if is_counted && generations.ietf_03 {
-        set_stricter(&IETF_03, &binding.decision, headers);
+        set_stricter(&IETF_03, &binding.decision, headers, |_| ());
     }
-    if is_counted && generations.x_ratelimit && set_stricter(&X_RATELIMIT, &binding.decision, headers) {
-        headers.remove(X_RATELIMIT[0]);
-        headers.append_with(X_RATELIMIT[0], |value| quota_policies(verdict, binding.decision.limit, value));
+    if is_counted && generations.x_ratelimit {
+        set_stricter(&X_RATELIMIT, &binding.decision, headers, |value| push_policies(verdict, value));
     }
     for (limit, detail) in &verdict.details {
         if let Detail::Script(said) = detail
@@ -192,10 +191,9 @@ fn is_taken(upstream: &Fields, name: &str) -> bool {
     })
 }
 
-/// The value of `X-RateLimit-Limit`: the limit that binds, then the quota policy of each limit, as Envoy's
-/// `DRAFT_VERSION_03` writes them: `1, 1;w=60`. Readers that want a number alone take what stands before the comma.
-fn quota_policies(verdict: &Verdict, limit: u64, value: &mut Vec<u8>) {
-    value.extend_from_slice(itoa::Buffer::new().format(limit).as_bytes());
+/// Adds the quota policy of each limit to `X-RateLimit-Limit`, as Envoy's `DRAFT_VERSION_03` writes them: `1, 1;w=60`.
+/// Readers that want a number alone take what stands before the comma.
+fn push_policies(verdict: &Verdict, value: &mut Vec<u8>) {
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
         let Some(numbers) = answer.numbers.filter(|numbers| !numbers.is_script()) else { continue };
         if let Some(seconds) = numbers.window_seconds() {
@@ -206,20 +204,25 @@ fn quota_policies(verdict: &Verdict, limit: u64, value: &mut Vec<u8>) {
     }
 }
 
-/// Sets the fields unless those of the upstream are stricter, and says whether it does.
-fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields) -> bool {
+/// Sets the headers of the limit, what remains and the reset, unless those of the upstream are stricter. `add_policies`
+/// writes what follows the limit.
+fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields, add_policies: impl FnOnce(&mut Vec<u8>)) {
     let theirs = headers.text(names[1]).and_then(|value| value.trim().parse::<u64>().ok());
     if theirs.is_some_and(|theirs| theirs < decision.remaining) {
-        return false;
+        return;
     }
-    let reset = effective_window(decision).map(Micros::ceil_seconds);
-    for (name, value) in names.iter().zip([Some(decision.limit), Some(decision.remaining), reset]) {
+    for name in names {
         headers.remove(name);
-        if let Some(value) = value {
-            headers.append(name, itoa::Buffer::new().format(value));
-        }
     }
-    true
+    let [limit, remaining, reset] = names;
+    headers.append_with(limit, |value| {
+        value.extend_from_slice(itoa::Buffer::new().format(decision.limit).as_bytes());
+        add_policies(value);
+    });
+    headers.append(remaining, itoa::Buffer::new().format(decision.remaining));
+    if let Some(window) = effective_window(decision) {
+        headers.append(reset, itoa::Buffer::new().format(window.ceil_seconds()));
+    }
 }
 
 /// The `Retry-After` of a refusal, in seconds: rounded up and never 0, so that a client which obeys it is not refused

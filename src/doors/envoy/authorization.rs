@@ -535,7 +535,7 @@ mod tests {
             [
                 "+ratelimit-policy: \"L\";q=1;w=60",
                 "+ratelimit: \"L\";r=0;t=60",
-                "x-ratelimit-limit: 1",
+                "x-ratelimit-limit: 1, 1;w=60",
                 "x-ratelimit-remaining: 0",
                 "x-ratelimit-reset: 60",
             ]

@@ -278,8 +278,10 @@ impl Shared {
             let mut command = Cmd::new();
             command.arg("EVAL").arg(user_scripts::probe(script)).arg(0);
             let answer = timeout(CHECK_TIMEOUT, live.reply(&command)).await;
-            // Without an answer nothing is known of the script, and the log hears of the connection anyway.
-            if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error)) {
+            // Only an error reply says something of the script. A broken connection has a line of its own in the log.
+            if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error))
+                && error.code().is_some()
+            {
                 let file = script.file();
                 tracing::error!(
                     file,
