@@ -1,9 +1,11 @@
 //! TLS, users and passwords, and what is wrong with them.
 
+use weir::engine::charge::Mode;
+use weir::engine::numbers::Numbers;
 use weir::store::redis::{Breaker, Fault, RedisOptions, RedisOptionsError, RedisStore};
 use weir::store::{Clock, StoreError};
 
-use super::{connected, last_error, options, resumes, spend};
+use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
 use crate::support::redis::{RedisConfig, RedisServer, free_port};
 
@@ -93,19 +95,27 @@ async fn a_node_of_a_cluster_that_keeps_other_keys_is_told() {
 
 #[tokio::test]
 async fn a_user_with_just_enough_rights_a_password_and_a_database() {
-    let rights =
-        "user weir on >s%ecret@1 ~weir:{0}:* resetchannels -@all +evalsha +eval +get +set +del +time +ping +select";
-    let server = RedisServer::start(&RedisConfig { lines: vec![rights.into()], ..RedisConfig::default() });
+    let rights = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
+    let user = format!("user weir on >s%ecret@1 resetchannels -@all {rights} +select");
+    let server = RedisServer::start(&RedisConfig { lines: vec![user], ..RedisConfig::default() });
     let url = format!("redis://weir:s%25ecret%401@{}/3", server.address());
     let store = connected(&options(&url)).await;
     spend(&store).await.unwrap();
     assert_eq!((server.cli(&["-n", "3", "DBSIZE"]), server.cli(&["DBSIZE"])), ("1".into(), "0".into()));
+    // Rules that become slower keep the key for longer, or for good.
+    for (nanoseconds, left) in [(10_000_000_000, 9), (1_000_000_000_000, 8)] {
+        let numbers = Numbers::new(10, 10, nanoseconds).unwrap();
+        let taken = decide(&store, &[charge("B:1", numbers, 1, Mode::Spend)]).await.unwrap()[0];
+        assert_eq!(taken.remaining, left);
+    }
+    decide(&store, &[charge("B:1", fixed(10), 1, Mode::Spend)]).await.unwrap();
+    assert_eq!(server.cli(&["-n", "3", "PTTL", "weir:{0}:B:1"]), "-1");
 
     server.cli(&["ACL", "SETUSER", "weir", "-evalsha"]);
     let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("evalsha is not allowed") };
     assert!(text.starts_with("NOPERM "), "{text}");
-    let missing = "give the user the permissions `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`";
-    eventually_async("the status says what is missing", async || last_error(&store, missing)).await;
+    let missing = format!("give the user the permissions `{rights}`");
+    eventually_async("the status says what is missing", async || last_error(&store, &missing)).await;
     assert_eq!((store.status().connected, store.status().fault), (false, Some(Fault::Permission)));
     server.cli(&["ACL", "SETUSER", "weir", "+evalsha"]);
     resumes(&store).await;

@@ -30,11 +30,11 @@ pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where Redis is, as it was typed.
 ///
-/// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +time +ping`, and `+select` for a database other than 0;
-/// `+hello` lets Weir recognize a replica or a Sentinel before the first error;
-/// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel +pexpire`, for
-/// sliding logs `+llen +lindex +rpush +ltrim +pexpire`, for requests in flight `+zadd +zrem +zscore +zcount +zrange
-/// +zremrangebyscore +pexpire`, for queues `@list @stream +pexpire +persist`, and for scripts of users what they call.
+/// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping`, and `+select` for a
+/// database other than 0; `+hello` lets Weir recognize a replica or a Sentinel before the first error;
+/// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel`, for
+/// sliding logs `+llen +lindex +lrange +rpush +ltrim`, for requests in flight `+zadd +zrem +zscore +zcount +zrange
+/// +zremrangebyscore`, for queues `@list @stream`, and for scripts of users what they call.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix:///path`.

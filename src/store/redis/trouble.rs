@@ -5,7 +5,7 @@ use std::io;
 use rustls::{CertificateError, Error as TlsError, OtherError};
 
 /// The permissions that every ACL user needs; some algorithms need more.
-const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +time +ping";
+const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
 
 /// Why a store cannot be used: the label `reason` of `weir_store_unusable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
