@@ -35,7 +35,7 @@ fn the_pages_are_there_and_nothing_else() {
     assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");
 }
 
-/// Many say nothing, some half a request, some are idle after one: nobody has to wait for them.
+/// Idle connections of every kind: silent, with half a request, and idle after a request.
 #[test]
 fn idle_connections_keep_nobody_out() {
     let weir = Setup::new(WIDE).start("echo");

@@ -1,4 +1,4 @@
-//! How many connections and requests at once one address may have, and how many clients may read slowly.
+//! Bounds on the connections and concurrent requests of one address, and on clients that read slowly.
 
 use std::num::NonZeroU32;
 

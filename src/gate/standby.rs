@@ -1,8 +1,8 @@
 //! The memory that stands in for a store that is away, and when it is emptied.
 //!
 //! It must not be emptied at once when the store answers again: with a store that comes and goes every second, each
-//! absence would be worth a full burst. It must not be kept for ever either: a limit that hardly refills would begin the
-//! next outage with what was used in the last one.
+//! absence would be worth a full burst. Nor may it be kept forever: a limit that hardly refills would begin the next
+//! outage with what was used in the last one.
 
 use std::time::{Duration, Instant};
 
