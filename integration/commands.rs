@@ -25,7 +25,7 @@ fn check(arguments: &[&str], code: i32) -> String {
     text
 }
 
-/// The last line of a replay in which all cases of the file have passed.
+/// The last line of `weir test` when every case of the file passes.
 fn all_passed(file: &str) -> String {
     let cases = std::fs::read_to_string(file).unwrap().lines().count();
     assert!(cases > 100);
@@ -35,7 +35,7 @@ fn all_passed(file: &str) -> String {
 #[test]
 fn every_scenario_passes_in_memory() {
     let file = "integration/cases/decisions.jsonl";
-    let text = check(&["replay", file], 0);
+    let text = check(&["test", file], 0);
     assert_eq!(text.lines().last(), Some(all_passed(file).as_str()));
 }
 
@@ -43,7 +43,7 @@ fn every_scenario_passes_in_memory() {
 fn every_scenario_passes_on_redis_and_leaves_nothing_there() {
     let redis = RedisServer::plain();
     let file = "integration/cases/decisions.jsonl";
-    let text = check(&["replay", file, "--store", &redis.url()], 0);
+    let text = check(&["test", file, "--store", &redis.url()], 0);
     assert_eq!(text.lines().last(), Some(all_passed(file).as_str()));
     assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
 }
@@ -61,14 +61,14 @@ fn a_scenario_that_differs_fails_and_says_where() {
     let right = case("{\"allowed\":true,\"remaining\":1}");
     let lines = [right, case("{\"remaining\":0}"), case("{\"error\":true}"), case("{\"unknown\":1}")].concat();
     std::fs::write(&path, lines).unwrap();
-    let text = check(&["replay", path.to_str().unwrap()], 1);
+    let text = check(&["test", path.to_str().unwrap()], 1);
     assert!(text.contains("wrong.jsonl:2: c: step 1 (\"spend\" at 0 ms): remaining is 1, expected 0"), "{text}");
     assert!(text.ends_with("1 passed, 3 failed\n"), "{text}");
 }
 
 #[test]
-fn replay_needs_its_store() {
-    let text = check(&["replay", "integration/cases/decisions.jsonl", "--store", "redis://127.0.0.1:1"], 3);
+fn a_test_needs_its_store() {
+    let text = check(&["test", "integration/cases/decisions.jsonl", "--store", "redis://127.0.0.1:1"], 3);
     assert!(text.contains("error:"), "{text}");
 }
 
@@ -306,8 +306,9 @@ fn exit_codes_tell_what_was_wrong() {
     check(&["explain", "GET", "/", "--limits", "no-such-file.yaml"], 1);
     check(&["explain", "GET", "http://[/"], 1);
     check(&["explain", "GET", "/", "-H", "no colon"], 2);
+    check(&["test", "limits.yaml"], 1);
     check(&["replay", "limits.yaml"], 1);
-    check(&["replay", "limits.yaml", "--store", "postgres://x"], 2);
+    check(&["test", "limits.yaml", "--store", "postgres://x"], 2);
     check(&["no-such-command"], 2);
     check(&[], 2);
 }

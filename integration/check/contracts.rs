@@ -1,4 +1,4 @@
-//! What users of other limiters rely on and a scenario of `weir replay` cannot say: overrides, numbers of a call, calls
+//! What users of other limiters rely on and a scenario of `weir test` cannot say: overrides, numbers of a call, calls
 //! with mistakes, what the store is asked and keeps, and what becomes of a request when it is away.
 //!
 //! `cases/contracts.jsonl` has a fact a line: `{case, rules, steps: [{at_ms, call, expect}]}`. `rules` is a rules file,

@@ -13,7 +13,7 @@ const VARIABLE: &str = "WEIR_CONFIG";
 
 /// Adds the flags that the file gives and that neither the command line nor the environment does.
 ///
-/// The file may give any flag of `weir serve`, so that one file serves `serve`, `explain` and `replay`; a command
+/// The file may give any flag of `weir serve`, so that one file serves `serve`, `explain` and `test`; a command
 /// takes those that it has.
 pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> {
     let command = Cli::command();

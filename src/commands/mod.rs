@@ -19,12 +19,12 @@ mod http2_flags;
 pub mod import;
 mod logging;
 mod process;
-pub mod replay;
 mod rules;
 mod scenario;
 pub mod schema;
 pub mod serve;
 mod store;
+pub mod test;
 mod tls_flags;
 mod trace_flags;
 mod upstream_flags;
@@ -47,8 +47,9 @@ enum Command {
     Explain(explain::Args),
     Health(health::Args),
     Import(import::Args),
-    Replay(replay::Args),
     Schema(schema::Args),
+    #[command(alias = "replay")]
+    Test(test::Args),
 }
 
 /// How the process ends.
@@ -92,8 +93,8 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Health(args) => health::run(&args, out, err),
         Command::Import(args) => import::run(&args, out, err),
-        Command::Replay(args) => replay::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),
+        Command::Test(args) => test::run(&args, out, err),
     }
 }
 

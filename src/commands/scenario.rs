@@ -7,7 +7,6 @@
 //! refund without gives back the one that was taken last.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,26 +32,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Ids need no secret here.
 const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
-
-/// What came out differently in a case.
-#[derive(Debug)]
-pub(super) struct Difference {
-    case: String,
-    what: String,
-}
-
-impl Difference {
-    /// A difference of a case.
-    pub(super) fn of(case: &str, what: &str) -> Self {
-        Self { case: case.to_owned(), what: what.to_owned() }
-    }
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.case, self.what)
-    }
-}
 
 /// Plays scenarios on one store.
 pub(super) struct Player {
@@ -98,7 +77,7 @@ impl Player {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Ok(Self { store, clock, run: format!("replay-{}", std::process::id()), cases: 0, slots: Slots::default() })
+        Ok(Self { store, clock, run: format!("test-{}", std::process::id()), cases: 0, slots: Slots::default() })
     }
 
     /// Plays one case; the error tells the first difference.
