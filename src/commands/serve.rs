@@ -1,6 +1,5 @@
 //! `weir serve`: the doors of the workers and the admin door.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -105,7 +104,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::own();
     let how = args.how(plan.is_redis(), upstream.is_some());
-    let (reloader, loaded) = Reloader::start(args.rules.files(), how, random_fingerprinter(), clock.clone());
+    let (reloader, loaded) =
+        Reloader::start(args.rules.files(), how, Fingerprinter::new(rand::random()), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
     let metrics = match Metrics::new() {
@@ -200,11 +200,4 @@ fn reload(
             certificates.reload(asked);
         }
     })
-}
-
-/// A secret of this process: see [`Fingerprinter`].
-fn random_fingerprinter() -> Fingerprinter {
-    // Each `RandomState` has keys of the system's randomness, so the hash of nothing is a random number.
-    let random = || RandomState::new().hash_one(());
-    Fingerprinter::new((random(), random()))
 }

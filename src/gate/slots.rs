@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -106,8 +105,7 @@ impl Slots {
         Rc::new(Self {
             shared,
             store,
-            // The keys of each `RandomState` are random, so the hash of nothing is a random number.
-            origin: RandomState::new().hash_one(()),
+            origin: rand::random(),
             count: Cell::new(0),
             held: RefCell::default(),
             returns: RefCell::default(),

@@ -4,8 +4,6 @@
 //! Therefore each connection ends some time, politely: the client is told to open another, which the load balancer may
 //! give to somebody else.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -34,15 +32,11 @@ impl Default for ConnectionAge {
 #[derive(Debug)]
 pub(super) struct Age {
     options: ConnectionAge,
-    /// Has random keys of the system.
-    random: RandomState,
-    /// Connections so far.
-    count: Cell<u64>,
 }
 
 impl Age {
-    pub(super) fn new(options: ConnectionAge) -> Self {
-        Self { options, random: RandomState::new(), count: Cell::new(0) }
+    pub(super) const fn new(options: ConnectionAge) -> Self {
+        Self { options }
     }
 
     /// Runs what `serve` makes, to its end or to the end of its age and grace. The token that `serve` is given is
@@ -56,21 +50,20 @@ impl Age {
         // In a box, or its 10 KB would be moved with every future around it.
         let mut serving = Box::pin(serve(over.clone()));
         let Some(most) = self.options.most else { return serving.await };
-        self.count.set(self.count.get() + 1);
-        let age = jittered(most, self.random.hash_one(self.count.get()));
-        if timeout(age, &mut serving).await.is_err() {
+        if timeout(jittered(most, rand::random_range(0..=JITTER_PARTS)), &mut serving).await.is_err() {
             over.cancel();
             let _ = timeout(self.options.grace, serving).await;
         }
     }
 }
 
-/// A span that differs from the given one by up to [`JITTER_PERCENT`], as `random` has it.
-fn jittered(span: Duration, random: u64) -> Duration {
-    // 0 to 2000 parts of as many as make twice the jitter.
-    let parts = u32::try_from(random % 2_001).unwrap_or(1_000);
+/// Twice the jitter.
+const JITTER_PARTS: u32 = 2_000;
+
+/// The span, shortened by the jitter, plus 0 to [`JITTER_PARTS`] parts of twice the jitter.
+fn jittered(span: Duration, parts: u32) -> Duration {
     let jitter = span / 100 * JITTER_PERCENT;
-    span.saturating_sub(jitter) + jitter / 1_000 * parts
+    span.saturating_sub(jitter) + jitter / (JITTER_PARTS / 2) * parts
 }
 
 #[cfg(test)]
@@ -85,7 +78,6 @@ mod tests {
         assert_eq!(jittered(span, 0), Duration::from_secs(90));
         assert_eq!(jittered(span, 1_000), span);
         assert_eq!(jittered(span, 2_000), Duration::from_secs(110));
-        assert_eq!(jittered(span, 2_001), Duration::from_secs(90));
         assert!(jittered(Duration::MAX / 2, 2_000) > Duration::MAX / 2);
     }
 

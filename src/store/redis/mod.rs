@@ -12,7 +12,6 @@
 //! so would new numbers; and a denial in a shared call costs 1.4 us of the server's time, for which no answer need be
 //! stale.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -150,7 +149,7 @@ impl RedisStore {
             queue: target.queue,
             calls: Calls::default(),
             // A random start: a reply to another process never fits.
-            number: AtomicU64::new(RandomState::new().hash_one(())),
+            number: AtomicU64::new(rand::random()),
             lost: Notify::new(),
             state: Mutex::new(State { trouble, ..State::default() }),
             is_failing: AtomicBool::new(false),

@@ -1,6 +1,5 @@
 //! The task that owns the connection: it opens it, probes it, and replaces it.
 
-use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -231,9 +230,7 @@ async fn ping(live: &Live, shared: &Shared) -> Result<(), Trouble> {
 
 /// Between half of `pause` and all of it, so that gateways that lost one server do not all come back at once.
 fn jittered(pause: Duration) -> Duration {
-    // The keys of a new `RandomState` differ from the last one's, so the hash of nothing is a random number.
-    let random = RandomState::new().hash_one(()) % 1_000;
-    pause / 2 + pause / 2 * u32::try_from(random).unwrap_or(0) / 1_000
+    pause.mul_f64(rand::random_range(0.5..=1.0))
 }
 
 /// Reasons logged per outage.

@@ -4,7 +4,6 @@
 //! a server, and the state of an endpoint stays with its worker. An endpoint is taken for well until the checks say
 //! otherwise, so that a start needs no round of them first.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -50,7 +49,7 @@ pub struct HealthCheck {
 /// Checks the endpoints of a cluster, until dropped.
 pub(super) async fn keep(check: Rc<HealthCheck>, cluster: Rc<Cluster>, connector: Rc<Connector>) {
     // Many workers start at one time; they need not ask at one time.
-    sleep(check.interval.mul_f64(random_fraction())).await;
+    sleep(check.interval.mul_f64(rand::random())).await;
     let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -161,12 +160,6 @@ fn final_status(mut response: &[u8]) -> Option<Result<u16, ()>> {
             Some(status) => return Some(Ok(status)),
         }
     }
-}
-
-/// From 0 to 1. Each `RandomState` has keys of the system's randomness, so the hash of nothing is a random number.
-fn random_fraction() -> f64 {
-    let bits = u32::try_from(RandomState::new().hash_one(()) >> 32).unwrap_or(0);
-    f64::from(bits) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]
