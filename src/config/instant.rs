@@ -1,73 +1,48 @@
 //! Instants as RFC 3339 writes them (`2026-12-31T23:59:59Z`), and dates.
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+use jiff::fmt::temporal::Pieces;
+
 use super::problem::quoted;
-use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// Parses the `until` of an override. A date lasts to the end of its day in UTC, so that `until: 2026-12-31` holds on
 /// that day. The error is what is wrong, and what would be right.
 pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
-    let wrong = || {
+    let since_epoch = since_epoch(text).ok_or_else(|| {
         let help = "write 2026-12-31 (to the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();
         (format!("{} is neither a date nor an RFC 3339 timestamp", quoted(text)), help)
-    };
-    if !text.is_ascii() {
-        return Err(wrong());
-    }
-    let date = text.get(..10).and_then(days).ok_or_else(wrong)?;
-    let (seconds, micros) = match text.get(10..).unwrap_or_default() {
-        "" => ((date + 1) * DAY, 0),
-        rest => {
-            let (seconds, micros) = time(rest).ok_or_else(wrong)?;
-            (date * DAY + seconds, micros)
-        }
-    };
-    let seconds = u64::try_from(seconds).map_err(|_| (format!("{} is before 1970", quoted(text)), String::new()))?;
-    Ok(Micros(seconds * 1_000_000 + micros))
+    })?;
+    let micros = u64::try_from(since_epoch.as_micros());
+    micros.map(Micros).map_err(|_| (format!("{} is before 1970", quoted(text)), String::new()))
 }
 
-/// Days since the Unix epoch of `YYYY-MM-DD`; `None` if there is no such day.
-fn days(text: &str) -> Option<i64> {
-    let (year, month, day) = (number(text, 0, 4)?, number(text, 5, 2)?, number(text, 8, 2)?);
-    let has_dashes = text.as_bytes().get(4) == Some(&b'-') && text.as_bytes().get(7) == Some(&b'-');
-    Date::new(year, month, day).filter(|_| has_dashes).map(Date::days)
+/// Civil arithmetic, because a `jiff::Timestamp` ends a day before the year 9999 does.
+fn since_epoch(text: &str) -> Option<SignedDuration> {
+    let is_date = is_rfc_3339(text)?;
+    let pieces = Pieces::parse(text).ok()?;
+    let local = pieces.date().to_datetime(pieces.time().unwrap_or_default()).duration_since(EPOCH);
+    if is_date {
+        return local.checked_add(SignedDuration::from_hours(24));
+    }
+    let offset = pieces.to_numeric_offset()?;
+    local.checked_sub(SignedDuration::from_secs(offset.seconds().into()))
 }
 
-/// Seconds since the day's begin in UTC, and microseconds, of `THH:MM:SS[.fraction](Z|+HH:MM)`.
-fn time(text: &str) -> Option<(i64, u64)> {
-    let bytes = text.as_bytes();
-    if !matches!(bytes.first()?, b'T' | b't' | b' ') || bytes.get(3) != Some(&b':') || bytes.get(6) != Some(&b':') {
-        return None;
+/// Returns whether the text has the form of a date rather than a timestamp; `None` if it has neither. jiff accepts more
+/// of ISO 8601 than RFC 3339 does.
+fn is_rfc_3339(text: &str) -> Option<bool> {
+    let form: String = text.chars().map(|character| if character.is_ascii_digit() { '0' } else { character }).collect();
+    let rest = form.strip_prefix("0000-00-00")?;
+    if rest.is_empty() {
+        return Some(true);
     }
-    let (hour, minute, second) = (number(text, 1, 2)?, number(text, 4, 2)?, number(text, 7, 2)?);
-    if hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let mut rest = &text[9..];
-    let mut micros = 0;
-    if let Some(after) = rest.strip_prefix('.') {
-        let end = after.find(|character: char| !character.is_ascii_digit()).filter(|end| (1..=9).contains(end))?;
-        micros = format!("{:0<6}", &after[..end])[..6].parse().ok()?;
-        rest = &after[end..];
-    }
-    let offset = match rest.as_bytes() {
-        [b'Z' | b'z'] => 0,
-        [sign @ (b'+' | b'-'), _, _, b':', _, _] => {
-            let (hours, minutes) = (number(rest, 1, 2)?, number(rest, 4, 2)?);
-            if hours > 23 || minutes > 59 {
-                return None;
-            }
-            let seconds = hours * 3_600 + minutes * 60;
-            if *sign == b'+' { seconds } else { -seconds }
-        }
-        _ => return None,
-    };
-    Some((hour * 3_600 + minute * 60 + second - offset, micros))
-}
-
-fn number(text: &str, start: usize, length: usize) -> Option<i64> {
-    let digits = text.get(start..start + length)?;
-    if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
+    let rest = rest.strip_prefix(['T', 't', ' '])?.strip_prefix("00:00:00")?;
+    let offset = rest.strip_prefix(".0").map_or(rest, |fraction| fraction.trim_start_matches('0'));
+    matches!(offset, "Z" | "z" | "+00:00" | "-00:00").then_some(false)
 }
 
 #[cfg(test)]
@@ -83,6 +58,8 @@ mod tests {
             ("2024-02-29T12:00:00.5+02:00", 1_709_200_800_500_000),
             ("2024-02-29 12:00:00.123456789-01:30", 1_709_213_400_123_456),
             ("2000-03-01t00:00:00z", 951_868_800_000_000),
+            ("9999-12-31", 253_402_300_800_000_000),
+            ("9999-12-31T23:59:59Z", 253_402_300_799_000_000),
         ] {
             assert_eq!(parse_until(text), Ok(Micros(expected)), "{text}");
         }
@@ -104,6 +81,9 @@ mod tests {
             "2026-12-31T12:00:00.Z",
             "2026-12-31T12:00:00+0200",
             "1969-12-30",
+            "20261231T120000Z",
+            "2026-12-31T12:00:00Z[UTC]",
+            "2026-12-31T12:00:00.1234567890Z",
             "2026-12-31T12:00:00é",
             "-026-12-31",
         ] {

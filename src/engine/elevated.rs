@@ -9,6 +9,10 @@
 //! uses no activation up while a token is left. A report that finds none switches on, because the check before it has let
 //! the request pass.
 
+use jiff::Timestamp;
+use jiff::civil::Time;
+use jiff::tz::Offset;
+
 use super::charge::{Charge, Decision, Mode, Outcome};
 use super::content::Edit;
 use super::meter::{Change, Even, Meter, decide_by, drained};
@@ -233,28 +237,15 @@ impl<'a> Found<'a> {
     }
 }
 
-const DAY: u64 = 86_400_000_000;
-
-/// When the month ends that holds an instant, by UTC; at the last instant that can be counted with at the latest.
+/// When the month that holds an instant ends in UTC, or the last instant that counts exactly if that is earlier.
 fn next_month(at: Micros) -> Micros {
-    let today = at.0.min(EXACT - 1) / DAY;
-    let mut day = today;
-    let mut year = 1970;
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    loop {
-        for month in 1..=12 {
-            let days = match month {
-                2 => 28 + u64::from(leap(year)),
-                4 | 6 | 9 | 11 => 30,
-                _ => 31,
-            };
-            if day < days {
-                return Micros(((today + days - day) * DAY).min(EXACT - 1));
-            }
-            day -= days;
-        }
-        year += 1;
-    }
+    let end = || {
+        let at = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
+        let first = Offset::UTC.to_datetime(at).date().last_of_month().tomorrow().ok()?;
+        let end = Offset::UTC.to_timestamp(first.to_datetime(Time::midnight())).ok()?;
+        u64::try_from(end.as_microsecond()).ok()
+    };
+    Micros(end().map_or(EXACT - 1, |end| end.min(EXACT - 1)))
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ pub mod calendar;
 pub mod charge;
 pub mod client_address;
 pub mod content;
-pub mod date;
 pub mod descriptors;
 pub mod domain;
 pub mod duration;

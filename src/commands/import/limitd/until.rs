@@ -1,9 +1,11 @@
 //! `until`: the end of an override.
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+
 use super::super::document::Origin;
 use super::Reading;
 use crate::config::foreign::{Node, Reported, text};
-use crate::engine::date::{DAY, Date};
 
 impl Reading<'_, '_> {
     /// The instant of an `until`: as JavaScript reads it, where a date alone is the beginning of its day in UTC.
@@ -31,12 +33,9 @@ impl Reading<'_, '_> {
 
 /// Milliseconds since 1970 as RFC 3339 writes them; `None` from the year 10000 on.
 fn instant(millis: u64) -> Option<String> {
-    let seconds = i64::try_from(millis / 1_000).ok()?;
-    let Date { year, month, day } = Date::from_days(seconds.div_euclid(DAY));
-    let time = seconds.rem_euclid(DAY);
-    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1_000);
-    (year < 10_000).then_some(text)
+    let since_epoch = SignedDuration::from_millis(i64::try_from(millis).ok()?);
+    let instant = DateTime::constant(1970, 1, 1, 0, 0, 0, 0).checked_add(since_epoch).ok()?;
+    Some(format!("{instant:.3}Z"))
 }
 
 #[cfg(test)]
@@ -47,6 +46,8 @@ mod tests {
     fn milliseconds_are_instants() {
         assert_eq!(instant(1_462_060_800_001).as_deref(), Some("2016-05-01T00:00:00.001Z"));
         assert_eq!(instant(0).as_deref(), Some("1970-01-01T00:00:00.000Z"));
+        assert_eq!(instant(253_402_300_799_999).as_deref(), Some("9999-12-31T23:59:59.999Z"));
+        assert_eq!(instant(253_402_300_800_000), None);
         assert_eq!(instant(u64::MAX), None);
     }
 }

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{Method, Version};
+use jiff::Timestamp;
 
 use super::super::message::Request;
 use super::Format;
 use crate::engine::accept;
-use crate::engine::date::{DAY, Date};
 use crate::engine::numbers::Micros;
 use crate::engine::rules::Rules;
 use crate::engine::terms::Detail;
@@ -17,8 +17,6 @@ use crate::engine::verdict::{Answer, Standing, Verdict};
 
 /// The status of a request whose client went away before there was an answer; nginx made this number known.
 const CLIENT_CLOSED: u16 = 499;
-
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// What became of a request by its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,16 +325,11 @@ fn protocol(version: Version) -> &'static str {
 
 /// A second of the wall clock: `21/Nov/2026:04:00:06 +0000`, or `2026-11-21T04:00:06` without its end.
 fn stamp(second: i64, format: Format) -> String {
-    let Date { year, month, day } = Date::from_days(second.div_euclid(DAY));
-    let time = second.rem_euclid(DAY);
-    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    match format {
-        Format::Json => format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"),
-        Format::Combined => {
-            let month = usize::try_from(month - 1).ok().and_then(|place| MONTHS.get(place)).unwrap_or(&"-");
-            format!("{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000")
-        }
-    }
+    let pattern = match format {
+        Format::Json => "%Y-%m-%dT%H:%M:%S",
+        Format::Combined => "%d/%b/%Y:%H:%M:%S +0000",
+    };
+    Timestamp::from_second(second).unwrap_or_default().strftime(pattern).to_string()
 }
 
 fn digit(number: i64) -> u8 {
