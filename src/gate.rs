@@ -267,7 +267,7 @@ impl Gate {
         let (keeper, answered) = (OnceCell::new(), Cell::default());
         let (complaints, overloads) = (Throttle::default(), Throttle::default());
         let blocks = RefCell::new(Cache::new(shared.blocks.clone()));
-        let recent = matches!(store, Store::Redis(_)).then(Recent::new);
+        let recent = store.is_remote().then(Recent::new);
         Self { shared, store, settler, view, blocks, slots, recent, keeper, seconds, complaints, answered, overloads }
     }
 
@@ -477,7 +477,7 @@ impl Gate {
 
     async fn ask(&self, batch: &Batch<'_>, deadline: Option<Instant>) -> Result<Decisions, StoreError> {
         // A decision in memory takes less time than to read the clock twice; the verdict's own time covers it.
-        if let Store::Memory(store) = &self.store {
+        if let Some(store) = self.store.as_memory() {
             return store.decide(batch);
         }
         self.wait(self.store.decide(batch), deadline).await

@@ -31,8 +31,8 @@ impl Server {
         let target = RedisOptions { url, ..options }.target().unwrap();
         let store = runtime.block_on(async { RedisStore::connect(&target) });
         let begun = Instant::now();
-        while !store.status().connected {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.status());
+        while !store.health().connected {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.health());
             runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
         }
         store

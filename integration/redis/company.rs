@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use weir::engine::charge::{Charge, Decisions, Mode};
 use weir::engine::numbers::{Micros, Numbers};
-use weir::store::redis::{Breaker, RedisStore};
-use weir::store::{Batch, StoreError};
+use weir::store::redis::RedisStore;
+use weir::store::{Batch, Breaker, StoreError};
 
 use super::{charge, connected, decide, fixed, options, resumes, spend};
 use crate::support::redis::RedisServer;
@@ -120,7 +120,7 @@ async fn a_bucket_that_cannot_be_read_is_the_error_of_those_who_charge_it() {
     }
     assert_eq!(remaining(&answers), [2, 1, 0]);
     assert_eq!((server.cli(&["LLEN", "weir:{0}:L:1"]), server.calls("evalsha")), ("1".into(), 1));
-    assert!(store.status().connected);
+    assert!(store.health().connected);
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn a_frozen_server_makes_all_of_a_call_late_once() {
     let answers = together(&store, vec![vec![one("H:1", 1_000)]; 10]).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Late(_)))), "{answers:?}");
     // Ten requests, but one call. The owner's own probe may have given the connection up.
-    assert_eq!(store.status().breaker, Breaker::Closed);
+    assert_eq!(store.health().breaker, Breaker::Closed);
     server.thaw();
     resumes(&store).await;
     // The call may have been made when the server thawed, and is not sent again.

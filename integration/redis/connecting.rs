@@ -2,8 +2,8 @@
 
 use weir::engine::charge::Mode;
 use weir::engine::numbers::Numbers;
-use weir::store::redis::{Breaker, Fault, RedisOptions, RedisOptionsError, RedisStore};
-use weir::store::{Clock, StoreError};
+use weir::store::redis::{RedisOptions, RedisOptionsError, RedisStore};
+use weir::store::{Breaker, Clock, Fault, StoreError};
 
 use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
@@ -20,8 +20,8 @@ async fn stays_down(options: &RedisOptions, reason: &str) {
     let text = eventually_async(reason, async || last_error(&store, reason)).await;
     assert!(!text.contains("secret"), "{text}");
     assert_eq!(spend(&store).await, Err(StoreError::Down));
-    assert!(!store.status().connected);
-    assert_eq!(store.status().breaker, Breaker::Closed);
+    assert!(!store.health().connected);
+    assert_eq!(store.health().breaker, Breaker::Closed);
 }
 
 #[tokio::test]
@@ -116,10 +116,10 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
     assert!(text.starts_with("NOPERM "), "{text}");
     let missing = format!("give the user the permissions `{rights}`");
     eventually_async("the status says what is missing", async || last_error(&store, &missing)).await;
-    assert_eq!((store.status().connected, store.status().fault), (false, Some(Fault::Permission)));
+    assert_eq!((store.health().connected, store.health().fault), (false, Some(Fault::Permission)));
     server.cli(&["ACL", "SETUSER", "weir", "+evalsha"]);
     resumes(&store).await;
-    assert_eq!(store.status().fault, None);
+    assert_eq!(store.health().fault, None);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_wrong_password_is_named_and_the_right_one_may_come_later() {
     let store = RedisStore::connect(&options(&url).target().unwrap());
     assert_eq!(server.cli(&["CONFIG", "SET", "requirepass", "secret"]), "OK");
     resumes(&store).await;
-    assert_eq!(store.status().last_error, None);
+    assert_eq!(store.health().last_error, None);
 }
 
 #[test]

@@ -138,7 +138,7 @@ async fn the_server_decides_which_month_it_is_and_one_that_is_far_off_is_an_erro
         assert!(text.contains("the clock is not within the windows of month/1/Europe/Berlin"), "{text}");
     }
     assert_eq!(ask_with_clock_off_by(&server, &store, 0).await, Ok(6), "errors have written nothing");
-    assert!(store.status().connected);
+    assert!(store.health().connected);
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_key_of_another_type_is_an_error_and_nothing_is_written() {
         (server.cli(&["EXISTS", "weir:{0}:A:1"]), server.cli(&["LLEN", "weir:{0}:B:1"])),
         ("0".into(), "1".into())
     );
-    assert!(store.status().connected);
+    assert!(store.health().connected);
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn text_that_is_no_bucket_is_a_full_one_and_is_counted() {
         server.cli(&["SET", "weir:{0}:A:1", text]);
         let decision = decide(&store, &[charge("A:1", fixed(3), 1, Mode::Spend)]).await.unwrap()[0];
         assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, 2), "{text}");
-        assert_eq!(store.corrupt_values(), place as u64 + 1, "{text}");
+        assert_eq!(store.health().corrupt_values, place as u64 + 1, "{text}");
         assert!(server.cli(&["GET", "weir:{0}:A:1"]).ends_with(" 1 1 0"));
     }
 }
@@ -355,7 +355,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     decide(&store, &[ask(7, Mode::Spend)]).await.unwrap();
     let plain = decide(&store, &[charge("A:1", numbers, 1, Mode::Spend)]).await.unwrap();
     assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 2_000, "{plain:?}");
-    assert_eq!(store.corrupt_values(), 0);
+    assert_eq!(store.health().corrupt_values, 0);
 }
 
 #[test]
@@ -618,12 +618,12 @@ async fn a_refusal_is_written_where_it_counts_and_only_there() {
     }
     let counted = ["P:1", "C:1", "N:1", "N:2"].map(|id| used(&format!("weir:{{0}}:{id}#sliding")));
     assert_eq!(counted, [Some("2".into()), Some("4".into()), Some("1".into()), None]);
-    assert_eq!((server.calls("del"), store.corrupt_values()), (0, 0));
+    assert_eq!((server.calls("del"), store.health().corrupt_values), (0, 0));
 
     server.cli(&["SET", "weir:{0}:N:2#sliding", "hello"]);
     let two = [spend("N:2#sliding", plain, 1), spend("N:1#sliding", counting, 1)];
     let remaining: Vec<u64> = decide(&store, &two).await.unwrap().iter().map(|decision| decision.remaining).collect();
-    assert_eq!((remaining, store.corrupt_values()), (vec![1, 0], 1));
+    assert_eq!((remaining, store.health().corrupt_values), (vec![1, 0], 1));
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ async fn no_flood_gets_more_than_its_limit_or_ends_it_or_has_its_refusals_writte
     for flood in floods() {
         check(flood.name, &play(&server, &store, &time, &flood).await, &flood.bounds);
     }
-    assert_eq!(store.corrupt_values(), 0);
+    assert_eq!(store.health().corrupt_values, 0);
 }
 
 const FIXED_WINDOW: &str = include_str!("../../lua/pluglimit_fixed_window.lua");

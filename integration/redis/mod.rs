@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use weir::engine::charge::{Bucket, Charge, Decision, Decisions, Mode};
 use weir::engine::numbers::{Micros, Numbers};
-use weir::store::redis::{RedisOptions, RedisStore, Status};
-use weir::store::{Batch, Clock, StoreError};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Batch, Clock, Health, StoreError};
 
 use crate::support::eventually_async;
 
@@ -29,7 +29,7 @@ fn options(url: &str) -> RedisOptions {
 async fn connected(options: &RedisOptions) -> Arc<RedisStore> {
     let store = RedisStore::connect(&options.target().unwrap());
     eventually_async("the store connects", async || {
-        let status = store.status();
+        let status = store.health();
         if status.connected { Ok(()) } else { Err(status) }
     })
     .await;
@@ -64,8 +64,8 @@ async fn resumes(store: &RedisStore) {
 }
 
 /// The reason that the status gives for having no connection, if it is this one.
-fn last_error(store: &RedisStore, reason: &str) -> Result<String, Status> {
-    let status = store.status();
+fn last_error(store: &RedisStore, reason: &str) -> Result<String, Health> {
+    let status = store.health();
     let found = status.last_error.as_ref().filter(|last_error| last_error.contains(reason)).cloned();
     found.ok_or(status)
 }

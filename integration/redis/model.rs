@@ -135,7 +135,7 @@ fn memory_and_redis_and_a_naive_reference_agree_on_every_decision() {
     let (traces, requests, ended) = (stores.traces.get(), stores.requests.get(), stores.ended.get());
     assert!(ended * 5 < traces, "{ended} of {traces} traces ended early");
     assert!(stores.raised.get() > 1_000, "elevated numbers were switched on {} times", stores.raised.get());
-    assert_eq!((stores.redis.corrupt_values(), server.calls("eval")), (0, 1));
+    assert_eq!((stores.redis.health().corrupt_values, server.calls("eval")), (0, 1));
     let calls = server.calls("evalsha");
     assert!(calls * 10 < requests * 9, "requests shared calls: {calls} for {requests}");
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use weir::engine::charge::Mode;
-use weir::store::StoreError;
-use weir::store::redis::{Breaker, Fault, RedisOptions, RedisStore};
+use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::{Breaker, Fault, StoreError};
 
 use super::{TIMEOUT, charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
@@ -28,7 +28,7 @@ async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
     eventually_async("the status says why", async || last_error(&store, "refused")).await;
     server.restart();
     resumes(&store).await;
-    assert_eq!(store.status().last_error, None);
+    assert_eq!(store.health().last_error, None);
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_frozen_server_opens_the_breaker_and_a_thawed_one_closes_it() {
     spend(&store).await.unwrap();
     server.freeze();
     let mut late = 0;
-    while store.status().breaker == Breaker::Closed {
+    while store.health().breaker == Breaker::Closed {
         let end = spend(&store).await;
         late += u32::from(matches!(end, Err(StoreError::Late(_))));
         assert!(matches!(end, Err(StoreError::Late(_) | StoreError::Down)), "{end:?}");
@@ -46,10 +46,10 @@ async fn a_frozen_server_opens_the_breaker_and_a_thawed_one_closes_it() {
     // The owner's own probe may have been first.
     assert!(late <= 5, "{late} calls waited");
     assert_eq!(spend(&store).await, Err(StoreError::Down));
-    assert!(!store.status().connected);
+    assert!(!store.health().connected);
     server.thaw();
     resumes(&store).await;
-    assert_eq!(store.status().breaker, Breaker::Closed);
+    assert_eq!(store.health().breaker, Breaker::Closed);
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn the_store_starts_without_its_server() {
     let port = free_port();
     let store = RedisStore::connect(&options(&format!("redis://127.0.0.1:{port}")).target().unwrap());
     assert_eq!(spend(&store).await, Err(StoreError::Down));
-    assert!(!store.status().connected);
+    assert!(!store.health().connected);
     eventually_async("the status says why", async || last_error(&store, "refused")).await;
     let _server = RedisServer::on_port(port);
     resumes(&store).await;
@@ -83,7 +83,7 @@ async fn a_full_server_refuses_spends_until_it_has_room_and_is_not_said_to_be_we
     for _ in 0..10 {
         let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("there is no room") };
         assert!(text.starts_with("OOM "), "{text}");
-        let status = store.status();
+        let status = store.health();
         assert_eq!(
             (status.connected, status.fault, status.last_error.as_deref()),
             (true, Some(Fault::Failing), Some(&*text))
@@ -92,8 +92,8 @@ async fn a_full_server_refuses_spends_until_it_has_room_and_is_not_said_to_be_we
     // What writes nothing is answered, so limits that are used up still hold.
     let over = decide(&store, &[charge("A:1", fixed(1_000_000), 1_000_000, Mode::Spend)]).await.unwrap();
     assert!(over[0].is_denied());
-    assert_eq!(store.status().fault, None);
-    assert_eq!((store.status().connected, store.status().breaker), (true, Breaker::Closed));
+    assert_eq!(store.health().fault, None);
+    assert_eq!((store.health().connected, store.health().breaker), (true, Breaker::Closed));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     spend(&store).await.unwrap();
 }
@@ -109,7 +109,7 @@ async fn a_server_that_became_a_replica_is_left_until_it_is_a_master_again() {
     assert_eq!(spend(&store).await, Err(StoreError::Down));
     eventually_async("the status says what it is", async || last_error(&store, "this server is a read-only replica"))
         .await;
-    assert_eq!((store.status().connected, store.status().fault), (false, Some(Fault::Replica)));
+    assert_eq!((store.health().connected, store.health().fault), (false, Some(Fault::Replica)));
     server.cli(&["REPLICAOF", "NO", "ONE"]);
     resumes(&store).await;
 }
@@ -173,7 +173,7 @@ async fn a_worker_that_is_held_up_takes_the_reply_that_has_come_meanwhile() {
         std::thread::sleep(timeout + timeout / 4);
         asking.await.unwrap().unwrap();
     }
-    assert_eq!((store.status().breaker, connections(&server)), (Breaker::Closed, before + 1));
+    assert_eq!((store.health().breaker, connections(&server)), (Breaker::Closed, before + 1));
 }
 
 #[tokio::test]
@@ -187,12 +187,12 @@ async fn a_connection_that_is_cut_is_replaced_at_once_and_requests_wait_for_that
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         // A sleep would be as long as the replacement takes.
         for _ in 0..10_000 {
-            if !store.status().connected {
+            if !store.health().connected {
                 break;
             }
             tokio::task::yield_now().await;
         }
-        assert!(!store.status().connected, "the end is not noticed");
+        assert!(!store.health().connected, "the end is not noticed");
         spend(&store).await.unwrap();
     }
 }

@@ -9,8 +9,8 @@ use clap::value_parser;
 use super::values::parse_duration;
 use crate::gate::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use crate::store::redis::{DEFAULT_QUEUE, RedisOptions, RedisStore, Target};
-use crate::store::{Clock, Store};
+use crate::store::redis::{DEFAULT_QUEUE, RedisOptions};
+use crate::store::{Clock, StorePlan};
 
 /// Where buckets live.
 #[derive(clap::Args, Clone, Debug)]
@@ -50,12 +50,6 @@ pub(super) struct StoreArgs {
     max_new_keys: u64,
 }
 
-/// A store that was checked and not yet opened: what each worker opens for itself.
-pub(super) enum StorePlan {
-    Memory(Arc<MemoryStore>),
-    Redis(Box<Target>),
-}
-
 impl StoreArgs {
     /// Checks the arguments; connects to nothing. `clock` is what Redis decides by; memory goes by each batch's time.
     pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
@@ -71,7 +65,7 @@ impl StoreArgs {
             queue: self.store_queue,
             clock,
         };
-        options.target().map(|target| StorePlan::Redis(Box::new(target))).map_err(|error| error.to_string())
+        StorePlan::remote(&options).map_err(|error| error.to_string())
     }
 
     /// The bound of a table in memory.
@@ -81,23 +75,7 @@ impl StoreArgs {
 
     /// The bounds on buckets, of which those in memory hold for the store of this plan.
     pub(super) fn key_bounds(&self, plan: &StorePlan) -> KeyBounds {
-        let memory = if let StorePlan::Memory(store) = plan { Some(Arc::clone(store)) } else { None };
-        KeyBounds { memory, max_new_keys: self.max_new_keys }
-    }
-}
-
-impl StorePlan {
-    /// Whether it is a Redis.
-    pub(super) const fn is_redis(&self) -> bool {
-        matches!(self, Self::Redis(_))
-    }
-
-    /// Opens the store. A Redis one is connected by a task of its own, so this must run on a Tokio runtime.
-    pub(super) fn open(&self) -> Store {
-        match self {
-            Self::Memory(store) => Store::Memory(Arc::clone(store)),
-            Self::Redis(target) => Store::Redis(RedisStore::connect(target)),
-        }
+        KeyBounds { memory: plan.as_memory().cloned(), max_new_keys: self.max_new_keys }
     }
 }
 

@@ -37,9 +37,8 @@ use crate::engine::{address, request};
 use crate::gate::Shared;
 use crate::gate::operator::Operator;
 use crate::metrics::Metrics;
-use crate::store::Store;
-use crate::store::memory::Usage;
-use crate::store::redis::{Breaker, Fault};
+use crate::store::memory::{MemoryStore, Usage};
+use crate::store::{Breaker, Fault, Store};
 
 mod body;
 pub mod buckets;
@@ -266,11 +265,8 @@ impl Admin {
 
     fn metrics_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
         let standing = Standing::of(&self.stores);
-        let in_memory = self.stores.iter().find_map(|store| match store {
-            // The workers share one table.
-            Store::Memory(store) => Some(store.usage()),
-            Store::Redis(_) => None,
-        });
+        // The workers share one table.
+        let in_memory = self.stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
         standing.publish(&self.metrics, &in_memory.unwrap_or_else(|| self.shared.local_usage()));
         match self.metrics.render() {
             Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
@@ -328,20 +324,15 @@ impl Standing {
     fn of(stores: &[Store]) -> Self {
         let mut standing = Self::default();
         for store in stores {
-            match store {
-                Store::Memory(_) => standing.connected += 1,
-                Store::Redis(store) => {
-                    let status = store.status();
-                    standing.connected += usize::from(status.connected);
-                    standing.breakers_open += usize::from(status.breaker == Breaker::Open);
-                    standing.failing += usize::from(status.connected && status.fault.is_some());
-                    if let Some(fault) = status.fault {
-                        standing.faults[fault as usize] += 1;
-                    }
-                    standing.corrupt_values += store.corrupt_values();
-                    standing.error = status.last_error.or(standing.error);
-                }
+            let health = store.health();
+            standing.connected += usize::from(health.connected);
+            standing.breakers_open += usize::from(health.breaker == Breaker::Open);
+            standing.failing += usize::from(health.connected && health.fault.is_some());
+            if let Some(fault) = health.fault {
+                standing.faults[fault as usize] += 1;
             }
+            standing.corrupt_values += health.corrupt_values;
+            standing.error = health.last_error.or(standing.error);
         }
         standing
     }

@@ -17,8 +17,7 @@ use crate::engine::inspect::{InspectError, Inspected};
 use crate::engine::limit::LimitMode;
 use crate::engine::numbers::{Allowance, EXACT, Micros, Numbers};
 use crate::engine::refill::Kind;
-use crate::store::redis::{BlockEdit, Edited, KeptBlock, KeptBlocks, RedisStore};
-use crate::store::{Batch, Clock, Store, StoreError};
+use crate::store::{Batch, Clock, SharedBlocks, Store, StoreError, StoredBlock, StoredBlocks};
 
 /// How often other gateways' blocks are asked for: so often that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -148,28 +147,23 @@ impl Operator {
         let block = Block { key: found.key.clone(), until, bucket: found.name(), reason, by };
         let full = || OperatorError::Impossible(format!("{MOST_BLOCKS} ids are blocked, and there may not be more"));
         let mut known = self.known.lock().await;
-        match self.gate.store() {
-            Store::Memory(_) => {
-                let mut list = self.others(&found.key, now);
-                if list.len() >= MOST_BLOCKS {
-                    return Err(full());
-                }
-                list.push(block);
-                self.apply(list);
+        let shared = self.gate.store().shared_blocks();
+        if let Some(shared) = shared {
+            self.catch_up(shared, &mut known).await?;
+            let stored = StoredBlock { key: found.key.clone(), left: span, note: note(&block) };
+            if !shared.block(&stored, known.version.unwrap_or(0)).await? {
+                return Err(full());
             }
-            Store::Redis(store) => {
-                self.catch_up(store, &mut known).await?;
-                let known_version = known.version.unwrap_or(0);
-                let edit = BlockEdit::Block { key: &found.key, span, note: &note(&block), known: known_version };
-                if store.edit_block(edit).await? == Edited::Unchanged {
-                    return Err(full());
-                }
-                // Here it holds at once, whether or not the store can be asked what else is blocked by now.
-                let mut list = self.others(&found.key, now);
-                list.push(block);
-                self.apply(list);
-                let _ = self.catch_up(store, &mut known).await;
-            }
+        }
+        // It holds here at once, even if the store cannot be asked again.
+        let mut list = self.others(&found.key, now);
+        if shared.is_none() && list.len() >= MOST_BLOCKS {
+            return Err(full());
+        }
+        list.push(block);
+        self.apply(list);
+        if let Some(shared) = shared {
+            let _ = self.catch_up(shared, &mut known).await;
         }
         drop(known);
         let windows = self.decide(&found, None, now).await?;
@@ -182,18 +176,15 @@ impl Operator {
         let found = view.rules().inspect(bucket, now)?;
         let mut known = self.known.lock().await;
         let is_known = self.blocks().list().iter().any(|block| block.key == found.key && block.until > now);
-        let was_blocked = match self.gate.store() {
-            Store::Memory(_) => is_known,
-            Store::Redis(store) => {
-                self.catch_up(store, &mut known).await?;
-                let edit = BlockEdit::Unblock { key: &found.key, known: known.version.unwrap_or(0) };
-                let edited = store.edit_block(edit).await?;
-                edited == Edited::Done || is_known
-            }
-        };
+        let shared = self.gate.store().shared_blocks();
+        let mut was_blocked = is_known;
+        if let Some(shared) = shared {
+            self.catch_up(shared, &mut known).await?;
+            was_blocked |= shared.unblock(&found.key, known.version.unwrap_or(0)).await?;
+        }
         self.apply(self.others(&found.key, now));
-        if let Store::Redis(store) = self.gate.store() {
-            let _ = self.catch_up(store, &mut known).await;
+        if let Some(shared) = shared {
+            let _ = self.catch_up(shared, &mut known).await;
         }
         drop(known);
         if !was_blocked {
@@ -223,9 +214,9 @@ impl Operator {
     /// Learns of other gateways' blocks and forgets those that have ended; returns how long to wait until the next time.
     pub async fn keep_up(&self) -> Duration {
         let mut known = self.known.lock().await;
-        let told = match self.gate.store() {
-            Store::Memory(_) => Ok(()),
-            Store::Redis(store) => self.catch_up(store, &mut known).await,
+        let told = match self.gate.store().shared_blocks() {
+            None => Ok(()),
+            Some(shared) => self.catch_up(shared, &mut known).await,
         };
         let now = self.clock.now();
         if self.blocks().list().iter().any(|block| block.until <= now) {
@@ -250,26 +241,26 @@ impl Operator {
 
     /// Takes over what the store has blocked, if that is another version than the one that is known. A store whose version
     /// is older has lost what was blocked, as one that restarts empty has: then it gets that back.
-    async fn catch_up(&self, store: &RedisStore, known: &mut Known) -> Result<(), StoreError> {
-        let Some(mut kept) = store.blocks(known.version).await? else { return Ok(()) };
+    async fn catch_up(&self, shared: SharedBlocks<'_>, known: &mut Known) -> Result<(), StoreError> {
+        let Some(mut kept) = shared.read(known.version).await? else { return Ok(()) };
         let now = self.clock.now();
         if let Some(version) = known.version.filter(|known| *known > kept.version) {
             let blocks = self.blocks();
             let holding = blocks.list().iter().filter(|block| block.until > now);
-            let list: Vec<KeptBlock> = holding
-                .map(|block| KeptBlock { key: block.key.clone(), left: block.until.since(now), note: note(block) })
+            let list: Vec<StoredBlock> = holding
+                .map(|block| StoredBlock { key: block.key.clone(), left: block.until.since(now), note: note(block) })
                 .collect();
-            let ours = KeptBlocks { version, list };
+            let ours = StoredBlocks { version, list };
             if !ours.list.is_empty() {
-                if store.restore_blocks(&ours).await? == Edited::Done {
+                if shared.restore(&ours).await? {
                     tracing::warn!(blocks = ours.list.len(), "the store had lost what is blocked; it was written back");
                     return Ok(());
                 }
                 // Another gateway was faster.
-                kept = store.blocks(None).await?.unwrap_or(kept);
+                kept = shared.read(None).await?.unwrap_or(kept);
             }
         }
-        let read = |block: KeptBlock| {
+        let read = |block: StoredBlock| {
             let note: serde_json::Value = serde_json::from_str(&block.note).unwrap_or_default();
             let text = |member: &str| note[member].as_str().map(str::to_owned);
             Block {
@@ -328,7 +319,7 @@ impl Operator {
         let effective_from = self.gate.view().rules().effective_from();
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
         let decided = self.gate.store().decide_in_turn(&batches).await?;
-        if change.is_some() && matches!(self.gate.store(), Store::Redis(_)) {
+        if change.is_some() && self.gate.store().is_remote() {
             // What stands in for the store next time must not go by what was before.
             let _ = self.gate.shared().local.decide_in_turn(&batches);
         }

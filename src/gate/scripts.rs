@@ -12,11 +12,10 @@ use crate::store::Store;
 impl Snapshot {
     /// Asks the store once whether it can run the scripts of the rules, when it can be asked; it logs the answer.
     pub(super) fn check_scripts(&self, store: &Store) {
-        let Store::Redis(redis) = store else { return };
         // Once told, whoever has told it: workers share the rules.
-        if store.ready().is_ok() && !self.scripts_checked.swap(true, Ordering::Relaxed) {
+        if store.is_remote() && store.ready().is_ok() && !self.scripts_checked.swap(true, Ordering::Relaxed) {
             let scripts = self.rules.limits().iter().filter_map(|limit| limit.script.as_deref());
-            redis.check_scripts(scripts.map(|script| script.source.clone()).collect());
+            store.check_scripts(scripts.map(|script| script.source.clone()).collect());
         }
     }
 

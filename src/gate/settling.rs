@@ -199,7 +199,7 @@ impl Settler {
         if is_local {
             return job.count(self.shared.local.decide(&job.batch()).is_ok());
         }
-        if let Store::Memory(store) = &self.store {
+        if let Some(store) = self.store.as_memory() {
             return job.count(store.decide(&job.batch()).is_ok());
         }
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Gate, Shared};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
 /// How long the store must have answered without a failure.
 const SETTLED: Duration = Duration::from_mins(1);
@@ -41,7 +41,7 @@ impl Gate {
     /// Notes how the store has been. To be called about once a second.
     pub(super) fn note_store(&self) {
         let answered = self.answered.take();
-        if matches!(self.store, Store::Memory(_)) {
+        if !self.store.is_remote() {
             return;
         }
         if self.store.ready().is_err() {

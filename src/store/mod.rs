@@ -6,9 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::engine::charge::{Charge, Decisions};
 use crate::engine::numbers::Micros;
+use crate::engine::script::ScriptSource;
 
+mod health;
 pub mod memory;
 pub mod redis;
+
+pub use health::{Breaker, Fault, Health};
+pub use redis::{SharedBlocks, StoredBlock, StoredBlocks};
 
 /// The charges of one request, and when their numbers took effect (see [`crate::engine::meter::decide`]).
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +78,42 @@ pub enum Store {
     Memory(Arc<memory::MemoryStore>),
     /// A Redis server.
     Redis(Arc<redis::RedisStore>),
+}
+
+/// A store whose options were checked. Each worker opens it for itself.
+pub enum StorePlan {
+    /// The table that the workers share.
+    Memory(Arc<memory::MemoryStore>),
+    /// A Redis server.
+    Redis(Box<redis::Target>),
+}
+
+impl StorePlan {
+    /// A store on a server; connects to nothing.
+    pub fn remote(options: &redis::RedisOptions) -> Result<Self, redis::RedisOptionsError> {
+        Ok(Self::Redis(Box::new(options.target()?)))
+    }
+
+    /// The store in this process' memory; `None` if the buckets are on a server.
+    pub const fn as_memory(&self) -> Option<&Arc<memory::MemoryStore>> {
+        match self {
+            Self::Memory(store) => Some(store),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// True if the buckets are on a server, which other gateways may share.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
+    /// Opens the store. A task connects to the server, so this must run on a Tokio runtime.
+    pub fn open(&self) -> Store {
+        match self {
+            Self::Memory(store) => Store::Memory(Arc::clone(store)),
+            Self::Redis(target) => Store::Redis(redis::RedisStore::connect(target)),
+        }
+    }
 }
 
 /// What was asked of a store, and the answer if it has come.
@@ -141,14 +182,47 @@ impl Store {
         }
     }
 
-    /// Whether the store can answer now; the error says why not.
-    pub fn ready(&self) -> Result<(), String> {
+    /// The state of this worker's store.
+    pub fn health(&self) -> Health {
         match self {
-            Self::Memory(_) => Ok(()),
-            Self::Redis(store) => {
-                let status = store.status();
-                if status.connected { Ok(()) } else { Err(status.last_error.unwrap_or_else(|| "not connected".into())) }
+            Self::Memory(_) => {
+                Health { connected: true, breaker: Breaker::Closed, fault: None, last_error: None, corrupt_values: 0 }
             }
+            Self::Redis(store) => store.health(),
+        }
+    }
+
+    /// Returns an error with the reason if the store cannot answer now.
+    pub fn ready(&self) -> Result<(), String> {
+        let Health { connected, last_error, .. } = self.health();
+        if connected { Ok(()) } else { Err(last_error.unwrap_or_else(|| "not connected".into())) }
+    }
+
+    /// The store in this process' memory; `None` if the buckets are on a server.
+    pub fn as_memory(&self) -> Option<&memory::MemoryStore> {
+        match self {
+            Self::Memory(store) => Some(store),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// True if the buckets are on a server, which other gateways may share.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
+    /// The blocked ids that the gateways at this store share; `None` if it has none beside this process.
+    pub fn shared_blocks(&self) -> Option<SharedBlocks<'_>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store.blocks()),
+        }
+    }
+
+    /// Has the server compile these scripts, and logs those that it cannot. None of them runs. Returns at once.
+    pub fn check_scripts(&self, scripts: Vec<Arc<ScriptSource>>) {
+        if let Self::Redis(store) = self {
+            store.check_scripts(scripts);
         }
     }
 }

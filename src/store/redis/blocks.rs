@@ -32,112 +32,90 @@ const PAGE: usize = 200;
 /// How often all is read anew because something has changed in between.
 const MOST_READS: usize = 3;
 
-/// What is to become of an id.
-#[derive(Clone, Copy, Debug)]
-pub enum BlockEdit<'a> {
-    /// It is blocked from now on.
-    Block {
-        /// The beginning of its buckets' keys.
-        key: &'a str,
-        /// For how long: at most [`crate::engine::blocks::LONGEST_BLOCK`].
-        span: Micros,
-        /// What is noted beside it. The store does not read it.
-        note: &'a str,
-        /// The version that is known, 0 for none: the new one is later.
-        known: u64,
-    },
-    /// It is blocked no longer.
-    Unblock {
-        /// The beginning of its buckets' keys.
-        key: &'a str,
-        /// The version that is known, 0 for none: the new one is later.
-        known: u64,
-    },
-}
-
-/// What an edit came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edited {
-    /// It is done.
-    Done,
-    /// Nothing has changed: there are [`MOST_BLOCKS`] others, or there is nothing to unblock or to restore.
-    Unchanged,
-}
-
-/// An id that is blocked.
+/// A blocked id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptBlock {
+pub struct StoredBlock {
     /// The beginning of its buckets' keys.
     pub key: String,
-    /// For how long yet.
+    /// How long it stays blocked: at most [`crate::engine::blocks::LONGEST_BLOCK`].
     pub left: Micros,
-    /// What was noted.
+    /// A note for people and other gateways. The store does not read it.
     pub note: String,
 }
 
-/// All that is blocked.
+/// All blocked ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptBlocks {
-    /// A later one for every change; 0 if nothing was blocked lately, or if the server has lost it.
+pub struct StoredBlocks {
+    /// Increases with every change; 0 if nothing was blocked lately, or if the server has lost it.
     pub version: u64,
     /// In the order of their ends.
-    pub list: Vec<KeptBlock>,
+    pub list: Vec<StoredBlock>,
 }
 
+/// The blocked ids that all gateways share. A change may have been made after [`StoreError::Late`].
+#[derive(Clone, Copy)]
+pub struct SharedBlocks<'a>(&'a RedisStore);
+
 impl RedisStore {
-    /// Blocks an id or ends its block. After [`StoreError::Late`] it may have been done.
-    pub async fn edit_block(&self, edit: BlockEdit<'_>) -> Result<Edited, StoreError> {
-        let answer = match edit {
-            BlockEdit::Block { key, span, note, known } => {
-                let (most, span, known) = (MOST_BLOCKS.to_string(), span.0.to_string(), known.to_string());
-                self.call_blocks(&["block", &most, &span, key, note, &known]).await?
-            }
-            BlockEdit::Unblock { key, known } => self.call_blocks(&["unblock", key, &known.to_string()]).await?,
-        };
-        edited(&answer)
+    /// The blocked ids on this server.
+    pub fn blocks(&self) -> SharedBlocks<'_> {
+        SharedBlocks(self)
+    }
+}
+
+impl SharedBlocks<'_> {
+    /// Blocks an id, whatever was left of an earlier block. `known` is the known version, 0 for none: the new one is later.
+    /// Returns false if [`MOST_BLOCKS`] others are blocked.
+    pub async fn block(self, block: &StoredBlock, known: u64) -> Result<bool, StoreError> {
+        let (most, left, known) = (MOST_BLOCKS.to_string(), block.left.0.to_string(), known.to_string());
+        is_changed(&self.call(&["block", &most, &left, &block.key, &block.note, &known]).await?)
     }
 
-    /// Writes back all that is blocked, unless the store has this version or a later one. After [`StoreError::Late`] it
-    /// may have been done.
-    pub async fn restore_blocks(&self, blocks: &KeptBlocks) -> Result<Edited, StoreError> {
+    /// Ends the block with this key, with `known` as for [`Self::block`]. Returns false if there is none.
+    pub async fn unblock(self, key: &str, known: u64) -> Result<bool, StoreError> {
+        is_changed(&self.call(&["unblock", key, &known.to_string()]).await?)
+    }
+
+    /// Writes all blocks back. Returns false if the store has this version or a later one.
+    pub async fn restore(self, blocks: &StoredBlocks) -> Result<bool, StoreError> {
         let mut words = vec!["restore".to_owned(), blocks.version.to_string()];
         words.extend(
             blocks.list.iter().flat_map(|block| [block.left.0.to_string(), block.key.clone(), block.note.clone()]),
         );
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        edited(&self.call_blocks(&words).await?)
+        is_changed(&self.call(&words).await?)
     }
 
-    /// What is blocked; `None` if it is what it was under the version that is known.
-    pub async fn blocks(&self, known: Option<u64>) -> Result<Option<KeptBlocks>, StoreError> {
-        let mut kept = KeptBlocks { version: 0, list: Vec::new() };
+    /// Reads all blocks; `None` if their version is still `known`.
+    pub async fn read(self, known: Option<u64>) -> Result<Option<StoredBlocks>, StoreError> {
+        let mut stored = StoredBlocks { version: 0, list: Vec::new() };
         for _ in 0..MOST_READS {
-            let (version, looked_at, list) = self.read_blocks(known, 0).await?;
+            let (version, looked_at, list) = self.read_page(known, 0).await?;
             if known == Some(version) {
                 return Ok(None);
             }
-            kept = KeptBlocks { version, list };
+            stored = StoredBlocks { version, list };
             let (mut from, mut rest, mut current) = (looked_at, looked_at, version);
             while rest == PAGE && current == version {
                 let list;
-                (current, rest, list) = self.read_blocks(None, from).await?;
-                kept.list.extend(list);
+                (current, rest, list) = self.read_page(None, from).await?;
+                stored.list.extend(list);
                 from += rest;
             }
             if current == version {
                 break;
             }
         }
-        // Read across a change, it has the version of before, and is read again the next time.
-        Ok(Some(kept))
+        // Blocks that changed while they were read keep the version from before, so the next call reads them again.
+        Ok(Some(stored))
     }
 
-    /// A page: the version, how many members were looked at, and the blocks among them.
-    async fn read_blocks(&self, known: Option<u64>, from: usize) -> Result<(u64, usize, Vec<KeptBlock>), StoreError> {
+    /// Reads a page: the version, the number of members that were looked at, and the blocks among them.
+    async fn read_page(self, known: Option<u64>, from: usize) -> Result<(u64, usize, Vec<StoredBlock>), StoreError> {
         // No version is as large, so there is something to be read.
         let version = known.unwrap_or(u64::MAX).to_string();
         let (start, count) = (from.to_string(), PAGE.to_string());
-        let values = match self.call_blocks(&["read", &version, &start, &count]).await? {
+        let values = match self.call(&["read", &version, &start, &count]).await? {
             Value::Array(values) => values,
             other => return Err(nonsense(&other)),
         };
@@ -156,7 +134,7 @@ impl RedisStore {
             match (member, values.next(), values.next()) {
                 (Value::BulkString(key), Some(Value::Int(left)), Some(Value::BulkString(note))) => {
                     let left = Micros(u64::try_from(left).unwrap_or(0));
-                    list.push(KeptBlock { key: text(key), left, note: text(note) });
+                    list.push(StoredBlock { key: text(key), left, note: text(note) });
                 }
                 (member, ..) => return Err(nonsense(&member)),
             }
@@ -164,8 +142,8 @@ impl RedisStore {
         Ok((version, looked_at, list))
     }
 
-    async fn call_blocks(&self, arguments: &[&str]) -> Result<Value, StoreError> {
-        let live = self.shared.live.load_full().ok_or(StoreError::Down)?;
+    async fn call(self, arguments: &[&str]) -> Result<Value, StoreError> {
+        let live = self.0.shared.live.load_full().ok_or(StoreError::Down)?;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
         let answer = timeout(TIMEOUT, live.reply(&command)).await;
@@ -178,10 +156,10 @@ impl RedisStore {
     }
 }
 
-fn edited(answer: &Value) -> Result<Edited, StoreError> {
+fn is_changed(answer: &Value) -> Result<bool, StoreError> {
     match answer {
-        Value::Int(1) => Ok(Edited::Done),
-        Value::Int(0) => Ok(Edited::Unchanged),
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
         other => Err(nonsense(other)),
     }
 }

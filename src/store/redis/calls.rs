@@ -24,11 +24,11 @@ use tokio_util::task::TaskTracker;
 
 use super::patience::{PARTS, Patience, within};
 use super::script::{CallNumber, Requests};
-use super::trouble::{Fault, Trouble};
+use super::trouble::Trouble;
 use super::{BUSY, Live, SILENT_TIMEOUTS, Shared, user_scripts};
 use crate::engine::charge::{Decisions, Mode};
 use crate::engine::numbers::Micros;
-use crate::store::{Batch, StoreError};
+use crate::store::{Batch, Fault, StoreError};
 
 /// Calls that one worker has outstanding at once. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen
 /// workers stays within the default timeout of 20 ms. With a round trip of 10 ms they carry 25,000 requests per second.

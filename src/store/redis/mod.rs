@@ -24,7 +24,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Clock, StoreError};
+use super::{Batch, Breaker, Clock, Fault, Health, StoreError};
 use crate::engine::charge::Decisions;
 use crate::engine::numbers::{EXACT, Micros};
 use crate::engine::script::ScriptSource;
@@ -41,12 +41,11 @@ mod stream;
 mod trouble;
 mod user_scripts;
 
-pub use blocks::{BlockEdit, Edited, KeptBlock, KeptBlocks};
+pub use blocks::{SharedBlocks, StoredBlock, StoredBlocks};
 pub use calls::Coming;
 use calls::{Answer, Calls, Sent};
 pub use options::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
 use script::{BadReply, CallNumber, Form};
-pub use trouble::Fault;
 use trouble::Trouble;
 
 /// The connection is given up after so many timeouts of silence while a call is outstanding.
@@ -67,29 +66,6 @@ pub struct RedisStore {
     shared: Arc<Shared>,
     /// Ends with the store.
     _owner: AbortOnDropHandle<()>,
-}
-
-/// Whether requests are let through to the server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Breaker {
-    /// They are, if there is a connection.
-    #[default]
-    Closed,
-    /// The server was silent; nothing is sent until it answers a new connection.
-    Open,
-}
-
-/// How the store stands, for `/readyz` and the metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Whether there is a connection that answers.
-    pub connected: bool,
-    /// Open after the server was silent.
-    pub breaker: Breaker,
-    /// Why there is no connection, or [`Fault::Failing`] if it only brings errors.
-    pub fault: Option<Fault>,
-    /// The same as text, with a hint.
-    pub last_error: Option<String>,
 }
 
 /// What requests and the owner of the connection share.
@@ -226,16 +202,17 @@ impl RedisStore {
         self.shared.timeout
     }
 
-    /// How the store stands.
-    pub fn status(&self) -> Status {
+    /// The state of the connection.
+    pub fn health(&self) -> Health {
         let State { breaker, trouble } = self.shared.state.lock().clone();
         let (fault, last_error) = trouble.map(|trouble| (trouble.fault, trouble.text)).unzip();
-        Status { connected: self.shared.live.load().is_some(), breaker, fault, last_error }
-    }
-
-    /// Keys of ours that held text that is no bucket, and counted as full buckets, since the start.
-    pub fn corrupt_values(&self) -> u64 {
-        self.shared.corrupt.load(Ordering::Relaxed)
+        Health {
+            connected: self.shared.live.load().is_some(),
+            breaker,
+            fault,
+            last_error,
+            corrupt_values: self.shared.corrupt.load(Ordering::Relaxed),
+        }
     }
 }
 

@@ -14,10 +14,11 @@ use super::calls::Sent;
 use super::options::Target;
 use super::patience::within;
 use super::script::Requests;
-use super::trouble::{Fault, PERHAPS_TLS, Trouble, WANTS_CERTIFICATE};
+use super::trouble::{PERHAPS_TLS, Trouble, WANTS_CERTIFICATE};
 use super::{Live, Shared, State, describe};
 use crate::engine::charge::{Bucket, Charge, Mode};
 use crate::engine::numbers::{Micros, Numbers};
+use crate::store::Fault;
 
 /// How long opening a connection may take, name lookup, TLS, AUTH and the trial included. With the longest pause it stays
 /// below the 2 s within which limiting resumes.

@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::options::{KEEPALIVE, USER_TIMEOUT};
-use super::trouble::{Fault, Trouble};
+use super::trouble::Trouble;
+
+use crate::store::Fault;
 
 /// The timeout of a TLS handshake. A Redis without TLS takes the first message for part of a command and waits for the rest.
 /// Shorter than the timeout of connecting, so that the reason is known.

@@ -4,65 +4,10 @@ use std::io;
 
 use rustls::{CertificateError, Error as TlsError, OtherError};
 
+use crate::store::Fault;
+
 /// The permissions that every ACL user needs; some algorithms need more.
 const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
-
-/// Why a store cannot be used: the label `reason` of `weir_store_unusable`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// There is no connection: nobody listens, or the connection was cut.
-    Unreachable,
-    /// The server takes the connection and does not answer.
-    Silent,
-    /// There is no agreement about TLS.
-    Tls,
-    /// The server wants another user or password.
-    Authentication,
-    /// The user lacks rights.
-    Permission,
-    /// The server is a replica.
-    Replica,
-    /// The server is a node of a cluster that keeps other keys.
-    Cluster,
-    /// The server is a Sentinel.
-    Sentinel,
-    /// The server reads its data.
-    Loading,
-    /// The server is there and answers every decision with an error.
-    Failing,
-}
-
-impl Fault {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Unreachable,
-        Self::Silent,
-        Self::Tls,
-        Self::Authentication,
-        Self::Permission,
-        Self::Replica,
-        Self::Cluster,
-        Self::Sentinel,
-        Self::Loading,
-        Self::Failing,
-    ];
-
-    /// Its name in metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Silent => "silent",
-            Self::Tls => "tls",
-            Self::Authentication => "authentication",
-            Self::Permission => "permission",
-            Self::Replica => "replica",
-            Self::Cluster => "cluster",
-            Self::Sentinel => "sentinel",
-            Self::Loading => "loading",
-            Self::Failing => "failing",
-        }
-    }
-}
 
 /// A fault and its description: what the server or the system said, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
