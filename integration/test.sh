@@ -34,11 +34,11 @@ fi
 # Each door's parsers for about a minute of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
 fuzz() { # DOOR CASES
-    PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "doors::$1::properties" "doors::$1::http1::properties"
+    PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "$1::properties" "$1::http1::properties"
 }
 fuzz http 48000
-fuzz check 16000
-fuzz envoy 110000
+fuzz http_check 16000
+fuzz grpc 110000
 fuzz spoe 60000
 
 # No request may fail while rules and certificates are replaced and new processes take over. The tests have built the

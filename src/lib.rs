@@ -68,9 +68,11 @@
 
 pub mod commands;
 pub mod config;
-pub mod doors;
 pub mod engine;
-pub mod gate;
-pub mod metrics;
+pub mod http;
+pub mod limiter;
+pub mod listeners;
+pub mod message;
 pub mod server;
 pub mod store;
+pub mod telemetry;

@@ -17,11 +17,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
-use weir::engine::charge::{Charge, Mode};
-use weir::engine::fingerprint::Fingerprinter;
-use weir::engine::key::opaque;
-use weir::engine::numbers::{Aligned, Micros, Numbers};
-use weir::engine::terms::{Slot, Terms};
+use weir::engine::algorithms::charge::{Charge, Mode};
+use weir::engine::algorithms::details::{Slot, Terms};
+use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
+use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::rules::key::opaque;
 use weir::store::Batch;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::RedisStore;

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use weir::metrics::{DecisionResult, LimitTallies, Metrics};
+use weir::telemetry::metrics::{DecisionResult, LimitTallies, Metrics};
 
 /// What the page of a thousand limits may take.
 const TARGET: Duration = Duration::from_millis(10);

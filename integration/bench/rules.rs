@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use weir::engine::fields::Fields;
-use weir::engine::fingerprint::Fingerprinter;
-use weir::engine::id::Id;
-use weir::engine::limit::Limit;
-use weir::engine::numbers::{Allowance, Micros, Numbers};
-use weir::engine::overrides::{Origin, Override};
-use weir::engine::path::Pattern;
-use weir::engine::request::Request;
-use weir::engine::rules::{Plan, Rules};
+use weir::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::rules::ids::Id;
+use weir::engine::rules::limit::Limit;
+use weir::engine::rules::overrides::{Origin, Override};
+use weir::engine::rules::request::Request;
+use weir::engine::rules::rule_set::{Plan, Rules};
+use weir::message::headers::Fields;
+use weir::message::path::Pattern;
 
 /// How many limits and overrides there are when there are many.
 #[derive(Clone, Copy)]

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir::config::{self, Source};
-use weir::engine::fingerprint::Fingerprinter;
-use weir::engine::numbers::Micros;
+use weir::engine::algorithms::numbers::Micros;
+use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::store::Clock;
 
 use super::{body, call, charge, on_redis, on_redis_with, stopped};

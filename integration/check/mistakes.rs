@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::doors::http::Timeouts;
+use weir::http::Timeouts;
 
 use super::{body, post, send, stopped};
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, block, frame};

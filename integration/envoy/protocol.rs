@@ -8,9 +8,9 @@ use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
 use http::{HeaderMap, Method, Request};
 use prost::Message;
 use tokio::net::TcpStream;
-use weir::doors::envoy::messages::authorization as ours;
-use weir::doors::envoy::messages::rate_limit::{Entry, RateLimitDescriptor, RateLimitRequest};
-use weir::doors::envoy::{ConnectionAge, EnvoyLimits};
+use weir::listeners::grpc::messages::authorization as ours;
+use weir::listeners::grpc::messages::rate_limit::{Entry, RateLimitDescriptor, RateLimitRequest};
+use weir::listeners::grpc::{ConnectionAge, EnvoyLimits};
 
 use crate::support::becomes;
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};

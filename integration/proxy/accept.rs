@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use weir::doors::http::{AcceptOptions, Timeouts};
+use weir::http::{AcceptOptions, Timeouts};
 
 use super::failed;
 use crate::support::server::{Setup, WIDE, Weir};

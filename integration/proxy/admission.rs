@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use weir::doors::http::ConnectionLimits;
-use weir::engine::client_address::TrustedProxies;
+use weir::http::ConnectionLimits;
+use weir::message::client_address::TrustedProxies;
 
 use crate::support::becomes;
 use crate::support::frames::{Frames, RST_STREAM, SETTINGS, frame};

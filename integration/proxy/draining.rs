@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use weir::doors::DoorOptions;
-use weir::doors::admin::Readiness;
-use weir::doors::http::{
+use weir::http::{
     AcceptOptions, Admission, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts, UpstreamOptions,
 };
-use weir::doors::proxy::ProxyOptions;
+use weir::listeners::DoorOptions;
+use weir::listeners::admin::Readiness;
+use weir::listeners::proxy::ProxyOptions;
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::server::{Setup, WIDE, Weir};
@@ -127,11 +127,11 @@ fn what_outlasts_the_grace_is_cut_off() {
 }
 
 fn options(proxy: &str) -> ServerOptions {
-    let admission = Admission::new(ConnectionLimits::default(), &weir::metrics::Metrics::new().unwrap());
+    let admission = Admission::new(ConnectionLimits::default(), &weir::telemetry::metrics::Metrics::new().unwrap());
     let front = FrontOptions {
         accept: AcceptOptions::default(),
-        trusted_proxies: weir::engine::client_address::TrustedProxies::default(),
-        client_headers: weir::doors::http::ClientHeaders::default(),
+        trusted_proxies: weir::message::client_address::TrustedProxies::default(),
+        client_headers: weir::http::ClientHeaders::default(),
         clock: weir::store::Clock::own(),
         timeouts: Timeouts::default(),
         limits: DoorLimits::default(),
@@ -140,13 +140,13 @@ fn options(proxy: &str) -> ServerOptions {
         traces: None,
     };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
-    let options = ProxyOptions { front, upstream, generations: weir::engine::reply::Generations::default() };
+    let options = ProxyOptions { front, upstream, generations: weir::engine::answer::reply::Generations::default() };
     ServerOptions {
         doors: vec![(proxy.parse().unwrap(), DoorOptions::Proxy(options))],
         admission,
         access_log: None,
         admin_address: None,
-        admin_tokens: weir::doors::admin::tokens::Tokens::default(),
+        admin_tokens: weir::listeners::admin::tokens::Tokens::default(),
         log: None,
         clock: weir::store::Clock::own(),
         workers: 2.try_into().unwrap(),

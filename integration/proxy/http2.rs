@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, DATE, HeaderName, HeaderValue};
-use weir::doors::http::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
+use weir::http::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
 
 use crate::support::eventually;
 use crate::support::frames::{

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use weir::doors::http::{Routes, Timeouts, UpstreamOptions};
+use weir::http::{Routes, Timeouts, UpstreamOptions};
 use weir::server::MakeStore;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::{RedisOptions, RedisStore};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::doors::http::{Routes, UpstreamOptions};
+use weir::http::{Routes, UpstreamOptions};
 
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use weir::doors::http::{Connector, ConnectorOptions, Routes, UpstreamOptions};
+use weir::http::{Connector, ConnectorOptions, Routes, UpstreamOptions};
 
 use crate::support::certificates::Authority;
 use crate::support::server::{Setup, WIDE, Weir};

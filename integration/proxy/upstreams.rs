@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use weir::doors::http::{HealthCheck, Routes, UpstreamOptions};
+use weir::http::{HealthCheck, Routes, UpstreamOptions};
 
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir::doors::http::Timeouts;
+use weir::http::Timeouts;
 
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};

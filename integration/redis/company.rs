@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use weir::engine::charge::{Charge, Decisions, Mode};
-use weir::engine::numbers::{Micros, Numbers};
+use weir::engine::algorithms::charge::{Charge, Decisions, Mode};
+use weir::engine::algorithms::numbers::{Micros, Numbers};
 use weir::store::redis::RedisStore;
 use weir::store::{Batch, Breaker, StoreError};
 

@@ -1,7 +1,7 @@
 //! TLS, users and passwords, and what is wrong with them.
 
-use weir::engine::charge::Mode;
-use weir::engine::numbers::Numbers;
+use weir::engine::algorithms::charge::Mode;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::{RedisOptions, RedisOptionsError, RedisStore};
 use weir::store::{Breaker, Clock, Fault, StoreError};
 

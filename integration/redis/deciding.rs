@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;
-use weir::engine::calendar::{Calendar, Unit};
-use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers, NumbersError};
-use weir::engine::terms::{Elevated, Terms};
+use weir::engine::algorithms::calendar::{Calendar, Unit};
+use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
+use weir::engine::algorithms::details::{Elevated, Terms};
+use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers, NumbersError};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, StoreError};
 

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use weir::engine::charge::{Bucket, Charge, Decisions, Mode};
-use weir::engine::form::Form;
-use weir::engine::identity::{Component, Source};
-use weir::engine::numbers::{Aligned, Micros, Numbers};
-use weir::engine::queue::{Queue, Storage, Then, Work};
-use weir::engine::script::{Run, ScriptSource, arguments};
-use weir::engine::terms::{Detail, Elevated, Slot, Terms};
+use weir::engine::algorithms::charge::{Bucket, Charge, Decisions, Mode};
+use weir::engine::algorithms::details::{Detail, Elevated, Slot, Terms};
+use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
+use weir::engine::algorithms::queue::{Queue, Storage, Then, Work};
+use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
+use weir::engine::rules::by::{Component, Source};
+use weir::engine::rules::value_type::Form;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock};
 

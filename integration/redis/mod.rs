@@ -11,8 +11,8 @@ mod outages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir::engine::charge::{Bucket, Charge, Decision, Decisions, Mode};
-use weir::engine::numbers::{Micros, Numbers};
+use weir::engine::algorithms::charge::{Bucket, Charge, Decision, Decisions, Mode};
+use weir::engine::algorithms::numbers::{Micros, Numbers};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Clock, Health, StoreError};
 

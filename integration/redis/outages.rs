@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use weir::engine::charge::Mode;
+use weir::engine::algorithms::charge::Mode;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Breaker, Fault, StoreError};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir::engine::numbers::Micros;
+use weir::engine::algorithms::numbers::Micros;
 use weir::server::MakeStore;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Clock, Store};

@@ -1,6 +1,6 @@
 //! 5.5: whose request it is, and who says so.
 
-use weir::engine::client_address::AddressSource;
+use weir::message::client_address::AddressSource;
 
 use super::{ROW, Row, check, check_all};
 use crate::support::server::Setup;

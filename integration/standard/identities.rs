@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir::doors::http::{Routes, UpstreamOptions};
+use weir::http::{Routes, UpstreamOptions};
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 

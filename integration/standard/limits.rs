@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::doors::http::{DoorLimits, HeadLimits};
+use weir::http::{DoorLimits, HeadLimits};
 
 use super::{ROW, Row, check, check_all};
 

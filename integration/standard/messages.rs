@@ -1,6 +1,6 @@
 //! 5.1: requests.
 
-use weir::engine::underscores::Underscores;
+use weir::message::underscores::Underscores;
 
 use super::{ROW, Row, check, check_all, check_refused};
 use crate::support::server::{Setup, WIDE};

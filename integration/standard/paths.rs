@@ -1,6 +1,6 @@
 //! 5.2: one spelling of a path for the rules, and the sent one for the upstream.
 
-use weir::engine::path::EscapedSlashes;
+use weir::message::path::EscapedSlashes;
 
 use super::{ROW, Row, check, check_refused};
 use crate::support::server::Setup;

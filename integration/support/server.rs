@@ -6,26 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir::config::{self, Source};
-use weir::doors::admin::Readiness;
-use weir::doors::admin::tokens::Tokens;
-use weir::doors::check::CheckOptions;
-use weir::doors::envoy::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
-use weir::doors::http::{
-    AcceptOptions, AccessLog, Admission, ClientHeaders, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts,
+use weir::engine::algorithms::numbers::Micros;
+use weir::engine::answer::reply::Generations;
+use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::rules::rule_set::Rules;
+use weir::http::{
+    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts,
     UpstreamOptions,
 };
-use weir::doors::proxy::ProxyOptions;
-use weir::doors::{DoorKind, DoorOptions};
-use weir::engine::client_address::{AddressSource, TrustedProxies};
-use weir::engine::fingerprint::Fingerprinter;
-use weir::engine::numbers::Micros;
-use weir::engine::reply::Generations;
-use weir::engine::rules::Rules;
-use weir::gate::{KeyBounds, Shared};
-use weir::metrics::Metrics;
+use weir::limiter::{KeyBounds, Shared};
+use weir::listeners::admin::Readiness;
+use weir::listeners::admin::tokens::Tokens;
+use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
+use weir::listeners::http_check::CheckOptions;
+use weir::listeners::proxy::ProxyOptions;
+use weir::listeners::{DoorKind, DoorOptions};
+use weir::message::client_address::{AddressSource, TrustedProxies};
 use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
 use weir::store::memory::MemoryStore;
 use weir::store::{Clock, Store};
+use weir::telemetry::access_log::AccessLog;
+use weir::telemetry::metrics::Metrics;
 
 use super::wire::{Message, Wire};
 

@@ -169,7 +169,7 @@ fn refusals_at_the_check_door_are_told_by_request_and_by_name() {
 
 #[test]
 fn nothing_is_told_where_nobody_wants_to_know() {
-    for flags in [["--log-refusals", "off"], ["--log", "info,weir::gate::refusals=warn"]] {
+    for flags in [["--log-refusals", "off"], ["--log", "info,weir::limiter::denials=warn"]] {
         let mut weir = Weir::serve(LIMITS, &flags);
         flood(&weir, 200);
         weir.signal("TERM");

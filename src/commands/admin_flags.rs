@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::doors::admin::tokens::{self, Tokens};
+use crate::listeners::admin::tokens::{self, Tokens};
 
 /// The admin door of `weir serve`.
 #[derive(clap::Args, Debug)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::admin_flags::TokenArgs;
 use super::values::parse_duration;
 use super::{ExitCode, could_not_start};
-use crate::doors::admin::client::{AdminClient, Told, bucket_path};
+use crate::listeners::admin::client::{AdminClient, Told, bucket_path};
 
 /// Looks at buckets of a Weir that runs, and changes them
 #[derive(clap::Args, Debug)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::ExitCode;
 use crate::config::{self, Files, Report};
-use crate::engine::fingerprint::Fingerprinter;
+use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::store::Clock;
 
 /// Validates rules files, and shows every mistake

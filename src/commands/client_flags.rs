@@ -3,10 +3,10 @@
 use ipnet::IpNet;
 
 use super::values::parse_network;
-use crate::doors::http::ClientHeaders;
-use crate::engine::client_address::{AddressSource, TrustedProxies};
-use crate::engine::fields;
-use crate::engine::underscores::Underscores;
+use crate::http::ClientHeaders;
+use crate::message::client_address::{AddressSource, TrustedProxies};
+use crate::message::headers;
+use crate::message::underscores::Underscores;
 
 /// Whose headers are believed, and which of a client's are taken.
 #[derive(clap::Args, Debug)]
@@ -49,7 +49,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     // Without these there is no request.
     let is_needed =
         ["host", "content-length", "transfer-encoding"].iter().any(|known| name.eq_ignore_ascii_case(known));
-    if is_needed || !fields::is_name(name.as_bytes()) {
+    if is_needed || !headers::is_name(name.as_bytes()) {
         return Err("expected the name of a header that requests can do without, such as `True-Client-IP`".to_owned());
     }
     Ok(name.to_ascii_lowercase().replace('_', "-"))

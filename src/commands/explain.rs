@@ -7,18 +7,18 @@ use std::net::IpAddr;
 
 use super::ExitCode;
 use super::rules::RulesArgs;
-use crate::engine::client_address::{AddressSource, TrustedProxies};
-use crate::engine::fields::{self, Fields};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity::{Component, Source, Unusable};
-use crate::engine::limit::{Fallback, Limit};
-use crate::engine::lossless::shown;
-use crate::engine::matching::{DescriptorMatch, EntryTest, Excluded, HeaderTest, Match, Mismatch};
-use crate::engine::numbers::Allowance;
-use crate::engine::path::{EscapedSlashes, normalise};
-use crate::engine::request::{Entry, Request, host_of};
-use crate::engine::rules::{Explanation, Rules};
-use crate::engine::target::{self, UrlError};
+use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::by::{Component, Source, Unusable};
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::limit::{Fallback, Limit};
+use crate::engine::rules::matching::{DescriptorMatch, EntryTest, Excluded, HeaderTest, Match, Mismatch};
+use crate::engine::rules::request::{Entry, Request, host_of};
+use crate::engine::rules::rule_set::{Explanation, Rules};
+use crate::message::client_address::{AddressSource, TrustedProxies};
+use crate::message::headers::{self, Fields};
+use crate::message::lossless::shown;
+use crate::message::path::{EscapedSlashes, normalise};
+use crate::message::target::{self, UrlError};
 use crate::store::Clock;
 
 /// Which limits apply to one request, with which id and override, and why the others do not
@@ -156,10 +156,10 @@ fn parse_entry(text: &str) -> Result<(String, String), String> {
 fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("a field is written `name: value`")?;
     let (name, value) = (name.trim(), value.trim());
-    if !fields::is_name(name.as_bytes()) {
+    if !headers::is_name(name.as_bytes()) {
         return Err(format!("`{name}` is no name of a field"));
     }
-    if !fields::is_value(value.as_bytes()) {
+    if !headers::is_value(value.as_bytes()) {
         return Err("a value has no control characters".into());
     }
     Ok((name.to_owned(), value.to_owned()))

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::doors::admin::Readiness;
-use crate::doors::envoy::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
-use crate::doors::http::FrontOptions;
-use crate::engine::reply::Generations;
+use crate::engine::answer::reply::Generations;
+use crate::http::FrontOptions;
+use crate::listeners::admin::Readiness;
+use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::server::ListenAddress;
 
 /// Envoy's external authorization and rate limit service.

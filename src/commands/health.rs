@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::ExitCode;
 use super::values::parse_duration;
-use crate::doors::admin::client::{AdminClient, Page};
+use crate::listeners::admin::client::{AdminClient, Page};
 
 /// Asks a Weir that runs whether it is ready: 0 if it is, 1 if it is not or does not answer
 #[derive(clap::Args, Debug)]

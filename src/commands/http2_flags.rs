@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::values::parse_duration;
-use crate::doors::http::Http2Limits;
+use crate::http::Http2Limits;
 
 /// What one HTTP/2 connection of a client may take.
 #[derive(clap::Args, Debug)]

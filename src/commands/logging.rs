@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::doors::admin::log::LogFilter;
-use crate::engine::duration;
-use crate::engine::quote::quoted;
-use crate::engine::suggest::did_you_mean;
-use crate::gate::refusals::{LineRate, RefusalLog, ShownIds};
+use crate::engine::rules::duration;
+use crate::engine::rules::quote::quoted;
+use crate::engine::rules::suggest::did_you_mean;
+use crate::limiter::denials::{LineRate, RefusalLog, ShownIds};
+use crate::listeners::admin::log::LogFilter;
 
 /// What a filter may have, in bytes: each line is compared with all of it.
 const LONGEST_FILTER: usize = 1024;

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::doors::http::{
-    AccessLog, Admission, ConnectionLimits, Destination, Format, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS,
-    RESPONSE_MEMORY,
-};
-use crate::engine::client_address::TrustedProxies;
-use crate::metrics::Metrics;
+use crate::http::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY};
+use crate::message::client_address::TrustedProxies;
 use crate::server::descriptors;
+use crate::telemetry::access_log::{AccessLog, Destination, Format};
+use crate::telemetry::metrics::Metrics;
 
 /// Flags of the process around the proxy.
 #[derive(clap::Args, Debug)]

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 
 use crate::config::{self, Files, Loaded, Report};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
-use crate::engine::rules::Rules;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::rule_set::Rules;
 
 /// Where the rules are.
 #[derive(clap::Args, Clone, Debug)]

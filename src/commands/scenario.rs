@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use crate::config::{self, Severity};
-use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use crate::engine::fingerprint::{Fingerprinter, stable};
-use crate::engine::key::opaque;
-use crate::engine::limit::Limit;
-use crate::engine::numbers::{Allowance, Micros};
-use crate::engine::rules::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance};
-use crate::engine::terms::{Detail, Elevation, Slot, Terms};
+use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
+use crate::engine::algorithms::details::{Detail, Elevation, Slot, Terms};
+use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::rules::fingerprint::{Fingerprinter, stable};
+use crate::engine::rules::key::opaque;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::rule_set::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance};
 use crate::store::{Batch, Store, StoreError};
 
 /// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large

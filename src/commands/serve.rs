@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
 use super::client_flags::ClientArgs;
-use super::door_flags::DoorArgs;
-use super::doors::{DoorsArgs, NO_DOOR};
+use super::listener_flags::DoorArgs;
+use super::listeners::{DoorsArgs, NO_DOOR};
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
@@ -15,16 +15,17 @@ use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::{ExitCode, could_not_start, logging};
 use crate::config::Look;
-use crate::doors::admin::Readiness;
-use crate::doors::http::{ConnectorReloader, FrontOptions, ServerTlsReloader, Traces};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::reply::Generations;
-use crate::gate;
-use crate::metrics::Metrics;
+use crate::engine::answer::reply::Generations;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::http::{ConnectorReloader, FrontOptions, ServerTlsReloader};
+use crate::limiter;
+use crate::listeners::admin::Readiness;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::Clock;
 use crate::store::memory::MemoryStore;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Traces;
 
 /// Flags of `weir serve`. Each has an environment variable and a key of the same name in the `--config` file; a flag
 /// beats a variable, and a variable beats the file.
@@ -122,7 +123,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let local = MemoryStore::new(args.store.max_keys());
-    let shared = gate::Shared::logging(rules, metrics, local, args.log.refusals());
+    let shared = limiter::Shared::logging(rules, metrics, local, args.log.refusals());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
     let readiness = Arc::new(Readiness::default());
     let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));
@@ -185,7 +186,7 @@ fn reload(
     mut rules: Reloader,
     mut of_upstreams: Option<ConnectorReloader>,
     mut of_doors: Option<ServerTlsReloader>,
-    (shared, readiness): (Arc<gate::Shared>, Arc<Readiness>),
+    (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
         match rules.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {

@@ -8,8 +8,8 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 
 use super::values::{parse_duration, parse_network};
-use crate::doors::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
-use crate::metrics::Metrics;
+use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
+use crate::telemetry::metrics::Metrics;
 
 /// How connections are taken from clients.
 #[derive(clap::Args, Clone, Debug)]

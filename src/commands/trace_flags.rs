@@ -1,8 +1,8 @@
 //! Where traces go.
 
-use crate::doors::http::Traces;
-use crate::gate::refusals::ShownIds;
-use crate::metrics::Metrics;
+use crate::limiter::denials::ShownIds;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::Traces;
 
 /// Traces by OpenTelemetry's protocol, of a binary that was built with the feature `otel`.
 #[derive(clap::Args, Clone, Debug)]

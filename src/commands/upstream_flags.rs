@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::parse_duration;
-use crate::doors::http::{
-    Connector, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions,
-};
+use crate::http::{Connector, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions};
 
 /// Where requests go and how.
 #[derive(clap::Args, Debug)]

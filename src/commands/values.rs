@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::engine::duration;
+use crate::engine::rules::duration;
 
 /// A duration as in the rules: `20ms`, `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -6,10 +6,10 @@ use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::Node;
 use super::{queue, script};
-use crate::engine::calendar::{Calendar, Unit};
-use crate::engine::duration;
-use crate::engine::limit::Algorithm;
-use crate::engine::numbers::{Aligned, DEFAULT_LEASE, LONGEST_LEASE, NumbersError, SHORTEST_LEASE};
+use crate::engine::algorithms::calendar::{Calendar, Unit};
+use crate::engine::algorithms::numbers::{Aligned, DEFAULT_LEASE, LONGEST_LEASE, NumbersError, SHORTEST_LEASE};
+use crate::engine::rules::duration;
+use crate::engine::rules::limit::Algorithm;
 
 /// The algorithms of this version. The first two names mean GCRA, which is a token bucket that refills evenly.
 pub(super) const ALGORITHMS: &[&str] =

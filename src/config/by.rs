@@ -6,10 +6,10 @@ use super::fields::{Fields, choice, text, truth};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{Node, Value};
-use crate::engine::form::Form;
-use crate::engine::identity::{Component, Source};
-use crate::engine::path::Pattern;
-use crate::engine::request::Duplicates;
+use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::request::Duplicates;
+use crate::engine::rules::value_type::Form;
+use crate::message::path::Pattern;
 
 /// The words that stand alone.
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];

@@ -7,8 +7,8 @@ use super::fields::{Fields, whole};
 use super::numbers::{self, Interner, value_place};
 use super::problem::{Findings, Place, Reported};
 use super::yaml::{Key, Node};
-use crate::engine::numbers::{Allowance, EXACT, Numbers};
-use crate::engine::terms::{Elevated, WithElevated};
+use crate::engine::algorithms::details::{Elevated, WithElevated};
+use crate::engine::algorithms::numbers::{Allowance, EXACT, Numbers};
 
 /// The fields of `elevated`.
 pub(super) const KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];

@@ -3,7 +3,7 @@
 use super::problem::{Findings, Place, Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Key, Node, Value};
-use crate::engine::numbers::EXACT;
+use crate::engine::algorithms::numbers::EXACT;
 
 /// The field of the file format that this version does not have. It is refused by name: to accept it and to enforce
 /// something else would be worse than to fail.

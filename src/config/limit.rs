@@ -14,9 +14,9 @@ use super::script::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use super::{queue, script, server_only};
-use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Algorithm, Cost, Fallback, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::numbers::Allowance;
+use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::limit::{Algorithm, Cost, Fallback, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 
 /// The fields of a limit.
 pub(super) const KEYS: &[&str] = &[

@@ -9,9 +9,9 @@ use super::server_only;
 use super::suggest::did_you_mean;
 use super::yaml::{Opened, Reader, Seen};
 use super::{Loaded, Sources};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
-use crate::engine::rules::Rules;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::rule_set::Rules;
 
 /// The keys of a rules file.
 pub(super) const KEYS: [&str; 2] = ["limits", "overrides"];

@@ -10,11 +10,11 @@ use super::fields::{Fields, choice, one_or_more, text, truth};
 use super::problem::{Findings, Reported, quoted};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
-use crate::engine::glob::Glob;
-use crate::engine::matching::{
+use crate::engine::rules::glob::Glob;
+use crate::engine::rules::matching::{
     DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, HostPattern, Match,
 };
-use crate::engine::path::{Pattern, Reading};
+use crate::message::path::{Pattern, Reading};
 
 /// The fields of `match`.
 pub(super) const KEYS: [&str; 9] =

@@ -40,8 +40,8 @@ pub use schema::SCHEMA;
 pub use script::ScriptFile;
 pub use settings::{Setting, settings};
 
-use crate::engine::rules::Rules;
-use crate::engine::suggest;
+use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::suggest;
 
 /// A million overrides take 70 MB; a file beyond this is not meant.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;

@@ -8,10 +8,10 @@ use super::fields::{Fields, truth, whole};
 use super::problem::{Findings, Place, Reported};
 use super::queue;
 use super::yaml::{Node, Value};
-use crate::engine::calendar::MOST_WINDOWS_AHEAD;
-use crate::engine::numbers::{Allowance, EXACT, Numbers, NumbersError};
-use crate::engine::sliding::{LONGEST_PERIOD, largest_count};
-use crate::engine::terms::WithElevated;
+use crate::engine::algorithms::calendar::MOST_WINDOWS_AHEAD;
+use crate::engine::algorithms::details::WithElevated;
+use crate::engine::algorithms::numbers::{Allowance, EXACT, Numbers, NumbersError};
+use crate::engine::algorithms::sliding_window::{LONGEST_PERIOD, largest_count};
 
 /// The fields that say how much.
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];

@@ -10,12 +10,12 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::script::args;
 use super::yaml::{Key, Node, Value};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::id::Id;
-use crate::engine::limit::Algorithm;
-use crate::engine::numbers::Allowance;
-use crate::engine::numbers::Micros;
-use crate::engine::overrides::{Origin, Override, Overrides};
+use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::ids::Id;
+use crate::engine::rules::limit::Algorithm;
+use crate::engine::rules::overrides::{Origin, Override, Overrides};
 
 /// The fields of an override.
 pub(super) const KEYS: &[&str] = &[

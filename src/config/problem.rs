@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-pub(crate) use crate::engine::quote::quoted;
-use crate::engine::quote::shown;
+pub(crate) use crate::engine::rules::quote::quoted;
+use crate::engine::rules::quote::shown;
 
 /// A file with more mistakes than this is not looked at line by line; the rest is only counted.
 const MOST_KEPT: usize = 100;
@@ -218,7 +218,7 @@ fn window(line: &str, place: Place) -> (String, usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::quote::WIDEST_WORD;
+    use crate::engine::rules::quote::WIDEST_WORD;
 
     fn place(line: u32, column: u32, width: u32) -> Place {
         Place { line, column, width }

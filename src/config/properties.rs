@@ -2,9 +2,9 @@
 //! of which it does not.
 
 use super::{Source, Sources, load};
-use crate::engine::duration;
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::duration;
+use crate::engine::rules::fingerprint::Fingerprinter;
 
 /// Rules are taken, or there is a report of what is wrong with them.
 ///

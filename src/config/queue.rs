@@ -5,10 +5,10 @@ use super::fields::{Fields, choice, text, whole};
 use super::numbers::value_place;
 use super::problem::{Findings, Reported, quoted};
 use super::yaml::{Node, Value};
-use crate::engine::duration;
-use crate::engine::numbers::{Numbers, NumbersError};
-use crate::engine::path::Pattern;
-use crate::engine::queue::{MOST_FIELDS, MOST_WAITING, Queue, Storage, Then};
+use crate::engine::algorithms::numbers::{Numbers, NumbersError};
+use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Queue, Storage, Then};
+use crate::engine::rules::duration;
+use crate::message::path::Pattern;
 
 /// The fields of a queue beside its `capacity`, numbers first.
 pub(super) const KEYS: [&str; 4] = ["max_age", "kind", "fields", "then"];
@@ -39,7 +39,7 @@ fn fields(
     node: &Node,
     paths: Option<&[Pattern]>,
     findings: &mut Findings,
-) -> Result<Vec<(String, crate::engine::identity::Component)>, Reported> {
+) -> Result<Vec<(String, crate::engine::rules::by::Component)>, Reported> {
     let Value::Map(entries) = &node.value else {
         let message = format!("`fields` is a map, this is {}", node.kind());
         return Err(findings.error(node.place, message, "write `fields: { user: { header: x-user } }`"));

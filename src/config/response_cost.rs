@@ -6,10 +6,10 @@ use super::by;
 use super::fields::{Fields, one_or_more, text, whole};
 use super::problem::{Findings, Reported, quoted};
 use super::yaml::{Key, Node};
-use crate::engine::identity::Source;
-use crate::engine::limit::{Cost, Fallback, Limit};
-use crate::engine::matching::DescriptorMatch;
-use crate::engine::response_cost::{ResponseCost, Statuses};
+use crate::engine::rules::by::Source;
+use crate::engine::rules::limit::{Cost, Fallback, Limit};
+use crate::engine::rules::matching::DescriptorMatch;
+use crate::engine::rules::response_cost::{ResponseCost, Statuses};
 
 /// The fields of `cost_from_response`.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "reserve"];

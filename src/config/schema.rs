@@ -14,8 +14,8 @@ mod tests {
     use super::super::yaml::{Node, Value, tree};
     use super::super::{algorithm, by, elevated, limit, load, matching, numbers, overrides, queue, response_cost};
     use super::*;
-    use crate::engine::queue::{MOST_FIELDS, MOST_WAITING};
-    use crate::engine::script::{MOST_ARGUMENTS, MOST_HEADERS};
+    use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
+    use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
     fn json(node: &Node) -> Json {

@@ -10,7 +10,7 @@ use super::fields::{Fields, text};
 use super::load::KEYS as ROOT_KEYS;
 use super::problem::{Findings, Reported, quoted};
 use super::yaml::{Node, Opened, Reader, Value};
-use crate::engine::script::{
+use crate::engine::algorithms::script::{
     LONGEST_ARGUMENT, LONGEST_SOURCE, MOST_ARGUMENTS, MOST_HEADERS, Script, ScriptSource, arguments, may_set,
 };
 

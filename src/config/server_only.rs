@@ -3,10 +3,10 @@
 use super::fields::Fields;
 use super::limit::Limits;
 use super::problem::{Findings, quoted};
-use crate::engine::identity::Source;
-use crate::engine::limit::{Algorithm, Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::matching::DescriptorMatch;
-use crate::engine::queue::Then;
+use crate::engine::algorithms::queue::Then;
+use crate::engine::rules::by::Source;
+use crate::engine::rules::limit::{Algorithm, Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::rules::matching::DescriptorMatch;
 
 /// Says which limits cannot be kept if buckets live in memory.
 pub(super) fn report(limits: &Limits, findings: &mut Findings) {

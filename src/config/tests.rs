@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
 
 mod envoy_ratelimit;
 mod limits;

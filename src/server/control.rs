@@ -16,12 +16,12 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::handover::hand_over;
 use super::sockets::Sockets;
 use super::{MakeStore, Stops, build_runtime, supervisor};
-use crate::doors::DoorKind;
-use crate::doors::admin::{Admin, AdminOptions, Connections, Readiness};
-use crate::doors::http::AccessLog;
-use crate::gate::Shared;
-use crate::gate::operator::Operator;
+use crate::limiter::Shared;
+use crate::limiter::operator::Operator;
+use crate::listeners::DoorKind;
+use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
 use crate::store::Clock;
+use crate::telemetry::access_log::AccessLog;
 
 /// How often the clock is compared with the machine's.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);

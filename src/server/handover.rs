@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::inherited::{READY, READY_NAME, VARIABLE};
-use crate::doors::DoorKind;
+use crate::listeners::DoorKind;
 
 /// How long the new process may take until its doors are open. It reads the rules and connects to nothing meanwhile, so
 /// one that takes longer hangs.

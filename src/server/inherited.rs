@@ -15,7 +15,7 @@ use socket2::{Domain, SockRef, Type};
 
 use super::ServerError;
 use super::listener::Listener;
-use crate::doors::DoorKind;
+use crate::listeners::DoorKind;
 
 /// Holds the id of the process that hands its sockets over.
 pub(super) const VARIABLE: &str = "WEIR_HANDOVER";

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::doors::http::Stream;
+use crate::http::Stream;
 
 /// Connections that the system holds until they are accepted; the system cuts it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4_096;

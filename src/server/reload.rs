@@ -1,12 +1,12 @@
 //! Keeping the rules in force as the files say.
 
 use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::identity;
-use crate::engine::limit::{Cost, Limit};
-use crate::engine::rules::Rules;
-use crate::engine::underscores::Underscores;
-use crate::gate::Shared;
+use crate::engine::rules::by;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::limit::{Cost, Limit};
+use crate::engine::rules::rule_set::Rules;
+use crate::limiter::Shared;
+use crate::message::underscores::Underscores;
 use crate::store::Clock;
 
 /// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
@@ -114,7 +114,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
 /// The warning about a limit that goes by a header with an underscore, which no request has by then.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let by = limit.by.iter().filter_map(|component| match &component.source {
-        identity::Source::Header(name) => Some(name),
+        by::Source::Header(name) => Some(name),
         _ => None,
     });
     let matched = limit.conditions.headers.iter().map(|header| &header.name);
@@ -141,8 +141,8 @@ mod tests {
 
     use super::*;
     use crate::config::Source;
-    use crate::metrics::Metrics;
     use crate::store::memory::MemoryStore;
+    use crate::telemetry::metrics::Metrics;
 
     const IN_FLIGHT: &str = "limits: { One: { algorithm: concurrency, capacity: 1 } }";
     const RATE: &str = "limits: { One: { count: 1, period: 1s } }";

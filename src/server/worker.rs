@@ -17,11 +17,11 @@ use tokio_util::task::TaskTracker;
 
 use super::listener::{AsyncListener, Listener};
 use super::{MakeStore, build_runtime};
-use crate::doors::http::{Admission, Place, Stream};
-use crate::doors::{Door, DoorOptions};
-use crate::gate::{Gate, Shared};
-use crate::metrics::Metrics;
+use crate::http::{Admission, Place, Stream};
+use crate::limiter::{Gate, Shared};
+use crate::listeners::{Door, DoorOptions};
 use crate::store::Store;
+use crate::telemetry::metrics::Metrics;
 
 /// Connections that are accepted in a row. The tasks of those that were accepted wait meanwhile, and so do all others.
 const ACCEPT_BATCH: u32 = 16;
@@ -212,7 +212,7 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doors::http::ConnectionLimits;
+    use crate::http::ConnectionLimits;
 
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {

@@ -12,12 +12,12 @@ use smallvec::{SmallVec, smallvec};
 use table::Table;
 
 use super::{Batch, StoreError};
-use crate::engine::charge::{Charge, Decisions, Mode, Outcome};
-use crate::engine::content::{self, Content, Edit, NeedsServer};
-use crate::engine::meter::{self, Change, Meter};
-use crate::engine::numbers::Micros;
-use crate::engine::settle::{FEW, Settled, Tried, has_duplicate, settle};
-use crate::engine::terms::{Slot, Terms};
+use crate::engine::algorithms::batch::{FEW, Settled, Tried, has_duplicate, settle};
+use crate::engine::algorithms::bucket::{self, Content, Edit, NeedsServer};
+use crate::engine::algorithms::charge::{Charge, Decisions, Mode, Outcome};
+use crate::engine::algorithms::details::{Slot, Terms};
+use crate::engine::algorithms::gcra::{self, Change, Meter};
+use crate::engine::algorithms::numbers::Micros;
 
 mod contents;
 mod shared;
@@ -120,7 +120,7 @@ impl MemoryStore {
                 shared.redate(charge, now);
             }
             let meter = read(shared.as_deref(), place, charge);
-            let (decision, change) = meter::decide(meter.as_ref(), charge, now, batch.effective_from);
+            let (decision, change) = gcra::decide(meter.as_ref(), charge, now, batch.effective_from);
             apply(&mut shard, shared.as_deref_mut(), place, charge, change);
             return Ok(std::iter::once(decision).collect());
         }
@@ -188,7 +188,7 @@ impl MemoryStore {
             };
             new.extend(spot.err());
             let meter = found.as_ref().map(|(_, meter)| meter);
-            let (decision, change) = meter::decide(meter, charge, now, effective_from);
+            let (decision, change) = gcra::decide(meter, charge, now, effective_from);
             denied |= decision.is_denied();
             decisions.push(decision);
             changes.push((guard, spot, change));
@@ -198,7 +198,7 @@ impl MemoryStore {
                 Outcome::Allowed => {
                     let charge = &batch.charges[place];
                     let found = shards[guard(charge)].table.find(filed(charge));
-                    meter::standing(found.as_ref().map(|(_, meter)| meter), charge, now, effective_from)
+                    gcra::standing(found.as_ref().map(|(_, meter)| meter), charge, now, effective_from)
                 }
                 _ => decision,
             }));
@@ -257,21 +257,21 @@ impl MemoryStore {
             |place, charge| {
                 if charge.is_metered() {
                     let meter = read(shared.as_deref(), places[place], charge);
-                    let (decision, change) = meter::decide(meter.as_ref(), charge, now, effective_from);
+                    let (decision, change) = gcra::decide(meter.as_ref(), charge, now, effective_from);
                     let change = (change != Change::Keep).then_some(Write::Meter(change));
                     return Ok(Tried { decision, detail: None, change, counts_denied: false });
                 }
-                let tried = content::decide(content(place, charge).as_deref(), charge, now, effective_from)?;
-                let content::Tried { decision, detail, edit, counts_denied } = tried;
+                let tried = bucket::decide(content(place, charge).as_deref(), charge, now, effective_from)?;
+                let bucket::Tried { decision, detail, edit, counts_denied } = tried;
                 let change = (edit != Edit::Keep).then_some(Write::Content(edit));
                 Ok(Tried { decision, detail, change, counts_denied })
             },
             |place, charge| {
                 if charge.is_metered() {
                     let meter = read(shared.as_deref(), places[place], charge);
-                    return Ok(meter::standing(meter.as_ref(), charge, now, effective_from));
+                    return Ok(gcra::standing(meter.as_ref(), charge, now, effective_from));
                 }
-                content::standing(content(place, charge).as_deref(), charge, now, effective_from)
+                bucket::standing(content(place, charge).as_deref(), charge, now, effective_from)
             },
         );
         let Settled { decisions, changes } =
@@ -487,10 +487,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::engine::charge::{Decision, Mode};
-    use crate::engine::fingerprint::Fingerprinter;
-    use crate::engine::key::opaque;
-    use crate::engine::numbers::Numbers;
+    use crate::engine::algorithms::charge::{Decision, Mode};
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::key::opaque;
 
     const SECOND: u64 = 1_000_000;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::engine::charge::{Charge, Decisions};
-use crate::engine::numbers::Micros;
-use crate::engine::script::ScriptSource;
+use crate::engine::algorithms::charge::{Charge, Decisions};
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::script::ScriptSource;
 
 mod health;
 pub mod memory;
@@ -15,7 +15,7 @@ pub mod redis;
 pub use health::{Breaker, Fault, Health};
 pub use redis::{SharedBlocks, StoredBlock, StoredBlocks};
 
-/// The charges of one request, and when their numbers took effect (see [`crate::engine::meter::decide`]).
+/// The charges of one request, and when their numbers took effect (see [`crate::engine::algorithms::gcra::decide`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// Decided together, all or nothing. No two may name the same bucket.

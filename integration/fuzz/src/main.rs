@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use weir::config::properties::{duration, rules};
-use weir::doors::check::properties::ALL as CHECK;
-use weir::doors::envoy::properties::ALL as GRPC;
-use weir::doors::http::properties::{ALL as HTTP, Property};
-use weir::doors::spoe;
+use weir::listeners::http_check::properties::ALL as CHECK;
+use weir::listeners::grpc::properties::ALL as GRPC;
+use weir::http::properties::{ALL as HTTP, Property};
+use weir::listeners::spoe;
 
 /// Those that are beside what they are about.
 const OTHERS: [(&str, Property); 3] = [

@@ -1,8 +1,8 @@
 //! GCRA and fixed windows as a limit has them that may have elevated numbers.
 
-use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{EXACT, Numbers};
-use weir::engine::terms::{Elevated, Elevation};
+use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
+use weir::engine::algorithms::details::{Elevated, Elevation};
+use weir::engine::algorithms::numbers::{EXACT, Numbers};
 
 use super::pictures::Level;
 use super::reference::{Again, Outlook, Picture, Question, What, foresee};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use weir::engine::charge::{Charge, Mode, Outcome};
-use weir::engine::numbers::{EXACT, Micros, Numbers};
-use weir::engine::refill::{Kind, Windows};
-use weir::engine::terms::Slot;
+use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
+use weir::engine::algorithms::details::Slot;
+use weir::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use weir::engine::algorithms::refill::{Kind, Windows};
 
 use super::reference::{Again, Outlook, Picture, Question, What};
 

@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use weir::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use weir::engine::numbers::{Micros, Numbers};
-use weir::engine::refill::Kind;
-use weir::engine::terms::{Detail, Elevated, Elevation, Slot, Terms};
+use weir::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
+use weir::engine::algorithms::details::{Detail, Elevated, Elevation, Slot, Terms};
+use weir::engine::algorithms::numbers::{Micros, Numbers};
+use weir::engine::algorithms::refill::Kind;
 
 use super::elevated::Raised;
 use super::pictures::{Log, Sliding, Slots};

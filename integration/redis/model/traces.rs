@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weir::engine::calendar::{Calendar, Unit};
-use weir::engine::charge::{Bucket, Charge, Mode, NUMBERS_OF_THE_CALL};
-use weir::engine::numbers::{Aligned, EXACT, Micros, Numbers};
-use weir::engine::refill::{Kind, Windows};
-use weir::engine::sliding;
-use weir::engine::terms::{Elevated, Slot, Terms};
+use weir::engine::algorithms::calendar::{Calendar, Unit};
+use weir::engine::algorithms::charge::{Bucket, Charge, Mode, NUMBERS_OF_THE_CALL};
+use weir::engine::algorithms::details::{Elevated, Slot, Terms};
+use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers};
+use weir::engine::algorithms::refill::{Kind, Windows};
+use weir::engine::algorithms::sliding_window;
 
 /// Ids of a trace, and sets of numbers they are charged under.
 const IDS: u128 = 4;
@@ -284,8 +284,8 @@ fn sliding_windows() -> impl Strategy<Value = Numbers> {
     let everyday = everyday().prop_map(|(_, count, period)| (count, period));
     let brief = (1..100u64, 1..1_000u64).prop_map(|(count, micros)| (count, micros * 1_000));
     let extreme = (any_length(52), any_length(12)).prop_map(|(micros, part)| {
-        let micros = micros.clamp(1, sliding::LONGEST_PERIOD);
-        ((sliding::largest_count(micros) / (part + 1)).max(1), micros * 1_000)
+        let micros = micros.clamp(1, sliding_window::LONGEST_PERIOD);
+        ((sliding_window::largest_count(micros) / (part + 1)).max(1), micros * 1_000)
     });
     (prop_oneof![2 => everyday, 1 => brief, 2 => extreme], any::<bool>())
         .prop_filter_map("not countable", |((count, period), denied)| {

@@ -9,7 +9,7 @@ use super::origin;
 use super::text::Value;
 use crate::config::foreign::{self, Fields, Findings, Key, Node, Reported, quoted, text, whole};
 use crate::config::{Report, Source};
-use crate::engine::duration;
+use crate::engine::rules::duration;
 
 /// What stands where an entry is wrong.
 const HELP: &str = "write `Name: { burst: 20, count: 20, period: 1s }`";

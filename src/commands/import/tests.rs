@@ -8,11 +8,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::*;
 use crate::config::Sources;
-use crate::engine::fields::Fields;
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::numbers::Micros;
-use crate::engine::request::{Entry, Request, sample};
-use crate::engine::rules::Rules;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::request::{Entry, Request, sample};
+use crate::engine::rules::rule_set::Rules;
+use crate::message::headers::Fields;
 
 #[derive(Parser)]
 struct Line {

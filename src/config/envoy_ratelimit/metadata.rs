@@ -2,7 +2,7 @@
 
 use super::super::problem::{Findings, Reported};
 use super::super::yaml::{Node, Value};
-use crate::engine::descriptors::Metadata;
+use crate::engine::rules::descriptors::Metadata;
 
 /// Reads `metadata`, which is a map.
 pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<Metadata, Reported> {

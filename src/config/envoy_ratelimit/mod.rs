@@ -11,12 +11,12 @@ use super::fields::{Fields, text, truth};
 use super::foreign;
 use super::problem::{Findings, Place, Reported, quoted};
 use super::yaml::{Node, Value};
-use crate::engine::descriptors::{DescriptorRule, Tree, limit_name};
-use crate::engine::form::Form;
-use crate::engine::glob::Glob;
-use crate::engine::identity::{Component, Source};
-use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
+use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
+use crate::engine::rules::glob::Glob;
+use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
+use crate::engine::rules::value_type::Form;
 use siblings::Siblings;
 
 mod metadata;

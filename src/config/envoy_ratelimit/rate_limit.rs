@@ -4,8 +4,8 @@ use super::super::fields::{Fields, text, truth, whole};
 use super::super::problem::{Findings, Reported, quoted};
 use super::super::suggest::did_you_mean;
 use super::super::yaml::{Node, Value};
-use crate::engine::descriptors::{DescriptorRule, PerUnit, Unit};
-use crate::engine::numbers::Allowance;
+use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, Unit};
 
 /// The fields of `rate_limit`.
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::super::problem::{Findings, Place, Reported, quoted};
-use crate::engine::descriptors::Unit;
-use crate::engine::matching::{EntryMatch, EntryTest};
+use crate::engine::rules::descriptors::Unit;
+use crate::engine::rules::matching::{EntryMatch, EntryTest};
 
 /// The entries of one level, to find those that stand there twice.
 #[derive(Default)]

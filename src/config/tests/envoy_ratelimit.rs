@@ -1,10 +1,10 @@
 //! Files of envoyproxy/ratelimit: what they come to, and what is refused.
 
 use super::*;
-use crate::engine::fields::Fields;
-use crate::engine::limit::{LimitMode, StoreErrorPolicy};
-use crate::engine::numbers::Allowance;
-use crate::engine::request::{Entry, Request, sample};
+use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
+use crate::engine::rules::request::{Entry, Request, sample};
+use crate::message::headers::Fields;
 
 fn load_files(limits: Option<&str>, files: &[&str]) -> Loaded {
     let named = |name: String, text: &str| Source { name, text: text.to_owned() };

@@ -1,17 +1,17 @@
 //! What a limit may say, and what it is told.
 
 use super::{NOW, check, load_texts};
-use crate::engine::calendar::{Calendar, Unit};
-use crate::engine::fields::Fields;
-use crate::engine::form::Form;
-use crate::engine::identity::{self, Component};
-use crate::engine::limit::{Cost, Fallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::matching::HostPattern;
-use crate::engine::numbers::{Aligned, Allowance, Micros, Numbers};
-use crate::engine::overrides::Origin;
-use crate::engine::request::{Request, sample};
-use crate::engine::response_cost::{ResponseCost, Statuses};
-use crate::engine::terms::Elevated;
+use crate::engine::algorithms::calendar::{Calendar, Unit};
+use crate::engine::algorithms::details::Elevated;
+use crate::engine::algorithms::numbers::{Aligned, Allowance, Micros, Numbers};
+use crate::engine::rules::by::{self, Component};
+use crate::engine::rules::limit::{Cost, Fallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::matching::HostPattern;
+use crate::engine::rules::overrides::Origin;
+use crate::engine::rules::request::{Request, sample};
+use crate::engine::rules::response_cost::{ResponseCost, Statuses};
+use crate::engine::rules::value_type::Form;
+use crate::message::headers::Fields;
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -59,11 +59,11 @@ overrides:
     let networks: Vec<String> = full.conditions.networks.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["10.0.0.0/8", "192.0.2.7/32"]);
     let by = [
-        (identity::Source::Header("x-id".parse().unwrap()), Form::Integer),
-        (identity::Source::PathParameter { name: "id".into(), segment: 2 }, Form::Text),
-        (identity::Source::Ip { ipv6_prefix: 56 }, Form::Text),
-        (identity::Source::Cookie("sid".into()), Form::Text),
-        (identity::Source::Query("q".into()), Form::HostnameSet),
+        (by::Source::Header("x-id".parse().unwrap()), Form::Integer),
+        (by::Source::PathParameter { name: "id".into(), segment: 2 }, Form::Text),
+        (by::Source::Ip { ipv6_prefix: 56 }, Form::Text),
+        (by::Source::Cookie("sid".into()), Form::Text),
+        (by::Source::Query("q".into()), Form::HostnameSet),
     ];
     assert_eq!(full.by, by.map(|(source, form)| Component::new(source, form)));
     let second = 1_000_000_000;
@@ -74,7 +74,7 @@ overrides:
     assert_eq!((full.missing, full.on_store_error, full.per_call), (Fallback::Shared, StoreErrorPolicy::Local, true));
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
 
-    let whole = Component::new(identity::Source::Ip { ipv6_prefix: 128 }, Form::Text);
+    let whole = Component::new(by::Source::Ip { ipv6_prefix: 128 }, Form::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
     assert_eq!(plain.by, [whole]);
     assert_eq!((plain.cost.clone(), plain.enforce_for, plain.mode), (Cost::Fixed(1), WHOLE_SHARE, LimitMode::Enforce));

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::shares::{Shares, Tag};
-use crate::engine::content::{Content, Edit};
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::bucket::{Content, Edit};
+use crate::engine::algorithms::numbers::Micros;
 
 /// The entries a bucket may have on average before its oldest are merged: with all buckets of a store at this bound they
 /// take some 130 bytes each, a little more than twice what a meter takes.
@@ -112,9 +112,9 @@ impl Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::charge::{Bucket, Charge, Mode};
-    use crate::engine::content::decide;
-    use crate::engine::numbers::Numbers;
+    use crate::engine::algorithms::bucket::decide;
+    use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+    use crate::engine::algorithms::numbers::Numbers;
 
     /// Spends one of ten a second; whether it passed.
     fn spend(contents: &mut Contents, fingerprint: u64, now: u64) -> bool {

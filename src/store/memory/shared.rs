@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::shares::short_of;
-use crate::engine::charge::Charge;
-use crate::engine::content::{Content, Edit};
-use crate::engine::meter::{Change, Meter};
-use crate::engine::numbers::Micros;
-use crate::engine::terms::Slot;
+use crate::engine::algorithms::bucket::{Content, Edit};
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::details::Slot;
+use crate::engine::algorithms::gcra::{Change, Meter};
+use crate::engine::algorithms::numbers::Micros;
 
 /// One bucket for each window of a limit, by `<short>#<window>`. A limit that a reload removed leaves its own here until
 /// it is full.

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::charge::Charge;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::numbers::Micros;
 
 /// Limits that are told apart, and one more for all the others: as many as the 12 bits tell that an entry has for them.
 const MOST_TAGS: usize = 1 << TAG_BITS;

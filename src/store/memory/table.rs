@@ -7,9 +7,9 @@
 //! neither slows the table down nor makes it grow.
 
 use super::shares::{Shares, TAG_BITS, Tag};
-use crate::engine::meter::Meter;
-use crate::engine::numbers::Micros;
-use crate::engine::refill::Refill;
+use crate::engine::algorithms::gcra::Meter;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::refill::Refill;
 
 /// The slots of the smallest table.
 const SMALLEST: usize = 16;

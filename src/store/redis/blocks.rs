@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::script::without_comments;
 use super::{RedisStore, describe};
-use crate::engine::blocks::MOST_BLOCKS;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::blocks::MOST_BLOCKS;
 use crate::store::StoreError;
 
 /// Called by its source each time: that is one or two calls a second, and a second script would need its own way back
@@ -37,7 +37,7 @@ const MOST_READS: usize = 3;
 pub struct StoredBlock {
     /// The beginning of its buckets' keys.
     pub key: String,
-    /// How long it stays blocked: at most [`crate::engine::blocks::LONGEST_BLOCK`].
+    /// How long it stays blocked: at most [`crate::engine::rules::blocks::LONGEST_BLOCK`].
     pub left: Micros,
     /// A note for people and other gateways. The store does not read it.
     pub note: String,

@@ -26,8 +26,8 @@ use super::patience::{PARTS, Patience, within};
 use super::script::{CallNumber, Requests};
 use super::trouble::Trouble;
 use super::{BUSY, Live, SILENT_TIMEOUTS, Shared, user_scripts};
-use crate::engine::charge::{Decisions, Mode};
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::charge::{Decisions, Mode};
+use crate::engine::algorithms::numbers::Micros;
 use crate::store::{Batch, Fault, StoreError};
 
 /// Calls that one worker has outstanding at once. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen

@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use crate::engine::queue::EntryId;
-use crate::engine::script::{Said, SaidValue};
-use crate::engine::terms::{Detail, Elevation};
+use crate::engine::algorithms::details::{Detail, Elevation};
+use crate::engine::algorithms::queue::EntryId;
+use crate::engine::algorithms::script::{Said, SaidValue};
 
 /// What a list says; an error tells what it is instead.
 pub(super) fn read(value: Value) -> Result<Detail, String> {

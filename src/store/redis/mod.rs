@@ -25,10 +25,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Breaker, Clock, Fault, Health, StoreError};
-use crate::engine::charge::Decisions;
-use crate::engine::numbers::{EXACT, Micros};
-use crate::engine::script::ScriptSource;
-use crate::engine::settle::has_duplicate;
+use crate::engine::algorithms::batch::has_duplicate;
+use crate::engine::algorithms::charge::Decisions;
+use crate::engine::algorithms::numbers::{EXACT, Micros};
+use crate::engine::algorithms::script::ScriptSource;
 
 mod blocks;
 mod calls;

@@ -16,8 +16,8 @@ use super::patience::within;
 use super::script::Requests;
 use super::trouble::{PERHAPS_TLS, Trouble, WANTS_CERTIFICATE};
 use super::{Live, Shared, State, describe};
-use crate::engine::charge::{Bucket, Charge, Mode};
-use crate::engine::numbers::{Micros, Numbers};
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::numbers::{Micros, Numbers};
 use crate::store::Fault;
 
 /// How long opening a connection may take, name lookup, TLS, AUTH and the trial included. With the longest pause it stays

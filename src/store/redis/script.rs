@@ -9,11 +9,11 @@ use redis::{Cmd, Script, Value};
 
 use super::user_scripts::{self, Scripts};
 use super::{describe, detail};
-use crate::engine::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use crate::engine::numbers::{EXACT, Micros, Numbers};
-use crate::engine::refill::{Kind, Windows};
-use crate::engine::sliding;
-use crate::engine::terms::{Elevated, Slot, Terms};
+use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
+use crate::engine::algorithms::details::{Elevated, Slot, Terms};
+use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use crate::engine::algorithms::refill::{Kind, Windows};
+use crate::engine::algorithms::sliding_window;
 
 /// The script, and the files that it includes.
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
@@ -369,7 +369,7 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
             words.push_str("sliding_window:");
             push_number(words, period, ':');
             let counts_denied = numbers.refill().counts_denied();
-            push_number(words, sliding::tick(numbers.burst(), period), if counts_denied { ':' } else { ' ' });
+            push_number(words, sliding_window::tick(numbers.burst(), period), if counts_denied { ':' } else { ' ' });
             if counts_denied {
                 words.push_str("count_denied ");
             }
@@ -520,7 +520,7 @@ fn number(value: &Value) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::charge::Bucket;
+    use crate::engine::algorithms::charge::Bucket;
 
     fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
         let numbers = Numbers::new(20, 20, 1_000_000_000).unwrap();

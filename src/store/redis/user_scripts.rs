@@ -9,9 +9,9 @@ use std::sync::{Arc, LazyLock};
 use parking_lot::Mutex;
 use redis::Script;
 
-use crate::engine::charge::Charge;
-use crate::engine::script::ScriptSource;
-use crate::engine::terms::Terms;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::details::Terms;
+use crate::engine::algorithms::script::ScriptSource;
 
 /// Sources that are kept: one for each set of scripts that some request is charged by. Whoever has more than that, after
 /// reloads perhaps, has them put together anew.

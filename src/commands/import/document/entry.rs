@@ -7,57 +7,57 @@ use super::super::text::{Value, comment, key};
 
 /// A place in a file that is read.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Origin {
+pub(crate) struct Origin {
     /// The name of the file.
-    pub(in super::super) file: String,
+    pub(crate) file: String,
     /// Counted from 1.
-    pub(in super::super) line: u32,
+    pub(crate) line: u32,
 }
 
 /// A limit to be written.
 #[derive(Debug)]
-pub(in super::super) struct Limit {
+pub(crate) struct Limit {
     /// The name that it would have if all names were possible.
-    pub(in super::super) name: String,
+    pub(crate) name: String,
     /// What the other limiter counts it by, in lines of which the first is for readers. It stays when the limit is renamed
     /// there.
-    pub(in super::super) identity: String,
+    pub(crate) identity: String,
     /// Where it comes from.
-    pub(in super::super) origin: Origin,
+    pub(crate) origin: Origin,
     /// What has no equal.
-    pub(in super::super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// All fields that come before how much.
-    pub(in super::super) fields: Vec<(&'static str, Value)>,
+    pub(crate) fields: Vec<(&'static str, Value)>,
     /// How much.
-    pub(in super::super) amount: Amount,
+    pub(crate) amount: Amount,
     /// `elevated`
-    pub(in super::super) elevated: Option<Elevated>,
+    pub(crate) elevated: Option<Elevated>,
 }
 
 /// An override to be written.
 #[derive(Debug)]
-pub(in super::super) struct Override {
+pub(crate) struct Override {
     /// Which limit, as [`super::Document::add_limit`] has numbered it.
-    pub(in super::super) limit: usize,
+    pub(crate) limit: usize,
     /// Where it comes from.
-    pub(in super::super) origin: Origin,
+    pub(crate) origin: Origin,
     /// What has no equal.
-    pub(in super::super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// Whom it is for.
-    pub(in super::super) subject: Subject,
+    pub(crate) subject: Subject,
     /// How much.
-    pub(in super::super) amount: Amount,
+    pub(crate) amount: Amount,
     /// `elevated`
-    pub(in super::super) elevated: Option<Elevated>,
+    pub(crate) elevated: Option<Elevated>,
     /// `until`
-    pub(in super::super) until: Option<String>,
+    pub(crate) until: Option<String>,
     /// `comment`
-    pub(in super::super) comment: Option<String>,
+    pub(crate) comment: Option<String>,
 }
 
 /// Whom an override is for.
 #[derive(Clone, Debug)]
-pub(in super::super) enum Subject {
+pub(crate) enum Subject {
     /// These ids, each with its comment.
     Ids(Vec<(String, Option<String>)>),
     /// The ids in which a regular expression finds something.
@@ -77,7 +77,7 @@ pub(super) enum State {
 
 impl Origin {
     /// What a comment about this place says.
-    pub(in super::super) fn note(&self, what: impl AsRef<str>) -> String {
+    pub(crate) fn note(&self, what: impl AsRef<str>) -> String {
         format!("{}:{}: {}", self.file, self.line, what.as_ref())
     }
 }

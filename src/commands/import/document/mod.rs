@@ -10,10 +10,10 @@ use self::entry::{State, block, entry};
 use super::text::{Value, comment, piece};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
-use crate::engine::fingerprint::{Fingerprinter, stable};
-use crate::engine::id::Id;
-use crate::engine::identity::Component;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::by::Component;
+use crate::engine::rules::fingerprint::{Fingerprinter, stable};
+use crate::engine::rules::ids::Id;
 
 mod entry;
 

@@ -12,9 +12,9 @@ use super::amount::{Amount, milliseconds};
 use super::document::{Document, Limit, Override, Subject};
 use super::text::{Value, piece};
 use crate::config::{self, Report, Source, Sources};
-use crate::engine::fingerprint::Fingerprinter;
-use crate::engine::glob::Glob;
-use crate::engine::numbers::Micros;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::glob::Glob;
 
 mod tree;
 

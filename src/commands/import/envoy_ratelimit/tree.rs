@@ -7,7 +7,7 @@ use super::super::text::Value;
 use super::period;
 use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
-use crate::engine::descriptors::Unit;
+use crate::engine::rules::descriptors::Unit;
 
 /// What the files say of a domain.
 pub(super) struct Domain {

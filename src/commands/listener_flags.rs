@@ -1,0 +1,104 @@
+//! Flags for what the proxy takes from clients, and how long it waits for them.
+
+use std::time::Duration;
+
+use super::http2_flags::Http2Args;
+use super::values::parse_duration;
+use crate::http::{DoorLimits, HeadLimits, Timeouts};
+use crate::message::path::EscapedSlashes;
+
+/// What the proxy takes from a client, and how long it waits for it.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "What a client may send, and how long it may take")]
+pub(super) struct DoorArgs {
+    /// How long a new connection may send nothing
+    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    first_byte_timeout: Duration,
+
+    /// How long a request may take from its first byte to the end of its fields
+    #[arg(long, value_name = "DURATION", env = "WEIR_HEADER_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    header_timeout: Duration,
+
+    /// How long nothing may move of a request's body or of a response
+    #[arg(long, value_name = "DURATION", env = "WEIR_BODY_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
+    body_timeout: Duration,
+
+    /// How long a connection may be idle between requests
+    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
+    idle_timeout: Duration,
+
+    /// How long nothing may move on a connection that was upgraded, to WebSocket for example
+    #[arg(long, value_name = "DURATION", env = "WEIR_TUNNEL_TIMEOUT", default_value = "5m", value_parser = parse_duration)]
+    tunnel_timeout: Duration,
+
+    /// Bytes a second that a client must send of a body and read of a response, after 5 s of grace; 0 for any rate
+    #[arg(long, value_name = "BYTES", env = "WEIR_MIN_RATE", default_value_t = 240)]
+    min_rate: u64,
+
+    /// The longest target (path and query) of a request; a longer one is a 414
+    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_TARGET_BYTES", default_value_t = 8 * 1024)]
+    max_target_bytes: u16,
+
+    /// The most bytes of a request's line and fields together; more are a 431
+    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_HEADER_BYTES", default_value_t = 32 * 1024)]
+    max_header_bytes: u16,
+
+    /// The most fields of a request, up to 256; more are a 431
+    #[arg(long, value_name = "N", env = "WEIR_MAX_HEADERS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=256))]
+    max_headers: u16,
+
+    /// The longest body of a request; a longer one is a 413
+    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
+    max_body_bytes: u64,
+
+    /// How many requests a connection may have before it is closed
+    #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
+    max_requests: u32,
+
+    /// What becomes of a path with `%2F` or `%5C`: `keep` forwards it as it is, and limits see text and no slash; `reject`
+    /// answers 400
+    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = parse_escaped_slashes)]
+    escaped_slashes: EscapedSlashes,
+
+    #[command(flatten)]
+    http2: Http2Args,
+}
+
+impl DoorArgs {
+    pub(super) fn limits(&self) -> DoorLimits {
+        DoorLimits {
+            head: HeadLimits {
+                bytes: self.max_header_bytes.into(),
+                target: self.max_target_bytes.into(),
+                lines: self.max_headers.into(),
+            },
+            body_bytes: self.max_body_bytes,
+            requests: self.max_requests,
+            http2: self.http2.limits(),
+            escaped_slashes: self.escaped_slashes,
+        }
+    }
+
+    /// The timeouts for clients, beside those for upstreams.
+    pub(super) fn timeouts(&self, connect: Duration, response: Duration, upstream_idle: Duration) -> Timeouts {
+        Timeouts {
+            first_byte: self.first_byte_timeout,
+            header: self.header_timeout,
+            body: self.body_timeout,
+            idle: self.idle_timeout,
+            tunnel: self.tunnel_timeout,
+            min_rate: self.min_rate,
+            connect,
+            response,
+            upstream_idle,
+        }
+    }
+}
+
+fn parse_escaped_slashes(text: &str) -> Result<EscapedSlashes, String> {
+    match text {
+        "keep" => Ok(EscapedSlashes::Keep),
+        "reject" => Ok(EscapedSlashes::Reject),
+        _ => Err("write `keep` or `reject`".into()),
+    }
+}

@@ -1,0 +1,347 @@
+//! The sliding log: every token that was taken, with its instant; those of the last period count.
+//!
+//! It is exact at every instant and takes memory for each token, so its count is bounded where rules are read. An entry
+//! that is exactly one period old counts no longer. `lua/sliding_log.lua` is the same arithmetic.
+
+use std::collections::VecDeque;
+
+use super::charge::{Charge, Decision, Mode, Outcome};
+use super::gcra::is_ahead;
+use super::numbers::Micros;
+
+/// What was taken, the oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// When, and how many tokens; no two at one instant.
+    entries: VecDeque<(Micros, u64)>,
+    /// How long the last entry counts, in microseconds, as of when it was written.
+    period: u64,
+}
+
+/// What a charge makes of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEdit {
+    /// Entries from here on back are forgotten: they count no longer.
+    forgotten: Option<Micros>,
+    /// Tokens that are given back: the youngest but those that are spared.
+    given_back: u64,
+    spared: u64,
+    /// Tokens that are taken, and when.
+    taken: Option<(Micros, u64)>,
+    period: u64,
+}
+
+/// A log as a charge finds it.
+struct Found<'a> {
+    log: Option<&'a Log>,
+    /// Now. If the clock stepped back behind the youngest entry, that: time stands still until it has caught up.
+    instant: Micros,
+    /// The entries up to this instant count no longer; `None` if all do.
+    ended: Option<Micros>,
+    period: u64,
+    /// The tokens that count.
+    used: u64,
+}
+
+impl<'a> Found<'a> {
+    fn find(log: Option<&'a Log>, period: u64, now: Micros) -> Self {
+        let instant = log.and_then(Log::youngest).map_or(now, |youngest| youngest.max(now));
+        let ended = instant.0.checked_sub(period).map(Micros);
+        let mut found = Self { log, instant, ended, period, used: 0 };
+        found.used = found.live().map(|(_, tokens)| tokens).sum();
+        found
+    }
+
+    /// The entries that count, the oldest first.
+    fn live(&self) -> impl DoubleEndedIterator<Item = (Micros, u64)> {
+        let entries = self.log.into_iter().flat_map(|log| log.entries.iter().copied());
+        entries.filter(|(at, _)| self.ended.is_none_or(|ended| *at > ended))
+    }
+
+    /// Until an entry of this instant counts no longer.
+    fn until(&self, at: Micros) -> Micros {
+        Micros(at.0.saturating_add(self.period)).since(self.instant)
+    }
+
+    /// Until so many tokens have come back, should more have been taken now.
+    fn time_for(&self, tokens: u64) -> Micros {
+        let mut missing = tokens;
+        for (at, count) in self.live() {
+            if missing <= count {
+                return if missing == 0 { Micros(0) } else { self.until(at) };
+            }
+            missing -= count;
+        }
+        if missing == 0 { Micros(0) } else { Micros(self.period) }
+    }
+
+    /// The youngest tokens that stay when so many are given back that were taken at an instant: those that are younger,
+    /// unless what is older is too little.
+    fn spared(&self, given_back: u64, taken: Option<Micros>) -> u64 {
+        let Some(taken) = taken else { return 0 };
+        let older: u64 = self.live().take_while(|(at, _)| *at < taken).map(|(_, tokens)| tokens).sum();
+        (self.used - older).saturating_sub(given_back)
+    }
+
+    /// Until nothing counts any more of what is left when `given_back` tokens are gone, the youngest but `spared`.
+    fn reset_after(&self, given_back: u64, spared: u64) -> Micros {
+        let mut rest = if spared > 0 { 0 } else { given_back };
+        for (at, count) in self.live().rev() {
+            if rest < count {
+                return self.until(at);
+            }
+            rest -= count;
+        }
+        Micros(0)
+    }
+
+    fn edit(&self) -> LogEdit {
+        LogEdit { forgotten: self.ended, given_back: 0, spared: 0, taken: None, period: self.period }
+    }
+}
+
+/// Decides a charge to a log of this period, in microseconds; with what is to be written, if anything is.
+pub(crate) fn decide(log: Option<&Log>, charge: &Charge, period: u64, now: Micros) -> (Decision, Option<LogEdit>) {
+    let found = Found::find(log, period, now);
+    let (burst, used) = (charge.numbers.burst(), found.used);
+    let answer = |outcome, used: u64, retry_after, reset_after| Decision {
+        outcome,
+        limit: burst,
+        remaining: burst.saturating_sub(used),
+        retry_after,
+        reset_after: Some(reset_after),
+    };
+    let room = burst.saturating_sub(used);
+    match charge.mode {
+        Mode::Spend | Mode::Check | Mode::SpendOnly if charge.cost > room => {
+            let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
+            let wait = (charge.cost <= burst).then(|| found.time_for(used + charge.cost - burst));
+            (answer(refused, used, wait, found.reset_after(0, 0)), None)
+        }
+        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo => {
+            let cost = charge.cost.min(room);
+            if cost == 0 {
+                let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
+                return (answer(outcome, used, Some(Micros(0)), found.reset_after(0, 0)), None);
+            }
+            let after = used + cost;
+            let is_sure = charge.mode == Mode::SpendUpTo;
+            let again = if is_sure { Micros(0) } else { found.time_for((after + cost).saturating_sub(burst)) };
+            let decision = answer(Outcome::Allowed, after, Some(again), Micros(period));
+            let taken = Some((found.instant, cost));
+            (decision, (charge.mode != Mode::Check).then(|| LogEdit { taken, ..found.edit() }))
+        }
+        Mode::Refund => {
+            let given_back = charge.cost.min(used);
+            let outcome = if given_back == 0 { Outcome::Unchanged } else { Outcome::Allowed };
+            let taken = charge.taken_ago().map(|ago| now.since(ago));
+            let spared = found.spared(given_back, taken);
+            let decision = answer(outcome, used - given_back, Some(Micros(0)), found.reset_after(given_back, spared));
+            (decision, (given_back > 0).then(|| LogEdit { given_back, spared, ..found.edit() }))
+        }
+        Mode::Reset => {
+            let edit = LogEdit { given_back: u64::MAX, ..found.edit() };
+            (answer(Outcome::Allowed, 0, Some(Micros(0)), Micros(0)), Some(edit))
+        }
+    }
+}
+
+impl Log {
+    /// Does what a charge has decided.
+    pub(crate) fn apply(&mut self, edit: &LogEdit) {
+        while self.entries.front().is_some_and(|(at, _)| edit.forgotten.is_some_and(|forgotten| *at <= forgotten)) {
+            self.entries.pop_front();
+        }
+        if edit.given_back > 0 {
+            let (mut rest, mut spared) = (edit.given_back, edit.spared);
+            for (_, tokens) in self.entries.iter_mut().rev() {
+                let stay = spared.min(*tokens);
+                let gone = rest.min(*tokens - stay);
+                (rest, spared, *tokens) = (rest - gone, spared - stay, *tokens - gone);
+            }
+            self.entries.retain(|(_, tokens)| *tokens > 0);
+        }
+        if let Some((at, taken)) = edit.taken {
+            match self.entries.back_mut() {
+                Some((last, tokens)) if *last == at => *tokens += taken,
+                _ => self.entries.push_back((at, taken)),
+            }
+        }
+        self.period = edit.period;
+    }
+
+    /// Dates entries of the future now, if the youngest is dated too far ahead.
+    pub(crate) fn redate(&mut self, now: Micros) {
+        if !self.youngest().is_some_and(|youngest| is_ahead(youngest, now)) {
+            return;
+        }
+        let past = self.entries.partition_point(|(at, _)| *at < now);
+        let tokens = self.entries.drain(past..).map(|(_, tokens)| tokens).sum();
+        self.entries.push_back((now, tokens));
+    }
+
+    /// When nothing in it counts any more.
+    pub(crate) fn ends(&self) -> Micros {
+        self.youngest().map_or(Micros(0), |youngest| Micros(youngest.0.saturating_add(self.period)))
+    }
+
+    /// The entries that take memory.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Makes the two oldest entries one of the younger's instant: it takes less memory and lets nothing pass that would
+    /// not have passed before.
+    pub(crate) fn merge_oldest(&mut self) {
+        if self.entries.len() > 1
+            && let Some((_, tokens)) = self.entries.pop_front()
+            && let Some((_, more)) = self.entries.front_mut()
+        {
+            *more += tokens;
+        }
+    }
+
+    pub(crate) fn youngest(&self) -> Option<Micros> {
+        self.entries.back().map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::charge::Bucket;
+    use super::super::numbers::Numbers;
+    use super::*;
+
+    /// Charges a log of 3 per 10 s at milliseconds, in turn, and compares outcome, what remains and the two waits in
+    /// milliseconds; a wait that never ends is -1.
+    #[track_caller]
+    fn check(steps: &[(u64, Mode, u64)], expected: &[(Outcome, u64, i64, i64)]) {
+        let numbers = Numbers::sliding_log(3, 10_000_000_000).unwrap();
+        let mut log: Option<Log> = None;
+        for ((at, mode, cost), expected) in steps.iter().zip(expected) {
+            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let charge = Charge::new(bucket, numbers, *cost, *mode);
+            let (decision, edit) = decide(log.as_ref(), &charge, 10_000_000, Micros::from_millis(1_000_000 + at));
+            let [retry, reset] = [decision.retry_after, decision.reset_after]
+                .map(|span| span.map_or(-1, |span| i64::try_from(span.0 / 1_000).unwrap()));
+            assert_eq!((decision.outcome, decision.remaining, retry, reset), *expected, "at {at}");
+            if let Some(edit) = edit {
+                log.get_or_insert_default().apply(&edit);
+            }
+        }
+    }
+
+    use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
+    use Outcome::{Allowed, Denied, Unchanged};
+
+    #[test]
+    fn tokens_come_back_one_by_one_as_they_age() {
+        check(
+            &[(0, Spend, 1), (1_000, Spend, 2), (9_999, Spend, 1), (10_000, Spend, 1), (10_500, Spend, 2)],
+            &[
+                (Allowed, 2, 0, 10_000),
+                (Allowed, 0, 10_000, 10_000),
+                (Denied, 0, 1, 1_001),
+                (Allowed, 0, 1_000, 10_000),
+                (Denied, 0, 500, 9_500),
+            ],
+        );
+    }
+
+    #[test]
+    fn what_cannot_fit_takes_nothing() {
+        check(
+            &[(0, Spend, 4), (0, Check, 3), (0, Spend, 2), (5, SpendOnly, 2), (5, SpendUpTo, 9), (6, SpendUpTo, 1)],
+            &[
+                (Denied, 3, -1, 0),
+                (Allowed, 0, 10_000, 10_000),
+                (Allowed, 1, 10_000, 10_000),
+                (Unchanged, 1, 9_995, 9_995),
+                (Allowed, 0, 0, 10_000),
+                (Unchanged, 0, 0, 9_999),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_youngest_are_given_back_first() {
+        check(
+            &[(0, Spend, 1), (10, Spend, 2), (20, Refund, 1), (20, Refund, 1), (20, Refund, 9), (20, Refund, 1)],
+            &[
+                (Allowed, 2, 0, 10_000),
+                (Allowed, 0, 10_000, 10_000),
+                (Allowed, 1, 0, 9_990),
+                (Allowed, 2, 0, 9_980),
+                (Allowed, 3, 0, 0),
+                (Unchanged, 3, 0, 0),
+            ],
+        );
+        check(
+            &[(0, Spend, 3), (1, Reset, 0), (1, Spend, 3)],
+            &[(Allowed, 0, 10_000, 10_000), (Allowed, 3, 0, 0), (Allowed, 0, 10_000, 10_000)],
+        );
+    }
+
+    /// 50 were reserved at 0, 40 spent at 50 s and the first settled to less at 55 s, of 100 in a minute.
+    #[track_caller]
+    fn check_given_back(tokens: u64, ago: u64, expected: &[(u64, u64)]) {
+        let numbers = Numbers::sliding_log(100, 60_000_000_000).unwrap();
+        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let mut log = Log::default();
+        let mut apply = |at: u64, mode, cost, ago: Option<u64>| {
+            let terms =
+                ago.map(|ago| Box::new(crate::engine::algorithms::details::Terms::TakenAgo(Micros(ago * 1_000_000))));
+            let charge = Charge { terms, ..Charge::new(bucket.clone(), numbers, cost, mode) };
+            let (decision, edit) = decide(Some(&log), &charge, 60_000_000, Micros((1_000 + at) * 1_000_000));
+            if let Some(edit) = edit {
+                log.apply(&edit);
+            }
+            decision
+        };
+        apply(0, Spend, 50, None);
+        apply(50, Spend, 40, None);
+        let given = apply(55, Refund, tokens, Some(ago));
+        let entries: Vec<(u64, u64)> = log.entries.iter().map(|(at, left)| (at.0 / 1_000_000 - 1_000, *left)).collect();
+        assert_eq!(entries, expected, "{tokens} of {ago} s ago");
+        let youngest = expected.last().map_or(0, |(at, _)| at + 60 - 55);
+        assert_eq!((given.remaining, given.reset_after), (10 + tokens.min(90), Some(Micros(youngest * 1_000_000))));
+    }
+
+    #[test]
+    fn a_charge_is_given_back_what_it_has_taken() {
+        check_given_back(50, 55, &[(50, 40)]);
+        check_given_back(20, 55, &[(0, 30), (50, 40)]);
+        check_given_back(20, 57, &[(0, 30), (50, 40)]);
+        check_given_back(40, 5, &[(0, 50)]);
+        check_given_back(10, 54, &[(0, 50), (50, 30)]);
+        check_given_back(60, 55, &[(50, 30)]);
+        check_given_back(60, 5, &[(0, 30)]);
+        check_given_back(99, 30, &[]);
+        check_given_back(30, 0, &[(0, 50), (50, 10)]);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_gives_nothing() {
+        check(
+            &[(50_000, Spend, 2), (30_000, Spend, 1), (30_000, Spend, 1), (59_999, Spend, 1), (60_000, Spend, 3)],
+            &[
+                (Allowed, 1, 10_000, 10_000),
+                (Allowed, 0, 10_000, 10_000),
+                (Denied, 0, 10_000, 10_000),
+                (Denied, 0, 1, 1),
+                (Allowed, 0, 10_000, 10_000),
+            ],
+        );
+    }
+
+    #[test]
+    fn merged_entries_let_nothing_more_pass() {
+        let mut log = Log::default();
+        for at in 0..5 {
+            log.apply(&LogEdit { forgotten: None, given_back: 0, spared: 0, taken: Some((Micros(at), 1)), period: 10 });
+        }
+        log.merge_oldest();
+        assert_eq!(log.entries, [(Micros(1), 2), (Micros(2), 1), (Micros(3), 1), (Micros(4), 1)]);
+        assert_eq!(log.ends(), Micros(14));
+    }
+}

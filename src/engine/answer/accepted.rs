@@ -1,0 +1,51 @@
+//! What is told of requests that went into a queue: to the client whose request is answered with that, and to the
+//! upstream that one goes on to.
+
+use http::StatusCode;
+
+use super::reply::{Generations, Reply, add_fields};
+use super::verdict::Verdict;
+use crate::engine::algorithms::details::Detail;
+use crate::engine::algorithms::queue::{EntryId, Then};
+use crate::engine::rules::rule_set::Rules;
+use crate::message::headers::Fields;
+
+/// The field that tells an upstream, or a gateway, the id of an entry. What a client sends of that name goes no further.
+pub const QUEUE_ENTRY: &str = "x-queue-entry";
+
+/// The entries of a request that passes, with what becomes of it, in the order of the rules.
+pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item = (Then, &'a EntryId)> {
+    let details = verdict.details.iter().filter(|_| verdict.is_allowed());
+    details.filter_map(|(limit, detail)| match detail {
+        Detail::Entry(id) => Some((rules.limit(*limit)?.queue.as_ref()?.then, id)),
+        _ => None,
+    })
+}
+
+/// The entry of a request that goes no further because a queue has taken it.
+fn accepted_entry<'a>(rules: &'a Rules, verdict: &'a Verdict) -> Option<&'a EntryId> {
+    entries(rules, verdict).find_map(|(then, id)| (then == Then::Accept).then_some(id))
+}
+
+/// True if a request goes no further because a queue has taken it.
+pub fn is_accepted(rules: &Rules, verdict: &Verdict) -> bool {
+    accepted_entry(rules, verdict).is_some()
+}
+
+/// The answer to a request that goes no further because a queue has taken it; `None` if it does go further.
+pub fn accepted(rules: &Rules, verdict: &Verdict, generations: Generations) -> Option<Reply> {
+    let id = accepted_entry(rules, verdict)?;
+    let mut fields = Fields::with_capacity(6, 256);
+    fields.append("content-type", "application/json");
+    fields.append("cache-control", "no-store");
+    add_fields(rules, verdict, generations, &mut fields);
+    // An id has digits and a hyphen, and needs no escape.
+    Some(Reply { status: StatusCode::ACCEPTED, fields, body: format!("{{\"id\":\"{id}\"}}\n") })
+}
+
+/// Adds the ids of entries whose requests go on to the upstream.
+pub fn add_entries(rules: &Rules, verdict: &Verdict, fields: &mut Fields) {
+    for (_, id) in entries(rules, verdict) {
+        fields.append(QUEUE_ENTRY, id.as_str());
+    }
+}

@@ -1,0 +1,5 @@
+//! The answer to a request: its verdict, the rate limit headers and the problem body.
+
+pub mod accepted;
+pub mod reply;
+pub mod verdict;

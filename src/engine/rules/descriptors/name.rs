@@ -1,0 +1,88 @@
+//! The names of limits that have none of their own: a domain and a path.
+
+use super::super::matching::{EntryMatch, EntryTest};
+use super::Unit;
+use crate::engine::rules::value_type::sha256;
+
+/// Longer names are cut and told apart by a hash: they stand in every response.
+const LONGEST: usize = 128;
+
+/// What is left of a name that is cut.
+const CUT: usize = LONGEST - 17;
+
+/// The name of a limit: `domain/key=value/key`. A further limit of the same path has its unit behind it,
+/// `domain/key=value,day`.
+///
+/// Whatever is no letter, digit or one of `-._@+*` is percent-encoded, so that no two limits have one name, none has a
+/// name that `limits.yaml` can give, and it can stand in a header, a label, JSON and a key of the store as it is.
+pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<Unit>) -> String {
+    let mut name = String::new();
+    push(&mut name, domain);
+    for entry in path {
+        name.push('/');
+        push(&mut name, &entry.key);
+        match &entry.test {
+            EntryTest::Value(value) => {
+                name.push('=');
+                push(&mut name, value);
+            }
+            EntryTest::Glob(glob) => {
+                name.push('=');
+                push(&mut name, &glob.to_string());
+            }
+            EntryTest::Present(_) | EntryTest::Not(_) => {}
+        }
+    }
+    if let Some(unit) = unit {
+        name.push(',');
+        name.push_str(unit.name());
+    }
+    if name.len() > LONGEST {
+        let hash = sha256(&name);
+        // Everything in it is ASCII.
+        name.truncate(CUT);
+        name.push('~');
+        name.push_str(&hash[..16]);
+    }
+    name
+}
+
+fn push(name: &mut String, text: &str) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._@+*".contains(&byte) {
+            name.push(char::from(byte));
+        } else {
+            name.push('%');
+            name.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            name.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::glob::Glob;
+    use super::*;
+
+    fn entry(key: &str, test: EntryTest) -> EntryMatch {
+        EntryMatch { key: key.to_owned(), test }
+    }
+
+    #[test]
+    fn a_name_is_the_path_and_no_two_paths_have_one() {
+        let value = |value: &str| EntryTest::Value(value.to_owned());
+        let any = EntryTest::Present(true);
+        let glob = EntryTest::Glob(Glob::parse("files/*").unwrap());
+        for (path, unit, expected) in [
+            (vec![entry("key1", value("value1")), entry("sub", any.clone())], None, "d/key1=value1/sub"),
+            (vec![entry("a/b", value("c=d:e"))], None, "d/a%2Fb=c%3Dd%3Ae"),
+            (vec![entry("file", glob)], Some(Unit::Day), "d/file=files%2F*,day"),
+        ] {
+            assert_eq!(limit_name("d", &path, unit), expected);
+        }
+        let long = |last: &str| limit_name("d", &[entry(&"k".repeat(200), value(last))], None);
+        assert_eq!(long("a").len(), LONGEST);
+        assert_ne!(long("a"), long("b"));
+    }
+}

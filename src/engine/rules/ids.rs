@@ -1,0 +1,298 @@
+//! The ids of overrides: text that people write, checked against what requests can have.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::by::{Component, Source};
+use super::fingerprint::Fingerprinter;
+use super::key::Key;
+use super::quote::quoted;
+use super::request::{decode, written_host};
+use super::value_type::{Form, canonical};
+use crate::message::address::{self, network};
+use crate::message::host;
+use crate::message::lossless;
+use crate::message::path::{self, EscapedSlashes};
+
+/// The id of an override: the first components of `by`, or all of them, in canonical text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Id {
+    components: Vec<String>,
+}
+
+impl Id {
+    /// Parses `text` as an id of a limit with these components.
+    ///
+    /// Components are separated by colons, which addresses contain too, so for these every split is tried: all
+    /// components before fewer, and the earliest colon first. A literal colon in a text is written `%3A`.
+    /// The error says what would be right.
+    pub fn parse(by: &[Component], text: &str) -> Result<Self, String> {
+        if by.is_empty() {
+            return Err("the limit is `by: global`, it has one bucket and no ids".into());
+        }
+        if text.is_empty() {
+            return Err("the id is empty".into());
+        }
+        let mut reason = None;
+        for length in (1..=by.len()).rev() {
+            let mut components = Vec::with_capacity(length);
+            match split(&by[..length], text, length == by.len(), &mut components) {
+                Ok(()) => return Ok(Self { components }),
+                Err(error) => reason = reason.or(Some(error)),
+            }
+        }
+        Err(reason.unwrap_or_default())
+    }
+
+    /// How many components it gives.
+    pub fn len(&self) -> usize {
+        self.components.len()
+    }
+
+    /// The components in canonical text.
+    pub fn into_components(self) -> Vec<String> {
+        self.components
+    }
+
+    /// Whether it gives none; an id that was parsed never does.
+    pub fn is_empty(&self) -> bool {
+        self.components.is_empty()
+    }
+
+    /// The fingerprint that [`super::by::Identified::prefixes`] has for a request with this id.
+    pub fn fingerprint(&self, short: &str, fingerprinter: &Fingerprinter) -> u128 {
+        let mut key = Key::new(short, fingerprinter);
+        for component in &self.components {
+            key.push(component);
+        }
+        key.fingerprint()
+    }
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.components.join(":"))
+    }
+}
+
+/// Reads `text` as the components `by`, backtracking over the colons.
+fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> Result<(), String> {
+    let Some((first, rest)) = by.split_first() else { return Err("too many components".into()) };
+    if rest.is_empty() {
+        if !whole && !has_colons(first) && text.contains(':') {
+            return Err(format!("`{text}` has a colon; write it as %3A"));
+        }
+        found.push(parse_component(first, &meant(first, text))?);
+        return Ok(());
+    }
+    let mut reason = format!("`{text}` has fewer components than the limit's `by`");
+    let tries = if has_colons(first) { usize::MAX } else { 1 };
+    for (place, _) in text.match_indices(':').take(tries) {
+        match parse_component(first, &meant(first, &text[..place])) {
+            Ok(canonical) => {
+                found.push(canonical);
+                match split(rest, &text[place + 1..], whole, found) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => reason = error,
+                }
+                found.pop();
+            }
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+/// Whether the text of a component may have colons of its own: an IPv6 address does.
+fn has_colons(component: &Component) -> bool {
+    matches!(component.source, Source::Ip { .. }) || !matches!(component.form, Form::Text | Form::Integer)
+}
+
+/// Reads a component that people have written. In a path all escapes stay, because it has its own normal form.
+pub(crate) fn meant<'a>(component: &Component, text: &'a str) -> Cow<'a, str> {
+    if component.source == Source::Path { text.into() } else { unescape(text) }
+}
+
+/// A component as [`meant`] reads it, with escapes for colons if they would separate.
+pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -> String {
+    match component.source {
+        Source::Path if has_neighbours => text.replace(':', "%3A"),
+        Source::Path => text.to_owned(),
+        _ => escape(text, has_neighbours),
+    }
+}
+
+/// Reads text that people have written: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not
+/// UTF-8. A text with none of these is taken as it is.
+pub(crate) fn unescape(text: &str) -> Cow<'_, str> {
+    let decoded = decode(text);
+    let has_escapes = text.contains("%3A") || text.contains("%3a") || text.contains("%25");
+    if has_escapes || lossless::has_bytes(&decoded) { decoded } else { lossless::keep(text) }
+}
+
+/// A component as [`unescape`] reads it, with escapes for colons if they would separate.
+pub fn escape(text: &str, has_neighbours: bool) -> String {
+    let is_plain = !lossless::has_bytes(text) && unescape(text) == text;
+    let mut escaped = if is_plain && !has_neighbours { text.to_owned() } else { text.replace('%', "%25") };
+    if has_neighbours {
+        escaped = escaped.replace(':', "%3A");
+    }
+    lossless::shown(&escaped).into_owned()
+}
+
+/// The canonical text of a component as an override writes it, or why a request can never have it.
+fn parse_component(component: &Component, text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a component of the id is empty".into());
+    }
+    match (&component.source, component.form) {
+        (Source::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
+        (_, Form::RegisteredDomain) => parse_registered_domain(text),
+        // Requests come with these in one spelling, so an id in another one would never match.
+        (Source::Host, Form::Text) => match written_host(text) {
+            Some(host) if !host.is_empty() => Ok(host.into_owned()),
+            _ => Err(format!("{} is not a valid host", quoted(text))),
+        },
+        (Source::Path, Form::Text) if !text.starts_with('/') => Err(format!("a path begins with `/`; write `/{text}`")),
+        (Source::Path, Form::Text) => {
+            path::check(text, EscapedSlashes::Keep)?;
+            Ok(component.path_reading.of(&path::normalise(text)).into_owned())
+        }
+        (Source::PathParameter { .. }, form) if component.path_reading.ignores_case => {
+            canonical(form, &text.to_ascii_lowercase())
+        }
+        (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim_ascii() != text => {
+            Err(format!("values have no spaces around them; write `{}`", text.trim_ascii()))
+        }
+        (_, form) => canonical(form, text),
+    }
+}
+
+fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
+    let Some((base, prefix)) = text.split_once('/') else {
+        return match address::parse(text)? {
+            IpAddr::V6(whole) if ipv6_prefix < 128 => {
+                let range = network(whole, ipv6_prefix);
+                Err(format!("the limit is by ip/{ipv6_prefix}; write the range, {range}/{ipv6_prefix}"))
+            }
+            address => Ok(address.to_string()),
+        };
+    };
+    let base = address::parse(base)?;
+    let IpAddr::V6(base) = base else {
+        return Err(format!("IPv4 addresses are counted whole; write {base}"));
+    };
+    if prefix.parse() != Ok(ipv6_prefix) || ipv6_prefix >= 128 {
+        let right = if ipv6_prefix < 128 { format!("/{ipv6_prefix}") } else { "no mask".into() };
+        return Err(format!("the mask is `/{prefix}`, the limit counts addresses with {right}"));
+    }
+    if network(base, ipv6_prefix) != base {
+        return Err(format!("`{text}` has host bits; write {}/{ipv6_prefix}", network(base, ipv6_prefix)));
+    }
+    Ok(format!("{base}/{ipv6_prefix}"))
+}
+
+fn parse_registered_domain(text: &str) -> Result<String, String> {
+    if let Ok(IpAddr::V6(whole)) = address::parse(text)
+        && network(whole, 64) != whole
+    {
+        return Err(format!("IPv6 addresses are counted by /64; write its first address, {}", network(whole, 64)));
+    }
+    if let Some((base, _)) = text.split_once('/')
+        && address::parse(base).is_ok()
+    {
+        return Err(format!("write the address without a mask, {base}"));
+    }
+    let registered = host::registered(text)?;
+    let lower = text.trim_end_matches('.').to_ascii_lowercase();
+    if address::parse(text).is_err() && registered != lower {
+        return Err(format!("`{text}` can never match: its registered domain is {registered}"));
+    }
+    Ok(registered)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::*;
+    use crate::message::path::Reading;
+
+    fn header(form: Form) -> Component {
+        Component::new(Source::Header(HeaderName::from_static("x-id")), form)
+    }
+
+    fn ip(ipv6_prefix: u8) -> Component {
+        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
+    }
+
+    #[track_caller]
+    fn parses(by: &[Component], text: &str, expected: Result<&str, &str>) {
+        let id = Id::parse(by, text).map(|id| id.to_string());
+        match expected {
+            Ok(expected) => assert_eq!(id.as_deref(), Ok(expected), "{text}"),
+            Err(part) => assert!(id.as_ref().is_err_and(|error| error.contains(part)), "{text}: {id:?}"),
+        }
+    }
+
+    #[test]
+    fn ids_are_canonical_or_refused() {
+        parses(&[ip(128)], "2001:0db8::0042:8329", Ok("2001:db8::42:8329"));
+        parses(&[ip(128)], "::ffff:198.51.100.7", Ok("198.51.100.7"));
+        parses(&[ip(128)], "64.112.117.01", Err("no IP address"));
+        parses(&[ip(128)], "fe80::1%eth0", Err("no IP address"));
+        parses(&[ip(48)], "2602:080a:6000::/48", Ok("2602:80a:6000::/48"));
+        parses(&[ip(48)], "2602:80a:6000:1::/64", Err("/48"));
+        parses(&[ip(48)], "2602:80a:6000::1", Err("write the range, 2602:80a:6000::/48"));
+        parses(&[ip(48)], "10.0.0.0/48", Err("write 10.0.0.0"));
+        parses(&[header(Form::Integer)], "007", Err("write 7"));
+        parses(&[header(Form::RegisteredDomain)], "www.example.com", Err("registered domain is example.com"));
+        parses(&[header(Form::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
+        parses(&[header(Form::Text)], " gold", Err("write `gold`"));
+        parses(&[header(Form::Text), header(Form::Text)], "a:", Err("is empty"));
+        let host = Component::new(Source::Host, Form::Text);
+        parses(std::slice::from_ref(&host), "API.Example.com", Ok("api.example.com"));
+        parses(std::slice::from_ref(&host), "[0:0::1]", Ok("::1"));
+        parses(std::slice::from_ref(&host), "0:0::1", Ok("::1"));
+        parses(&[host], "a b", Err("not a valid host"));
+        let path = Component::new(Source::Path, Form::Text);
+        parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
+        parses(std::slice::from_ref(&path), "v1", Err("write `/v1`"));
+        parses(std::slice::from_ref(&path), "/a%3Ab%2fc", Ok("/a:b%2Fc"));
+        parses(std::slice::from_ref(&path), "/a%2541", Ok("/a%2541"));
+        parses(std::slice::from_ref(&path), "/caf\u{e9}", Err("printable ASCII"));
+        let path_reading = Reading { ignores_case: true, strips_parameters: true };
+        parses(&[Component { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
+        parses(&[], "x", Err("by: global"));
+    }
+
+    #[test]
+    fn colons_separate_components_and_stay_inside_addresses() {
+        let by = [header(Form::Integer), ip(128), header(Form::Hostname)];
+        parses(&by, "7:2001:db8::1:example.com", Ok("7:2001:db8::1:example.com"));
+        parses(&by, "7:2001:db8::1", Ok("7:2001:db8::1"));
+        parses(&by, "7", Ok("7"));
+        parses(&by, "x:2001:db8::1", Err("integer"));
+        let texts = [header(Form::Text), header(Form::Text)];
+        parses(&texts, "a:b:c", Ok("a:b:c"));
+        assert_eq!(Id::parse(&texts, "a:b:c").unwrap().components, ["a", "b:c"]);
+        assert_eq!(Id::parse(&texts, "a%3Ab").unwrap().components, ["a:b"]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_written_as_escapes() {
+        for (written, meant) in [
+            ("caf%E9", "caf\u{10FFE9}"),
+            ("caf%25E9", "caf%E9"),
+            ("caf%C3%A9", "caf%C3%A9"),
+            ("100%", "100%"),
+            ("a%20b", "a%20b"),
+            ("%E9%25", "\u{10FFE9}%"),
+        ] {
+            assert_eq!(unescape(written), meant, "{written}");
+            assert_eq!(unescape(&escape(meant, false)), meant, "{written}");
+            assert_eq!(unescape(&escape(meant, true)), meant, "{written}");
+        }
+        assert_eq!(escape("a:b%", true), "a%3Ab%25");
+    }
+}

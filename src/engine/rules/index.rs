@@ -1,0 +1,410 @@
+//! Which limits can cover a request at all, found without looking at the others.
+//!
+//! Each limit is filed under its most telling condition: entry of a descriptor, path, host, field value, network or
+//! method. A request walks the few files that it falls into, so ten thousand limits on other paths cost it nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use http::header::HeaderName;
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use super::by::Source;
+use super::descriptors::Tree;
+use super::limit::{Fallback, Limit};
+use super::matching::{DescriptorMatch, EntryTest, HeaderTest, HostPattern, Match};
+use super::request::Request;
+use crate::message::path::{Pattern, Reading, Segment, segments};
+
+/// Limits that may cover a request: few as a rule.
+pub type Candidates = SmallVec<[u32; 16]>;
+
+/// Where limits are filed. Limits are named by their index in the rules.
+#[derive(Debug, Default)]
+pub struct Index {
+    /// One tree for each reading of paths that limits have.
+    paths: Vec<(Reading, Node)>,
+    hosts: HashMap<String, Vec<u32>>,
+    /// Keyed by `.example.com`.
+    domains: HashMap<String, Vec<u32>>,
+    headers: Vec<(HeaderName, HashMap<String, Vec<u32>>)>,
+    /// One table a prefix length, so a lookup asks as many tables as there are lengths.
+    networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
+    methods: HashMap<String, Vec<u32>>,
+    everywhere: Vec<u32>,
+    described: Described,
+}
+
+/// Limits that speak of a domain or of a descriptor. Requests with neither look into none of these tables, and requests
+/// with a domain, of which nothing else is known, into no others.
+#[derive(Debug, Default)]
+struct Described {
+    /// By key and value.
+    entries: HashMap<String, HashMap<String, Vec<u32>>>,
+    keys: HashMap<String, Vec<u32>>,
+    domains: HashMap<String, Vec<u32>>,
+    /// All domains that a limit names, also those of limits that are filed elsewhere.
+    known_domains: HashSet<String>,
+    everywhere: Vec<u32>,
+    /// By domain.
+    trees: HashMap<String, Tree>,
+}
+
+/// A place in the tree of path patterns.
+#[derive(Debug, Default)]
+struct Node {
+    literals: HashMap<String, Node>,
+    parameter: Option<Box<Node>>,
+    here: Vec<u32>,
+    below: Vec<u32>,
+}
+
+impl Index {
+    /// Says which limits cover a descriptor in each of these domains.
+    pub fn set_trees(&mut self, trees: HashMap<String, Tree>) {
+        self.described.trees = trees;
+    }
+
+    /// Whether a limit names this domain.
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        self.described.trees.contains_key(domain) || self.described.known_domains.contains(domain)
+    }
+
+    /// Files a limit, which the rules have at `place`, under its conditions.
+    pub fn insert(&mut self, place: u32, limit: &Limit) {
+        match self.described.insert(place, limit) {
+            Kind::Described => {}
+            Kind::Both | Kind::Plain => self.insert_plain(place, &limit.conditions),
+        }
+    }
+
+    fn insert_plain(&mut self, limit: u32, conditions: &Match) {
+        if !conditions.paths.is_empty() {
+            let reading = conditions.path_reading;
+            let place = self.paths.iter().position(|(given, _)| *given == reading).unwrap_or_else(|| {
+                self.paths.push((reading, Node::default()));
+                self.paths.len() - 1
+            });
+            for pattern in &conditions.paths {
+                self.paths[place].1.insert(pattern, limit);
+            }
+        } else if !conditions.hosts.is_empty() {
+            for host in &conditions.hosts {
+                let (table, name) = match host {
+                    HostPattern::Exact(name) => (&mut self.hosts, name),
+                    HostPattern::Below(name) => (&mut self.domains, name),
+                };
+                file(table, name.clone(), limit);
+            }
+        } else if let Some((name, value)) = exact_header(conditions) {
+            let place = self.headers.iter().position(|(given, _)| given == name).unwrap_or_else(|| {
+                self.headers.push((name.clone(), HashMap::new()));
+                self.headers.len() - 1
+            });
+            file(&mut self.headers[place].1, value.clone(), limit);
+        } else if !conditions.networks.is_empty() {
+            for network in &conditions.networks {
+                file_network(&mut self.networks, *network, limit);
+            }
+        } else if conditions.methods.is_empty() {
+            self.everywhere.push(limit);
+        } else {
+            for method in &conditions.methods {
+                file(&mut self.methods, method.clone(), limit);
+            }
+        }
+    }
+
+    /// The limits that may cover `request`, in the order of the rules and each once, added to `found`. Their other
+    /// conditions are still to be checked.
+    pub fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+        if request.domain.is_some() || !request.descriptor.is_empty() {
+            self.described.candidates(request, found);
+        }
+        if request.domain.is_none() {
+            self.plain_candidates(request, found);
+        }
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
+    }
+
+    fn plain_candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+        found.extend_from_slice(&self.everywhere);
+        for (reading, tree) in &self.paths {
+            let path = reading.of(request.path);
+            let path: Vec<&str> = segments(&path).collect();
+            tree.collect(&path, found);
+        }
+        let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
+        if !self.hosts.is_empty() {
+            add(self.hosts.get(request.host));
+        }
+        if !self.domains.is_empty() {
+            for (dot, _) in request.host.match_indices('.').filter(|(dot, _)| *dot > 0) {
+                add(self.domains.get(&request.host[dot..]));
+            }
+        }
+        for (name, values) in &self.headers {
+            for value in request.lines(name.as_str()) {
+                add(values.get(value.as_ref()));
+            }
+        }
+        for (prefix, networks) in &self.networks {
+            if let Some(client) = request.client
+                && let Ok(network) = IpNet::new(client, *prefix)
+            {
+                add(networks.get(&network.trunc()));
+            }
+        }
+        if !self.methods.is_empty() {
+            add(self.methods.get(request.method));
+        }
+    }
+}
+
+/// Which requests a limit may cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Those without a domain; it speaks of no descriptor.
+    Plain,
+    /// Only those with a domain or a descriptor.
+    Described,
+    /// Those with a descriptor and, for what it lacks, those without.
+    Both,
+}
+
+impl Described {
+    /// Files a limit, if it speaks of a domain or a descriptor.
+    fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
+        let conditions = &limit.conditions;
+        self.known_domains.extend(conditions.domains.iter().cloned());
+        let DescriptorMatch::Each(entries) = &conditions.descriptor else {
+            // The tree of its domain has it.
+            return Kind::Described;
+        };
+        let exact = entries.iter().find_map(|entry| match &entry.test {
+            EntryTest::Value(value) => Some((&entry.key, value)),
+            _ => None,
+        });
+        let needed = entries.iter().find(|entry| entry.test.needs_entry()).map(|entry| &entry.key);
+        let by = limit.by.iter().find_map(|component| match &component.source {
+            Source::Descriptor(key) => Some(key),
+            _ => None,
+        });
+        let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
+        if let Some((key, value)) = exact {
+            file(self.entries.entry(key.clone()).or_default(), value.clone(), place);
+        } else if let Some(key) = needed {
+            file(&mut self.keys, key.clone(), place);
+        } else if !conditions.domains.is_empty() {
+            for domain in &conditions.domains {
+                file(&mut self.domains, domain.clone(), place);
+            }
+        } else if by.is_some() || !entries.is_empty() {
+            self.everywhere.push(place);
+            return Kind::Both;
+        } else {
+            return Kind::Plain;
+        }
+        Kind::Described
+    }
+
+    fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+        found.extend_from_slice(&self.everywhere);
+        if let Some(domain) = request.domain {
+            if !self.domains.is_empty() {
+                found.extend_from_slice(self.domains.get(domain).map_or(&[], Vec::as_slice));
+            }
+            if let Some(tree) = self.trees.get(domain) {
+                tree.find(request.descriptor, found);
+            }
+        }
+        let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
+        for entry in request.descriptor {
+            if !self.entries.is_empty() {
+                add(self.entries.get(entry.key).and_then(|values| values.get(entry.value)));
+            }
+            if !self.keys.is_empty() {
+                add(self.keys.get(entry.key));
+            }
+        }
+    }
+}
+
+impl Node {
+    fn insert(&mut self, pattern: &Pattern, limit: u32) {
+        let mut node = self;
+        for segment in pattern.segments() {
+            node = match segment {
+                Segment::Literal(literal) => node.literals.entry(literal.clone()).or_default(),
+                Segment::Parameter(_) => node.parameter.get_or_insert_default(),
+            };
+        }
+        let list = if pattern.is_open() { &mut node.below } else { &mut node.here };
+        list.push(limit);
+    }
+
+    /// Visits each node of the tree at most once, however deep the path.
+    fn collect(&self, path: &[&str], found: &mut Candidates) {
+        found.extend_from_slice(&self.below);
+        let Some((first, rest)) = path.split_first() else {
+            found.extend_from_slice(&self.here);
+            return;
+        };
+        if let Some(node) = self.literals.get(*first) {
+            node.collect(rest, found);
+        }
+        if let Some(node) = &self.parameter {
+            node.collect(rest, found);
+        }
+    }
+}
+
+fn exact_header(conditions: &Match) -> Option<(&HeaderName, &String)> {
+    conditions.headers.iter().find_map(|header| match &header.test {
+        HeaderTest::Value(value) => Some((&header.name, value)),
+        _ => None,
+    })
+}
+
+fn file<K: std::hash::Hash + Eq>(table: &mut HashMap<K, Vec<u32>>, key: K, limit: u32) {
+    table.entry(key).or_default().push(limit);
+}
+
+fn file_network(tables: &mut Vec<(u8, HashMap<IpNet, Vec<u32>>)>, network: IpNet, limit: u32) {
+    let prefix = network.prefix_len();
+    let place = tables.iter().position(|(given, _)| *given == prefix).unwrap_or_else(|| {
+        tables.push((prefix, HashMap::new()));
+        tables.len() - 1
+    });
+    file(&mut tables[place].1, network.trunc(), limit);
+}
+
+/// The networks of `tables` that contain `address`, longest prefix first.
+pub(crate) fn longest_first<T>(tables: &[(u8, HashMap<IpNet, T>)], address: IpAddr) -> impl Iterator<Item = &T> {
+    tables.iter().filter_map(move |(prefix, networks)| {
+        let network = IpNet::new(address, *prefix).ok()?;
+        networks.get(&network.trunc())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::glob::Glob;
+    use super::super::matching::{EntryMatch, HeaderMatch};
+    use super::super::request::{Entry, sample};
+    use super::*;
+    use crate::engine::rules::by::Component;
+    use crate::engine::rules::value_type::Form;
+    use crate::message::headers::Fields;
+
+    /// Files limits by these conditions and asks for the candidates of one request.
+    #[track_caller]
+    fn check(conditions: &[Match], method: &str, host: &str, path: &str, expected: &[u32]) {
+        let mut index = Index::default();
+        for (place, conditions) in (0..).zip(conditions) {
+            index.insert(place, &Limit { conditions: conditions.clone(), ..Limit::new("L") });
+        }
+        let headers = Fields::from_iter([("x-plan", "free")]);
+        let client = "10.1.2.3".parse().ok();
+        let request = Request { method, host, path, client, ..sample(&headers) };
+        let mut found = Candidates::new();
+        index.candidates(&request, &mut found);
+        assert_eq!(found.as_slice(), expected);
+        // Whatever meets its conditions must be among the candidates: the index may only ever leave out mismatches.
+        for (limit, conditions) in conditions.iter().enumerate() {
+            let limit = u32::try_from(limit).unwrap();
+            assert!(conditions.check(&request).is_err() || found.contains(&limit), "limit {limit} was lost");
+        }
+    }
+
+    fn path(patterns: &[&str]) -> Match {
+        Match { paths: patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect(), ..Match::default() }
+    }
+
+    #[test]
+    fn all_patterns_that_match_are_found() {
+        let limits = [
+            path(&["/v1/**"]),
+            path(&["/v1/orders"]),
+            path(&["/v1/{x}"]),
+            path(&["/{a}/{b}", "/v1/orders"]),
+            path(&["/v2"]),
+        ];
+        check(&limits, "GET", "a", "/v1/orders", &[0, 1, 2, 3]);
+        check(&limits, "GET", "a", "/v1", &[0]);
+        check(&limits, "GET", "a", "/", &[]);
+        let reading = Reading { ignores_case: true, strips_parameters: true };
+        let folded = Match { path_reading: reading, ..path(&["/v1/orders"]) };
+        check(&[path(&["/v1/orders"]), folded], "GET", "a", "/V1;x/orders", &[1]);
+    }
+
+    #[test]
+    fn other_conditions_are_files_too() {
+        let header = |value: &str| HeaderMatch {
+            name: HeaderName::from_static("x-plan"),
+            test: HeaderTest::Value(value.into()),
+        };
+        let limits = [
+            Match { hosts: vec![HostPattern::Exact("api.example.com".into())], ..Match::default() },
+            Match { hosts: vec![HostPattern::Below(".example.com".into())], ..Match::default() },
+            Match { headers: vec![header("free")], ..Match::default() },
+            Match { headers: vec![header("paid")], ..Match::default() },
+            Match { networks: vec!["10.0.0.0/8".parse().unwrap(), "10.1.0.0/16".parse().unwrap()], ..Match::default() },
+            Match { networks: vec!["192.168.0.0/16".parse().unwrap()], ..Match::default() },
+            Match { methods: vec!["POST".into(), "GET".into()], ..Match::default() },
+            Match::default(),
+        ];
+        check(&limits, "GET", "api.example.com", "/", &[0, 1, 2, 4, 6, 7]);
+        check(&limits, "PUT", "example.com", "/", &[2, 4, 7]);
+    }
+
+    /// A limit with these conditions on entries, in these domains, by these entries.
+    fn described(domains: &[&str], entries: &[(&str, EntryTest)], by: &[&str], missing: Fallback) -> Limit {
+        let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
+        let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
+        let by = by.iter().map(|key| Component::new(Source::Descriptor((*key).into()), Form::Text)).collect();
+        Limit { conditions, by, missing, ..Limit::new("L") }
+    }
+
+    #[test]
+    fn limits_that_speak_of_descriptors_are_filed_apart() {
+        let value = |value: &str| EntryTest::Value(value.into());
+        let glob = EntryTest::Glob(Glob::parse("a*").unwrap());
+        let limits = [
+            described(&[], &[], &[], Fallback::Skip),
+            described(&[], &[("k", value("v"))], &[], Fallback::Skip),
+            described(&["d"], &[("k", value("w"))], &[], Fallback::Skip),
+            described(&[], &[("k", glob)], &[], Fallback::Skip),
+            described(&["d"], &[], &["k"], Fallback::Skip),
+            described(&["d", "e"], &[], &[], Fallback::Skip),
+            described(&[], &[], &["k"], Fallback::Skip),
+            described(&[], &[], &["k"], Fallback::Deny),
+            described(&[], &[("k", EntryTest::Present(false))], &[], Fallback::Skip),
+            described(&[], &[("k", EntryTest::Present(true))], &[], Fallback::Skip),
+        ];
+        let mut index = Index::default();
+        for (place, limit) in (0..).zip(&limits) {
+            index.insert(place, limit);
+        }
+        let headers = Fields::new();
+        for (domain, descriptor, expected) in [
+            (None, &[][..], &[0, 7, 8][..]),
+            (None, &[("k", "v")], &[0, 1, 3, 4, 6, 7, 8, 9]),
+            (Some("d"), &[("k", "w")], &[2, 3, 4, 5, 6, 7, 8, 9]),
+            (Some("e"), &[("x", "v")], &[5, 7, 8]),
+            (Some("f"), &[], &[7, 8]),
+        ] {
+            let entries: Vec<Entry<'_>> = descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+            let request = Request { domain, descriptor: &entries, ..sample(&headers) };
+            let mut found = Candidates::new();
+            index.candidates(&request, &mut found);
+            assert_eq!(found.as_slice(), expected, "{domain:?} {descriptor:?}");
+            assert_eq!(domain.is_some_and(|domain| index.knows_domain(domain)), matches!(domain, Some("d" | "e")));
+        }
+    }
+}

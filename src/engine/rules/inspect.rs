@@ -1,0 +1,245 @@
+//! The bucket that an operator names, `Name:id`, and what is known of it without asking a store.
+
+use super::by::{Component, Source};
+use super::ids::{self, Id, meant};
+use super::inputs::Brought;
+use super::limit::{Cost, Limit, LimitMode};
+use super::named::{Canonical, canonical_component, split_first};
+use super::overrides::{Origin, Subject};
+use super::quote::quoted;
+use super::rule_set::{Plan, Planned, Rules, add_allowance, in_share};
+use super::suggest::nearest;
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::numbers::{Allowance, Micros};
+
+/// What is known of a bucket.
+#[derive(Debug)]
+pub struct Inspected<'r> {
+    /// The limit.
+    pub limit: &'r Limit,
+    /// The id in canonical text, as overrides write it.
+    pub id: String,
+    /// The key of the buckets, or how it begins if components are missing.
+    pub key: String,
+    /// Components of the id that are missing at its end.
+    pub missing: usize,
+    /// What the limit allows this id.
+    pub allowance: &'r Allowance,
+    /// Where the override was written that says so, if one does.
+    pub given_by: Option<&'r Origin>,
+    /// Whether the limit may refuse this id.
+    pub enforced: bool,
+    /// What a request costs; 1 where it says so itself.
+    pub cost: u64,
+    /// A check of nothing for each window: none if the id has no bucket.
+    pub plan: Plan,
+}
+
+/// Why a bucket cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InspectError {
+    /// There is no such limit.
+    #[error("{0}")]
+    Limit(String),
+    /// The id is none of the limit.
+    #[error("{0}")]
+    Id(String),
+}
+
+impl Inspected<'_> {
+    /// The bucket as an operator names it: `Name:id`, or the name alone of a limit that has no ids.
+    pub fn name(&self) -> String {
+        if self.limit.by.is_empty() { self.limit.name.clone() } else { format!("{}:{}", self.limit.name, self.id) }
+    }
+
+    /// Whether the limit does anything at all for some id.
+    pub fn is_in_use(&self) -> bool {
+        let applies = self.limit.allowance != Allowance::Disabled || !self.limit.overrides.is_empty();
+        self.limit.mode != LimitMode::Off && (applies || self.limit.per_call)
+    }
+}
+
+impl Rules {
+    /// Finds the bucket `Name:id`. The id is written as those of overrides are, and an address also as a request has it;
+    /// it may lack its last components, and then there is no bucket but all those that begin so.
+    pub fn inspect(&self, bucket: &str, now: Micros) -> Result<Inspected<'_>, InspectError> {
+        let (place, limit, id) = self.split_bucket(bucket).map_err(InspectError::Limit)?;
+        let components = components(&limit.by, id).map_err(|reason| {
+            InspectError::Id(format!("{} is no id of {}: {reason}", quoted(id.unwrap_or("")), limit.name))
+        })?;
+        let missing = limit.by.len() - components.len();
+        let identified = self.identify_components(limit, &components);
+        let text = || identified.text.clone();
+        let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
+        let (given, changed) = limit.overrides.find_since(&subject);
+        let given = given.map(|(_, given)| given);
+        let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
+        let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+        let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
+        let mut plan = Plan::default();
+        let key = identified.bucket.key.clone();
+        if allowance.windows().is_some() && missing == 0 {
+            let origin = |window| Planned { limit: place, window, enforced };
+            add_allowance(&mut plan, allowance, identified.bucket, 0, Mode::Check, origin);
+            plan.changed_at(0, changed);
+            let nothing = Brought { fields: &[], entry: None };
+            // Only its script knows how such a bucket stands.
+            if limit.script.is_some() || plan.equip_named(0, limit, nothing).is_err() {
+                plan = Plan::default();
+            }
+        }
+        let id = written(&limit.by, &components);
+        let given_by = given.map(|given| &given.origin);
+        Ok(Inspected { limit, id, key, missing, allowance, given_by, enforced, cost, plan })
+    }
+
+    /// The limit of a bucket's name and its index, and the id behind the colon. Names of some files have colons of their
+    /// own, so the longest name that fits is it.
+    fn split_bucket<'b>(&self, bucket: &'b str) -> Result<(u32, &Limit, Option<&'b str>), String> {
+        let fits = |(place, limit)| {
+            let limit: &Limit = limit;
+            let rest = bucket.strip_prefix(limit.name.as_str())?;
+            match rest.strip_prefix(':') {
+                None if rest.is_empty() => Some((place, limit, None)),
+                None => None,
+                Some(id) => Some((place, limit, Some(id))),
+            }
+        };
+        let found = (0..).zip(self.limits()).filter_map(fits).max_by_key(|(_, limit, _)| limit.name.len());
+        found.ok_or_else(|| {
+            let name = bucket.split_once(':').map_or(bucket, |(name, _)| name);
+            let help = match nearest(name, self.limits().iter().map(|limit| limit.name.as_str())) {
+                Some(known) => format!("; did you mean `{known}`?"),
+                None => String::new(),
+            };
+            format!("there is no limit {}{help}", quoted(name))
+        })
+    }
+}
+
+fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical<'a>>, String> {
+    match (by, id) {
+        ([], None) => Ok(Vec::new()),
+        ([], Some(_)) => Err("the limit is `by: global`, it has one bucket and no ids".to_owned()),
+        (_, None | Some("")) => Err("it is missing; write `Name:id`".to_owned()),
+        // `2001:db8::/64` is what a limit by ip/64 calls an id itself.
+        ([only], Some(text)) if matches!(only.source, Source::Ip { .. }) && text.contains('/') => {
+            Id::parse(by, text)?;
+            let (address, _) = text.split_once('/').unwrap_or((text, ""));
+            Ok(vec![canonical_component(only, address.into())?])
+        }
+        ([only], Some(text)) => Ok(vec![canonical_component(only, meant(only, text))?]),
+        (several, Some(text)) => split_first(several, text),
+    }
+}
+
+/// An id as [`components`] reads it.
+fn written(by: &[Component], components: &[Canonical<'_>]) -> String {
+    let written = by.iter().zip(components).map(|(part, component)| match component.address {
+        Some(_) => component.text.clone(),
+        None => ids::written(part, &component.text, by.len() > 1).into(),
+    });
+    written.collect::<Vec<_>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::overrides::Override;
+    use super::*;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::value_type::Form;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+
+    fn header(name: &'static str, form: Form) -> Component {
+        Component::new(Source::Header(HeaderName::from_static(name)), form)
+    }
+
+    fn ip(ipv6_prefix: u8) -> Component {
+        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
+    }
+
+    fn windows(burst: u64) -> Allowance {
+        Allowance::Windows([Numbers::fixed(burst).unwrap()].into())
+    }
+
+    fn limit(name: &str, by: Vec<Component>) -> Limit {
+        Limit { by, allowance: windows(10), ..Limit::new(name) }
+    }
+
+    fn rules() -> Rules {
+        let mut accounts = limit("Accounts", vec![header("x-account", Form::Integer), header("x-zone", Form::Text)]);
+        for (id, allowance) in [("7", windows(50)), ("8", Allowance::Unlimited)] {
+            let id = Id::parse(&accounts.by, id).unwrap();
+            let origin = Origin { line: 3, ..Origin::default() };
+            let given = Override { allowance, until: None, origin };
+            accounts.overrides.add_id(id.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
+        }
+        let limits = vec![
+            limit("PerAddress", vec![ip(64)]),
+            accounts,
+            limit("All", Vec::new()),
+            limit("api/a:b", vec![header("x-id", Form::Text)]),
+            limit("api/a", vec![header("x-id", Form::Text)]),
+        ];
+        Rules::new(limits, HASH, Micros(0), Vec::new())
+    }
+
+    #[test]
+    fn buckets_are_found_by_their_names() {
+        let rules = rules();
+        for (bucket, name, key, missing, burst) in [
+            ("PerAddress:192.0.2.1", "PerAddress:192.0.2.1", "PerAddress:192.0.2.1", 0, Some(10)),
+            ("PerAddress:2001:db8::7", "PerAddress:2001:db8::/64", "PerAddress:2001%3Adb8%3A%3A/64", 0, Some(10)),
+            ("PerAddress:2001:DB8::/64", "PerAddress:2001:db8::/64", "PerAddress:2001%3Adb8%3A%3A/64", 0, Some(10)),
+            ("Accounts:7:a", "Accounts:7:a", "Accounts:7:a", 0, Some(50)),
+            ("Accounts:9:a%3Ab", "Accounts:9:a%3Ab", "Accounts:9:a%3Ab", 0, Some(10)),
+            ("Accounts:9:a:b", "Accounts:9:a%3Ab", "Accounts:9:a%3Ab", 0, Some(10)),
+            ("Accounts:9", "Accounts:9", "Accounts:9", 1, None),
+            ("Accounts:8:x", "Accounts:8:x", "Accounts:8:x", 0, None),
+            ("All", "All", "All", 0, Some(10)),
+            ("api/a:b:c", "api/a:b:c", "api/a:b:c", 0, Some(10)),
+            ("api/a:caf%E9", "api/a:caf%E9", "api/a:caf%E9", 0, Some(10)),
+            ("api/a:caf%25E9", "api/a:caf%25E9", "api/a:caf%25E9", 0, Some(10)),
+            ("Accounts:9:%E9%3A", "Accounts:9:%E9%3A", "Accounts:9:%E9%3A", 0, Some(10)),
+            ("api/a:100%", "api/a:100%", "api/a:100%25", 0, Some(10)),
+            ("api/a:c", "api/a:c", "api/a:c", 0, Some(10)),
+        ] {
+            let found = rules.inspect(bucket, Micros(0)).unwrap_or_else(|error| panic!("{bucket}: {error}"));
+            let numbers = found.plan.charges.first().map(|charge| charge.numbers.burst());
+            assert_eq!(
+                (found.name().as_str(), found.key.as_str(), found.missing, numbers),
+                (name, key, missing, burst),
+                "{bucket}"
+            );
+            assert_eq!(rules.inspect(name, Micros(0)).unwrap().key, key, "{bucket}: its own name leads elsewhere");
+            assert_eq!(
+                found.given_by.map(|origin| origin.line),
+                (key.contains(":7:") || key.contains(":8:")).then_some(3)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_bucket_says_what_would_be_one() {
+        let rules = rules();
+        for (bucket, part) in [
+            ("PerAdress:192.0.2.1", "there is no limit `PerAdress`; did you mean `PerAddress`?"),
+            ("peraddress:192.0.2.1", "did you mean `PerAddress`?"),
+            ("Zzz", "there is no limit `Zzz`"),
+            ("", "there is no limit ``"),
+            ("PerAddress", "it is missing; write `Name:id`"),
+            ("PerAddress:", "it is missing"),
+            ("PerAddress:x", "`x` is no id of PerAddress: `x` is no IP address"),
+            ("PerAddress:2001:db8::/48", "the mask is `/48`"),
+            ("Accounts:x:y", "integer"),
+            ("All:x", "by: global"),
+        ] {
+            let error = rules.inspect(bucket, Micros(0)).expect_err(bucket).to_string();
+            assert!(error.contains(part), "{bucket}: {error}");
+        }
+    }
+}

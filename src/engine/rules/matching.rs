@@ -1,0 +1,437 @@
+//! Which requests a limit covers: `match`.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use http::header::HeaderName;
+use ipnet::IpNet;
+use regex::Regex;
+
+use super::glob::Glob;
+use super::request::{Entry, Request};
+use crate::message::path::{Pattern, Reading};
+
+/// The conditions of a limit. All that are given must hold; in a list one is enough.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// Methods, as sent (they are case-sensitive, RFC 9110 section 9.1). Empty: any.
+    pub methods: Vec<String>,
+    /// Hosts. Empty: any.
+    pub hosts: Vec<HostPattern>,
+    /// Hosts that it does not cover.
+    pub other_hosts: Vec<HostPattern>,
+    /// Path patterns, in the reading below. Empty: any.
+    pub paths: Vec<Pattern>,
+    /// How paths are read.
+    pub path_reading: Reading,
+    /// Fields; each must hold.
+    pub headers: Vec<HeaderMatch>,
+    /// Networks of the client's address. Empty: any.
+    pub networks: Vec<IpNet>,
+    /// Networks that it does not cover. A client without an address is in none.
+    pub other_networks: Vec<IpNet>,
+    /// Domains of the rate limit service. Empty: any, and requests that have none.
+    pub domains: Vec<String>,
+    /// Entries of the descriptor.
+    pub descriptor: DescriptorMatch,
+}
+
+impl Match {
+    /// Whether it covers only requests of which a descriptor is known: none that a proxy sees.
+    pub fn needs_descriptor(&self) -> bool {
+        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_entry());
+        match &self.descriptor {
+            DescriptorMatch::Each(entries) => !self.domains.is_empty() || wants(entries),
+            DescriptorMatch::Whole(_) => true,
+        }
+    }
+}
+
+/// Conditions on a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DescriptorMatch {
+    /// Each of these must hold, wherever the entry stands and whatever stands beside it.
+    Each(Vec<EntryMatch>),
+    /// The descriptor has these entries in this order and no other: a path through a [`super::descriptors::Tree`].
+    Whole(Vec<EntryMatch>),
+}
+
+impl Default for DescriptorMatch {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
+}
+
+/// A condition on one entry of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryMatch {
+    /// The key, case-sensitive.
+    pub key: String,
+    /// What its value must be.
+    pub test: EntryTest,
+}
+
+/// A condition on the values of an entry. Of several entries with one key, one that fits is enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryTest {
+    /// The entry is there (`true`) or is not (`false`).
+    Present(bool),
+    /// Exactly this.
+    Value(String),
+    /// Text that fits.
+    Glob(Glob),
+    /// None of these.
+    Not(Excluded<EntryTest>),
+}
+
+/// A condition that excludes values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded<T> {
+    /// The tests that a value must not meet.
+    pub tests: Vec<T>,
+    /// A value must be there; otherwise a request without one is covered too.
+    pub is_needed: bool,
+}
+
+impl<T> Excluded<T> {
+    /// One of the values must meet none of the tests, so that nobody gets out of the limit by adding values.
+    fn holds<V>(&self, mut values: impl Iterator<Item = V>, meets: impl Fn(&T, &V) -> bool) -> bool {
+        let is_other = |value: &V| !self.tests.iter().any(|test| meets(test, value));
+        match values.next() {
+            None => !self.is_needed,
+            Some(first) => is_other(&first) || values.any(|value| is_other(&value)),
+        }
+    }
+}
+
+impl EntryTest {
+    /// True if no request without the entry meets it.
+    pub const fn needs_entry(&self) -> bool {
+        match self {
+            Self::Present(present) => *present,
+            Self::Value(_) | Self::Glob(_) => true,
+            Self::Not(excluded) => excluded.is_needed,
+        }
+    }
+
+    fn meets(&self, value: &str) -> bool {
+        match self {
+            Self::Present(present) => *present,
+            Self::Value(wanted) => value == wanted,
+            Self::Glob(glob) => glob.matches(value),
+            Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
+        }
+    }
+
+    fn holds<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
+        match self {
+            Self::Present(present) => values.next().is_some() == *present,
+            Self::Not(excluded) => excluded.holds(values, |test, value| test.meets(value)),
+            test => values.any(|value| test.meets(value)),
+        }
+    }
+}
+
+impl DescriptorMatch {
+    /// The first entry that does not fit, by its index: that of the condition, or of the first entry too many.
+    fn check(&self, request: &Request<'_>) -> Result<(), usize> {
+        match self {
+            Self::Each(entries) => {
+                let unmet = entries.iter().position(|entry| !entry.test.holds(request.entries(&entry.key)));
+                unmet.map_or(Ok(()), Err)
+            }
+            Self::Whole(path) => {
+                let fits = |(wanted, given): (&EntryMatch, &Entry<'_>)| {
+                    wanted.key == given.key && wanted.test.meets(given.value)
+                };
+                let common = path.len().min(request.descriptor.len());
+                match path.iter().zip(request.descriptor).position(|pair| !fits(pair)) {
+                    Some(place) => Err(place),
+                    None if path.len() == request.descriptor.len() => Ok(()),
+                    None => Err(common),
+                }
+            }
+        }
+    }
+
+    /// The conditions.
+    pub fn entries(&self) -> &[EntryMatch] {
+        let (Self::Each(entries) | Self::Whole(entries)) = self;
+        entries
+    }
+}
+
+/// A host to match, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// This host; an IPv6 address without brackets and in its shortest text.
+    Exact(String),
+    /// `*.example.com`, kept as `.example.com`: any name below it, at any depth, and not `example.com` itself.
+    Below(String),
+}
+
+impl HostPattern {
+    /// Reads `api.example.com`, `*.example.com`, `[2001:db8::1]` or `2001:db8::1`, in any case and without a port. The
+    /// error is what to write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let host = text.to_ascii_lowercase();
+        if let Some((_, rest)) = host.split_once("://") {
+            return Err(format!("write the host alone, {}", rest.split(['/', ':']).next().unwrap_or(rest)));
+        }
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Ok(address) = bracketed.unwrap_or(&host).parse::<Ipv6Addr>() {
+            return Ok(Self::Exact(address.to_string()));
+        }
+        if let Some((name, port)) = host.rsplit_once(':')
+            && !host.ends_with(']')
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return Err(format!("hosts are matched without the port; write {name}"));
+        }
+        if host == "*" {
+            return Err("leave it out for any host".to_owned());
+        }
+        let name = host.strip_prefix("*.").unwrap_or(&host);
+        let fits = |label: &str| {
+            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        };
+        if name.len() > 253 || !name.split('.').all(fits) {
+            return Err("write api.example.com, or *.example.com for every name below it".to_owned());
+        }
+        Ok(if name.len() == host.len() { Self::Exact(host) } else { Self::Below(format!(".{name}")) })
+    }
+
+    /// Whether it matches a host in lower case.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == host,
+            Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+        }
+    }
+}
+
+/// As it is written.
+impl fmt::Display for HostPattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(address) if address.contains(':') => write!(formatter, "[{address}]"),
+            Self::Exact(name) => formatter.write_str(name),
+            Self::Below(suffix) => write!(formatter, "*{suffix}"),
+        }
+    }
+}
+
+/// A condition on one field.
+#[derive(Clone, Debug)]
+pub struct HeaderMatch {
+    /// The field.
+    pub name: HeaderName,
+    /// What its value must be.
+    pub test: HeaderTest,
+}
+
+/// A condition on the values of a header. Of several lines, one that fits is enough.
+#[derive(Clone, Debug)]
+pub enum HeaderTest {
+    /// The field is there (`true`) or is not (`false`).
+    Present(bool),
+    /// Exactly this.
+    Value(String),
+    /// Begins with this.
+    Prefix(String),
+    /// Matches this, unanchored.
+    Regex(Regex),
+    /// None of these.
+    Not(Excluded<HeaderTest>),
+}
+
+impl HeaderTest {
+    fn meets(&self, value: &str) -> bool {
+        match self {
+            Self::Present(present) => *present,
+            Self::Value(wanted) => value == wanted,
+            Self::Prefix(prefix) => value.starts_with(prefix),
+            Self::Regex(regex) => regex.is_match(value),
+            Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
+        }
+    }
+}
+
+impl HeaderMatch {
+    fn holds(&self, request: &Request<'_>) -> bool {
+        let mut lines = request.lines(self.name.as_str());
+        match &self.test {
+            HeaderTest::Present(present) => request.headers.contains(self.name.as_str()) == *present,
+            HeaderTest::Not(excluded) => excluded.holds(lines, |test, line| test.meets(line)),
+            test => lines.any(|line| test.meets(&line)),
+        }
+    }
+}
+
+/// A condition that a request does not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// `methods`
+    Method,
+    /// `host`
+    Host,
+    /// `path`
+    Path,
+    /// `headers`, at this index.
+    Header(usize),
+    /// `cidr`
+    Network,
+    /// `domain`
+    Domain,
+    /// `descriptor`, at this index.
+    Entry(usize),
+}
+
+impl Match {
+    /// Whether a request meets the conditions; the error is the first that it does not.
+    pub fn check(&self, request: &Request<'_>) -> Result<(), Mismatch> {
+        let methods = &self.methods;
+        if !methods.is_empty() && !methods.iter().any(|method| method == request.method) {
+            return Err(Mismatch::Method);
+        }
+        let is_among = |hosts: &[HostPattern]| hosts.iter().any(|host| host.matches(request.host));
+        if !self.hosts.is_empty() && !is_among(&self.hosts) || is_among(&self.other_hosts) {
+            return Err(Mismatch::Host);
+        }
+        if !self.paths.is_empty() {
+            let path = self.path_reading.of(request.path);
+            if !self.paths.iter().any(|pattern| pattern.matches(&path)) {
+                return Err(Mismatch::Path);
+            }
+        }
+        if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
+            return Err(Mismatch::Header(place));
+        }
+        let is_inside = |networks: &[IpNet]| {
+            request.client.is_some_and(|client| networks.iter().any(|network| network.contains(&client)))
+        };
+        if !self.networks.is_empty() && !is_inside(&self.networks) || is_inside(&self.other_networks) {
+            return Err(Mismatch::Network);
+        }
+        if !self.domains.is_empty() && !self.domains.iter().any(|domain| Some(domain.as_str()) == request.domain) {
+            return Err(Mismatch::Domain);
+        }
+        self.descriptor.check(request).map_err(Mismatch::Entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::sample;
+    use super::*;
+    use crate::message::headers::Fields;
+
+    #[test]
+    fn hosts_are_names_wildcards_and_bracketed_addresses() {
+        for (text, expected) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example", "api.example"),
+            ("*.Example.com", "*.example.com"),
+            ("_dmarc.a", "_dmarc.a"),
+            ("192.0.2.1", "192.0.2.1"),
+            ("[2001:DB8::1]", "[2001:db8::1]"),
+            ("0:0:0::1", "[::1]"),
+            ("[0:0::1]", "[::1]"),
+        ] {
+            assert_eq!(HostPattern::parse(text).map(|host| host.to_string()), Ok(expected.to_owned()), "{text}");
+        }
+    }
+
+    fn headers(name: &'static str, test: HeaderTest) -> Match {
+        Match { headers: vec![HeaderMatch { name: HeaderName::from_static(name), test }], ..Match::default() }
+    }
+
+    #[track_caller]
+    fn covers(conditions: &Match, lines: &[&[u8]], expected: bool) {
+        let fields: Fields = lines.iter().map(|line| ("x-plan", line)).collect();
+        assert_eq!(conditions.check(&sample(&fields)).is_ok(), expected, "{conditions:?} {lines:?}");
+    }
+
+    #[test]
+    fn headers_match_whatever_bytes_they_have() {
+        let value = |text: &str| headers("x-plan", HeaderTest::Value(text.into()));
+        covers(&value("caf\u{e9}"), &["caf\u{e9}".as_bytes()], true);
+        covers(&value("caf\u{e9}"), &[b"caf\xe9"], false);
+        covers(&value("free"), &[b"free"], true);
+        covers(&headers("x-plan", HeaderTest::Prefix("Bad".into())), &[b"Bad \xe9"], true);
+        let regex = |text| headers("x-plan", HeaderTest::Regex(Regex::new(text).unwrap()));
+        covers(&regex("^Bad .x$"), &[b"Bad \xe9x"], true);
+        covers(&regex("x$"), &[b"\xff x"], true);
+        covers(&headers("x-plan", HeaderTest::Present(true)), &[b"\xe9"], true);
+    }
+
+    #[test]
+    fn one_of_several_lines_is_enough_to_be_covered() {
+        let free = || HeaderTest::Value("free".into());
+        covers(&headers("x-plan", free()), &[b"paid", b"free"], true);
+        covers(&headers("x-plan", free()), &[b"paid", b""], false);
+        let not = |is_needed| headers("x-plan", HeaderTest::Not(Excluded { tests: vec![free()], is_needed }));
+        covers(&not(false), &[b"free", b"paid"], true);
+        covers(&not(false), &[b"free", b"free"], false);
+        covers(&not(false), &[], true);
+        covers(&not(true), &[], false);
+        covers(&not(true), &[b""], true);
+    }
+
+    #[test]
+    fn what_is_excluded_is_not_covered() {
+        let hosts = |text: &str| vec![HostPattern::parse(text).unwrap()];
+        let fields = Fields::new();
+        let check = |conditions: &Match, host, client: Option<[u8; 4]>| {
+            conditions.check(&Request { host, client: client.map(Into::into), ..sample(&fields) })
+        };
+        let not_host = Match { other_hosts: hosts("*.a.example"), ..Match::default() };
+        assert_eq!(check(&not_host, "x.a.example", None), Err(Mismatch::Host));
+        assert_eq!(check(&not_host, "a.example", None), Ok(()));
+        let not_inside = Match { other_networks: vec!["10.0.0.0/8".parse().unwrap()], ..Match::default() };
+        assert_eq!(check(&not_inside, "a", Some([10, 1, 2, 3])), Err(Mismatch::Network));
+        assert_eq!(check(&not_inside, "a", Some([192, 0, 2, 1])), Ok(()));
+        assert_eq!(check(&not_inside, "a", None), Ok(()));
+    }
+
+    #[test]
+    fn entries_are_excluded_as_headers_are() {
+        let gold = || EntryTest::Value("gold".into());
+        let test = |test, entries: &[&str], expected| {
+            let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
+            let conditions = Match { descriptor, ..Match::default() };
+            let entries: Vec<_> = entries.iter().map(|value| Entry { key: "plan", value }).collect();
+            let fields = Fields::new();
+            let request = Request { descriptor: &entries, ..sample(&fields) };
+            assert_eq!(conditions.check(&request).is_ok(), expected, "{conditions:?} {entries:?}");
+        };
+        let not = |is_needed| EntryTest::Not(Excluded { tests: vec![gold()], is_needed });
+        for (is_needed, entries, expected) in [
+            (false, &[][..], true),
+            (true, &[], false),
+            (true, &["gold"], false),
+            (true, &["gold", "free"], true),
+            (false, &[""], true),
+        ] {
+            test(not(is_needed), entries, expected);
+        }
+        test(gold(), &["free", "gold"], true);
+    }
+
+    #[test]
+    fn mistaken_hosts_say_what_to_write() {
+        for (text, part) in [
+            ("https://a.example:1/x", "the host alone, a.example"),
+            ("a.example:443", "write a.example"),
+            ("[::1]:80", "write [::1]"),
+            ("[::x]", "write api.example.com"),
+            ("::1:x", "write api.example.com"),
+            ("*", "leave it out"),
+            ("a.*.com", "*.example.com for every name below"),
+            ("", "write api.example.com"),
+            ("a..b", "write api.example.com"),
+        ] {
+            assert!(HostPattern::parse(text).is_err_and(|help| help.contains(part)), "{text}");
+        }
+    }
+}

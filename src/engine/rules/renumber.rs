@@ -1,0 +1,146 @@
+//! The numbers in force for a bucket that was charged under older rules: what is settled later is settled by these.
+
+use std::net::IpAddr;
+
+use super::by::Source;
+use super::key::fingerprint_of;
+use super::limit::Limit;
+use super::overrides::Subject;
+use super::request::decode;
+use super::rule_set::{Plan, Planned, Rules, add_allowance};
+use crate::engine::algorithms::charge::{Bucket, Charge};
+use crate::engine::algorithms::numbers::Micros;
+use crate::message::address;
+
+impl Rules {
+    /// The same change by the numbers that these rules have for the bucket; `older` is its limit in the rules that made
+    /// the charge. It stays as it is if these have no such bucket: then nobody else has a part in it.
+    ///
+    /// The id is read from the key. Overrides by network see the address in it and no other; those by `regex` see a long
+    /// component as its hash.
+    #[must_use]
+    pub fn renumbered(&self, charge: Charge, older: &Limit, now: Micros) -> Charge {
+        self.in_force(&charge, older, now).unwrap_or(charge)
+    }
+
+    fn in_force(&self, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
+        // Buckets go by the short name, which stays when a limit is renamed.
+        let limit = self.limits().iter().find(|limit| limit.short == older.short && limit.by == older.by)?;
+        let hash = self.fingerprinter();
+        // What stands behind `#` is the algorithm and the window; in an id it is escaped.
+        let plain = charge.bucket.key.split('#').next()?;
+        let id = plain.strip_prefix(limit.short.as_str())?;
+        let mut end = limit.short.len();
+        let (mut prefixes, mut texts, mut client) = (Vec::new(), Vec::new(), None);
+        for (component, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
+            end += 1 + encoded.len();
+            prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
+            let text = decode(encoded);
+            if matches!(component.source, Source::Ip { .. }) {
+                client = client.or_else(|| address_of(&text));
+            }
+            texts.push(text);
+        }
+        let text = || texts.join(":");
+        let (given, changed) = limit.overrides.find_since(&Subject { prefixes: &prefixes, client, text: &text, now });
+        let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+        let bucket = Bucket { key: plain.to_owned(), fingerprint: fingerprint_of(plain, &hash) };
+        let mut plan = Plan::default();
+        let origin = |window| Planned { limit: 0, window, enforced: false };
+        add_allowance(&mut plan, allowance, bucket, charge.cost, charge.mode, origin);
+        plan.changed_at(0, changed);
+        let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
+        let terms = if charge.taken_ago().is_some() { charge.terms.clone() } else { current.terms };
+        Some(Charge { terms, ..current })
+    }
+}
+
+/// The address of a component by `ip`, which may be a network.
+fn address_of(text: &str) -> Option<IpAddr> {
+    address::parse(text.split('/').next()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::overrides::{Origin, Override};
+    use super::super::request::{Request, sample};
+    use super::*;
+    use crate::engine::algorithms::charge::Mode;
+    use crate::engine::algorithms::numbers::{Aligned, Allowance, Numbers};
+    use crate::engine::rules::by::Component;
+    use crate::engine::rules::value_type::Form;
+    use crate::message::headers::Fields;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn even(count: u64) -> Numbers {
+        Numbers::new(count, count, HOUR).unwrap()
+    }
+
+    fn rules(numbers: &[Numbers], change: impl Fn(&mut Limit)) -> Rules {
+        let by =
+            vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text), Component::new(Source::Path, Form::Text)];
+        let mut limit = Limit { by, allowance: Allowance::Windows(numbers.into()), ..Limit::new("L") };
+        change(&mut limit);
+        limit.overrides.finish().unwrap();
+        Rules::new(vec![limit], HASH, Micros(0), Vec::new())
+    }
+
+    /// What a charge of a request from `client` becomes when rules of 10 an hour have changed.
+    #[track_caller]
+    fn check(client: &str, newer: &Rules, expected: &[u64]) {
+        let older = rules(&[even(10), even(100)], |_| {});
+        let headers = Fields::new();
+        let request = Request { client: client.parse().ok(), path: "/a:b/%20", ..sample(&headers) };
+        let charges = older.charges(&request).unwrap().charges;
+        let expected_charges = newer.charges(&request).unwrap().charges;
+        let found: Vec<u64> = charges
+            .iter()
+            .map(|charge| {
+                let change = Charge { cost: 3, mode: Mode::Refund, ..charge.clone() };
+                let changed = newer.renumbered(change.clone(), &older.limits()[0], Micros(1));
+                assert_eq!((&changed.bucket, changed.cost, changed.mode), (&charge.bucket, 3, Mode::Refund));
+                if let Some(same) = expected_charges.iter().find(|current| current.bucket == charge.bucket) {
+                    assert_eq!((changed.numbers, &changed.terms), (same.numbers, &same.terms));
+                }
+                changed.numbers.burst()
+            })
+            .collect();
+        assert_eq!(found, expected, "{client}");
+    }
+
+    #[test]
+    fn a_change_goes_by_the_numbers_that_a_request_would_get_now() {
+        let given = |burst| Override {
+            allowance: Allowance::Windows([even(burst)].into()),
+            until: None,
+            origin: Origin::default(),
+        };
+        let newer = rules(&[even(1_000), even(2_000)], |limit| {
+            let key = |text: &str| fingerprint_of(text, &HASH);
+            limit.overrides.add_id(1, key("L:192.0.2.7"), given(70)).unwrap();
+            limit.overrides.add_id(2, key("L:192.0.2.8:/a%3Ab/%2520"), given(80)).unwrap();
+            limit.overrides.add_network("198.51.100.0/24".parse().unwrap(), given(90)).unwrap();
+            limit.overrides.add_regex("^203[.]0[.]113[.]1:/a:b", given(60));
+        });
+        check("192.0.2.1", &newer, &[1_000, 2_000]);
+        // Where there is one window now, that of the other stays as it was.
+        for (client, burst) in [("192.0.2.7", 70), ("192.0.2.8", 80), ("198.51.100.9", 90), ("203.0.113.1", 60)] {
+            check(client, &newer, &[burst, 100]);
+        }
+        check("2001:db8::1", &newer, &[1_000, 2_000]);
+        check("192.0.2.1", &rules(&[even(7)], |limit| limit.name = "Renamed".into()), &[7, 100]);
+    }
+
+    #[test]
+    fn a_bucket_that_is_nobodys_now_is_changed_by_the_numbers_it_had() {
+        let windows = Numbers::windows(7, 7, HOUR, Aligned::Clock).unwrap();
+        check("192.0.2.1", &rules(&[windows], |_| {}), &[7, 100]);
+        check("192.0.2.1", &rules(&[Numbers::sliding_log(7, HOUR).unwrap()], |_| {}), &[10, 100]);
+        check("192.0.2.1", &rules(&[even(7)], |limit| limit.short = "M".into()), &[10, 100]);
+        check("192.0.2.1", &rules(&[even(7)], |limit| limit.by.truncate(1)), &[10, 100]);
+        check("192.0.2.1", &rules(&[], |limit| limit.allowance = Allowance::Deny), &[10, 100]);
+    }
+}

@@ -1,0 +1,462 @@
+//! What a request costs that only its response tells: `cost_from_response` and `spend_when`.
+//!
+//! A plan reserves or checks before ([`Later`]); what is [`Owed`] for it is worked out when the response has come, or
+//! when it never will.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::HeaderName;
+use smallvec::SmallVec;
+
+use super::rule_set::{Plan, Rules};
+use crate::engine::algorithms::charge::{Charge, Decisions, Mode, Outcome};
+use crate::engine::algorithms::details::Terms;
+use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use crate::engine::algorithms::refill::Kind;
+use crate::engine::answer::verdict::Verdict;
+
+/// What of a response decides about the cost of its request. At least one of the two is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseCost {
+    /// `cost_from_response`: the field or trailer that says the cost.
+    pub field: Option<HeaderName>,
+    /// `spend_when`: the answers on which anything is spent; `None` for all.
+    pub when: Option<Statuses>,
+}
+
+/// Codes of responses, as ranges that include both ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statuses(pub Vec<(u16, u16)>);
+
+impl Statuses {
+    /// Whether a code is one of them.
+    pub fn contains(&self, status: u16) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (first, last)) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{}xx", first / 100)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ResponseCost {
+    /// Whether nothing is taken before the response is there.
+    pub const fn only_checks(&self) -> bool {
+        self.when.is_some()
+    }
+
+    /// What a charge does before: a check that may not deny takes a cost of 0 instead, and [`Plan::correct`] looks
+    /// whether it would have fitted.
+    pub(crate) fn before(&self, mode: Mode, cost: u64) -> (Mode, u64) {
+        match (self.only_checks(), mode) {
+            (true, Mode::Spend) => (Mode::Check, cost),
+            (true, _) => (mode, 0),
+            (false, _) => (mode, cost),
+        }
+    }
+}
+
+/// A limit of a plan whose cost the response tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// The index of the limit.
+    pub limit: u32,
+    /// What is taken before, or must be there.
+    pub reserve: u64,
+    /// Whether it is not taken before.
+    pub only_checks: bool,
+}
+
+/// What has become of a request, as far as its cost goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// A response has come, and this is what its field says, if it has one.
+    Response(u16, Option<&'a [u8]>),
+    /// It was never sent to an upstream.
+    Unsent,
+    /// It was, and no response came that could be read.
+    Nothing,
+}
+
+/// What a response makes of a reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// More was taken, or something where nothing was before.
+    Charged,
+    /// Some or all of it was given back.
+    Refunded,
+    /// It was what the request costs, or nothing was to be spent.
+    Unchanged,
+    /// It stays: the response does not say a cost.
+    Absent,
+    /// It stays: what the response says is no whole number below 2^53.
+    Unreadable,
+    /// It stays, or is taken if nothing was before: no response came.
+    Unanswered,
+}
+
+/// What a limit has still to settle of a request that passed.
+#[derive(Clone, Debug)]
+pub struct Owed {
+    /// The index of the limit.
+    pub limit: u32,
+    /// What of the response decides.
+    pub cost: Arc<ResponseCost>,
+    /// What the request costs if the response does not say.
+    reserve: u64,
+    /// Its charges, one a window.
+    charges: SmallVec<[Held; 1]>,
+}
+
+/// A charge that was decided, and how long what it took counts.
+#[derive(Clone, Debug)]
+struct Held {
+    charge: Charge,
+    ends: Option<Micros>,
+}
+
+impl Owed {
+    /// What is to be done about it, and how that is called: `None` while the field may still come as a trailer.
+    pub fn settle(&self, heard: Heard<'_>, may_come: bool, elapsed: Micros) -> Option<(Settled, Vec<Charge>)> {
+        let (cost, result) = match heard {
+            Heard::Unsent => (0, None),
+            Heard::Nothing => (self.reserve, Some(Settled::Unanswered)),
+            Heard::Response(status, _) if self.cost.when.as_ref().is_some_and(|when| !when.contains(status)) => {
+                (0, None)
+            }
+            Heard::Response(_, None) if self.cost.field.is_none() => (self.reserve, None),
+            Heard::Response(_, None) if may_come => return None,
+            Heard::Response(_, None) => (self.reserve, Some(Settled::Absent)),
+            Heard::Response(_, Some(value)) => match whole(value) {
+                Some(cost) => (cost, None),
+                None => (self.reserve, Some(Settled::Unreadable)),
+            },
+        };
+        let taken = if self.cost.only_checks() { 0 } else { self.reserve };
+        let changes: Vec<Charge> = match cost.checked_sub(taken) {
+            Some(0) => Vec::new(),
+            Some(more) => self.changes(Mode::SpendUpTo, more, None),
+            None => self.changes(Mode::Refund, taken - cost, Some(elapsed)),
+        };
+        let result = result.unwrap_or(match changes.first().map(|charge| charge.mode) {
+            None => Settled::Unchanged,
+            Some(Mode::Refund) => Settled::Refunded,
+            Some(_) => Settled::Charged,
+        });
+        Some((result, changes))
+    }
+
+    /// The same change of all its charges, or of those that still count if it gives back what they took so long ago.
+    fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
+        let counts = |held: &&Held| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
+        let change = |held: &Held| {
+            let charge = &held.charge;
+            let is_dated = matches!(charge.numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
+            let terms = match ago.filter(|_| is_dated) {
+                Some(ago) => Some(Box::new(Terms::TakenAgo(ago))),
+                None => charge.terms.clone(),
+            };
+            Charge { cost, mode, terms, ..charge.clone() }
+        };
+        self.charges.iter().filter(counts).map(change).collect()
+    }
+}
+
+/// What a field says, if it is a whole number that can be counted exactly.
+fn whole(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()?;
+    (number < EXACT).then_some(number)
+}
+
+/// Until when what was taken counts for sure, from when it was taken on. `None` where the bucket forgets it bit by bit:
+/// then what comes back is bounded by the bucket itself. A refund after that would be of what others have taken since.
+fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
+    let forgets_at_once = match numbers.refill().kind() {
+        Kind::Level => numbers.windows_to_fill() == 1,
+        Kind::Log(_) | Kind::SlidingWindow(_) => true,
+        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => false,
+    };
+    reset_after.filter(|_| forgets_at_once)
+}
+
+impl Plan {
+    /// Does what [`Self::adjust`] means for limits whose cost the response tells. Who does something else than to spend
+    /// says so of what has happened, so nothing is left to be settled.
+    pub(crate) fn adjust_later(&mut self, mode: Mode, cost: Option<u64>) {
+        for later in &mut self.later {
+            later.reserve = cost.unwrap_or(later.reserve);
+            let charges = self.origins.iter().zip(&mut self.charges);
+            for (_, charge) in charges.filter(|(origin, _)| origin.limit == later.limit) {
+                let only_looks = mode == Mode::Spend && later.only_checks && charge.mode != Mode::Check;
+                charge.cost = if only_looks { 0 } else { later.reserve };
+            }
+        }
+        if mode != Mode::Spend {
+            self.later.clear();
+        }
+    }
+
+    /// Corrects the decisions of limits that have only looked: nothing was taken, so what is left is what was there.
+    pub fn correct(&self, decisions: &mut Decisions) {
+        for later in self.later.iter().filter(|later| later.only_checks) {
+            let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());
+            for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == later.limit) {
+                charge.looked(decision, later.reserve);
+            }
+        }
+        for (charge, decision) in self.charges.iter().zip(decisions.as_mut_slice()) {
+            if self.asks.contains(&charge.bucket.fingerprint) {
+                charge.looked(decision, 1);
+            }
+        }
+    }
+
+    /// What is to be settled when the response to a request that passes has come.
+    pub fn owed(&self, rules: &Rules, verdict: &Verdict) -> Vec<Owed> {
+        let owed = self.later.iter().filter_map(|later| {
+            let cost = rules.limit(later.limit)?.response_cost.as_ref()?;
+            let mine = self.origins.iter().zip(&self.charges).filter(|(origin, _)| origin.limit == later.limit);
+            let held = mine.filter_map(|(origin, charge)| {
+                let mut answers = verdict.answers.iter();
+                let answer = answers.find(|answer| (answer.limit, answer.window) == (origin.limit, origin.window))?;
+                let ends = ends(&charge.numbers, answer.decision.reset_after);
+                // In shadow what did not fit was not taken, and the request would not have passed.
+                let passed = answer.decision.outcome == Outcome::Allowed;
+                passed.then(|| Held { charge: charge.clone(), ends })
+            });
+            let charges: SmallVec<[Held; 1]> = held.collect();
+            let owed = Owed { limit: later.limit, cost: cost.clone(), reserve: later.reserve, charges };
+            (!owed.charges.is_empty()).then_some(owed)
+        });
+        owed.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::super::fingerprint::Fingerprinter;
+    use super::super::limit::{Cost, Limit, LimitMode};
+    use super::super::request::sample;
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, Decision};
+    use crate::engine::algorithms::gcra::{Change, Meter, decide};
+    use crate::engine::algorithms::numbers::{Aligned, Allowance};
+    use crate::message::headers::Fields;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, ends: Option<Micros>) -> Owed {
+        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let charges = [Held { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), ends }];
+        Owed { limit: 0, cost: Arc::new(cost), reserve, charges: charges.into_iter().collect() }
+    }
+
+    fn by_field() -> ResponseCost {
+        ResponseCost { field: Some(HeaderName::from_static("x-tokens-used")), when: None }
+    }
+
+    fn on(statuses: &[(u16, u16)]) -> ResponseCost {
+        ResponseCost { field: None, when: Some(Statuses(statuses.to_vec())) }
+    }
+
+    fn hundred() -> Numbers {
+        Numbers::new(100, 100, MINUTE).unwrap()
+    }
+
+    /// What is done at once about a reserve of 10, as text: the result, and the change if there is one.
+    #[track_caller]
+    fn check(cost: ResponseCost, heard: Heard<'_>, expected: &str) {
+        let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false, Micros(0)).unwrap();
+        let mut said = format!("{result:?}").to_lowercase();
+        for change in changes {
+            let _ = write!(said, " {:?} {}", change.mode, change.cost);
+        }
+        assert_eq!(said, expected, "{heard:?}");
+    }
+
+    fn said(value: &str) -> Heard<'_> {
+        Heard::Response(200, Some(value.as_bytes()))
+    }
+
+    #[test]
+    fn the_difference_to_the_reserve_is_charged_or_refunded() {
+        check(by_field(), said("25"), "charged SpendUpTo 15");
+        check(by_field(), said("4"), "refunded Refund 6");
+        check(by_field(), said("0"), "refunded Refund 10");
+        check(by_field(), said("10"), "unchanged");
+        check(by_field(), said("0010"), "unchanged");
+    }
+
+    #[test]
+    fn how_much_of_a_cost_fits_is_for_the_bucket_to_say() {
+        check(by_field(), said("9007199254740991"), "charged SpendUpTo 9007199254740981");
+    }
+
+    #[test]
+    fn what_is_no_number_leaves_the_reserve() {
+        for value in ["", "-1", "+1", "1.5", "1e3", "ten", "1, 1", "9007199254740992", "99999999999999999999999"] {
+            check(by_field(), said(value), "unreadable");
+        }
+        check(by_field(), Heard::Response(200, Some(b"\xff")), "unreadable");
+        check(by_field(), Heard::Response(200, None), "absent");
+    }
+
+    #[test]
+    fn without_a_response_what_was_sent_costs_the_reserve() {
+        check(by_field(), Heard::Nothing, "unanswered");
+        check(by_field(), Heard::Unsent, "refunded Refund 10");
+        check(on(&[(401, 401)]), Heard::Nothing, "unanswered SpendUpTo 10");
+        check(on(&[(401, 401)]), Heard::Unsent, "unchanged");
+    }
+
+    #[test]
+    fn some_answers_are_charged_and_others_are_free() {
+        let failures = || on(&[(401, 401), (500, 599)]);
+        check(failures(), Heard::Response(401, None), "charged SpendUpTo 10");
+        check(failures(), Heard::Response(503, None), "charged SpendUpTo 10");
+        check(failures(), Heard::Response(400, None), "unchanged");
+        check(failures(), Heard::Response(600, None), "unchanged");
+        assert_eq!(Statuses(vec![(401, 401), (500, 599)]).to_string(), "401, 5xx");
+    }
+
+    #[test]
+    fn on_some_answers_the_field_says_what_they_cost() {
+        let both = || ResponseCost { when: Some(Statuses(vec![(200, 299)])), ..by_field() };
+        check(both(), said("25"), "charged SpendUpTo 25");
+        check(both(), said("0"), "unchanged");
+        check(both(), Heard::Response(200, None), "absent SpendUpTo 10");
+        check(both(), Heard::Response(500, Some(b"25")), "unchanged");
+    }
+
+    #[test]
+    fn a_field_that_may_still_come_is_waited_for() {
+        let settle = |cost, heard| owed(cost, 10, hundred(), None).settle(heard, true, Micros(0)).is_some();
+        assert!(!settle(by_field(), Heard::Response(200, None)));
+        assert!(settle(by_field(), said("x")));
+        assert!(settle(on(&[(401, 401)]), Heard::Response(401, None)));
+        let both = ResponseCost { when: Some(Statuses(vec![(200, 299)])), ..by_field() };
+        assert!(settle(both, Heard::Response(404, None)));
+    }
+
+    /// Whether a reserve of 10 that was taken from these numbers is given back after so many seconds.
+    #[track_caller]
+    fn check_ends(
+        numbers: Result<Numbers, crate::engine::algorithms::numbers::NumbersError>,
+        refunded: &[(u64, bool)],
+    ) {
+        let numbers = numbers.unwrap();
+        let ends = ends(&numbers, Some(Micros::from_millis(60_000)));
+        for (seconds, expected) in refunded {
+            let owed = owed(by_field(), 10, numbers, ends);
+            let (_, changes) = owed.settle(said("1"), false, Micros::from_millis(seconds * 1_000)).unwrap();
+            assert_eq!(!changes.is_empty(), *expected, "{numbers} after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_back_of_a_window_that_is_over() {
+        check_ends(Numbers::windows(100, 100, MINUTE, Aligned::Clock), &[(59, true), (60, false)]);
+        check_ends(Numbers::sliding_log(100, MINUTE), &[(59, true), (60, false)]);
+        check_ends(Numbers::windows(300, 100, MINUTE, Aligned::Clock), &[(60, true)]);
+        check_ends(Numbers::new(100, 100, MINUTE), &[(60, true)]);
+        check_ends(Numbers::fixed(100), &[(60, true)]);
+    }
+
+    /// Reserves, and then settles by what the response says, against one bucket; what is left after each step.
+    #[test]
+    fn what_is_settled_is_what_a_charge_of_the_real_cost_would_have_left() {
+        for (reserve, cost) in [(10, 25), (10, 3), (10, 0), (1, 99), (100, 100), (60, 200)] {
+            let mut meter: Option<Meter> = None;
+            let mut apply = |charge: &Charge| -> Decision {
+                let (decision, change) = decide(meter.as_ref(), charge, Micros(1), Micros(0));
+                match change {
+                    Change::Keep => {}
+                    Change::Write(written) => meter = Some(written),
+                    Change::Clear => meter = None,
+                }
+                decision
+            };
+            let owed = owed(by_field(), reserve, hundred(), None);
+            apply(&owed.charges[0].charge);
+            let text = cost.to_string();
+            let (_, changes) = owed.settle(said(&text), false, Micros(0)).unwrap();
+            for change in &changes {
+                assert!(!apply(change).is_denied());
+            }
+            let look = Charge { cost: 0, mode: Mode::Check, ..owed.charges[0].charge.clone() };
+            assert_eq!(apply(&look).remaining, 100 - cost.min(100), "{reserve} for {cost}");
+        }
+    }
+
+    /// The plan of a request to a limit of 5 that costs 2 on some answers, and that refuses or not.
+    fn plan(mode: LimitMode) -> Plan {
+        let limit = Limit {
+            by: Vec::new(),
+            allowance: Allowance::Windows([Numbers::fixed(5).unwrap()].into()),
+            cost: Cost::Fixed(2),
+            response_cost: Some(Arc::new(on(&[(401, 401)]))),
+            mode,
+            ..Limit::new("L")
+        };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        rules.charges(&sample(&Fields::new())).unwrap()
+    }
+
+    #[test]
+    fn who_only_checks_takes_nothing_and_tells_what_is_there() {
+        // What a bucket with 3 left, and one with 1 left, say to a check of 2 or to a look.
+        for (mode, charge, outcomes) in [
+            (LimitMode::Enforce, (Mode::Check, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
+            (LimitMode::Shadow, (Mode::SpendOnly, 0), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
+        ] {
+            let plan = plan(mode);
+            assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
+            let (decision, _) = decide(None, &plan.charges[0], Micros(0), Micros(0));
+            let mut full: Decisions = [decision].into_iter().collect();
+            plan.correct(&mut full);
+            assert_eq!((full[0].outcome, full[0].remaining), (Outcome::Allowed, 5));
+            assert_eq!(full[0].reset_after, Some(Micros(0)), "nothing of it comes back");
+            for (left, expected) in [3, 1].into_iter().zip(outcomes) {
+                let (token, refill) = Numbers::fixed(5).unwrap().written();
+                let meter = Meter { since: Micros(0), level: 5 - left, token, refill };
+                let (decision, change) = decide(Some(&meter), &plan.charges[0], Micros(0), Micros(0));
+                assert_eq!(change, Change::Keep);
+                let mut decisions: Decisions = [decision].into_iter().collect();
+                plan.correct(&mut decisions);
+                assert_eq!((decisions[0].outcome, decisions[0].remaining), expected, "{mode:?} with {left} left");
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_says_what_to_do_is_not_settled_behind_its_back() {
+        for (limit, mode, cost, expected) in [
+            (LimitMode::Enforce, Mode::Spend, None, (Mode::Check, 2, 1)),
+            (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Check, 4, 1)),
+            (LimitMode::Enforce, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::SpendOnly, 0, 1)),
+            (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
+        ] {
+            let mut plan = plan(limit);
+            let rules = Rules::new(vec![Limit::new("L")], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+            plan.adjust(&rules, mode, cost);
+            let charge = &plan.charges[0];
+            assert_eq!((charge.mode, charge.cost, plan.later.len()), expected, "{limit:?} {mode:?} {cost:?}");
+        }
+    }
+}

@@ -1,0 +1,716 @@
+//! All limits together: from a request to its charges.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::blocks::Blocks;
+use super::by::{Identified, Lacking, Source, Unusable, describe, identify, readable};
+use super::descriptors::Tree;
+use super::fingerprint::{Fingerprinter, stable};
+use super::index::{Candidates, Index};
+use super::limit::{Cost, Fallback, Limit, LimitMode, WHOLE_SHARE};
+use super::matching::{DescriptorMatch, Mismatch};
+use super::overrides::Subject;
+use super::request::{Ambiguous, Duplicates, Request};
+use super::response_cost::Later;
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::details::{Elevated, Terms};
+use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use crate::engine::algorithms::refill::Kind;
+use crate::message::lossless::shown;
+
+/// The name of the limit that stands for those which requests carry with them. No file can name one so.
+const CARRIED: &str = "(request)";
+
+/// The compiled rules. They never change; a reload makes new ones.
+#[derive(Debug)]
+pub struct Rules {
+    limits: Vec<Limit>,
+    /// Stands for the limits that requests carry with them; it has the index after the last of `limits`.
+    carried: Limit,
+    index: Index,
+    has_queues: bool,
+    fingerprinter: Fingerprinter,
+    effective_from: Micros,
+    files: Vec<String>,
+}
+
+/// What a request asks of the store, and which limit asks it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The charges, to be decided together. Most requests make one, which needs no allocation.
+    pub charges: SmallVec<[Charge; 1]>,
+    /// Whose they are: `origins[n]` made `charges[n]`.
+    pub origins: SmallVec<[Planned; 4]>,
+    /// Limits that refuse without asking the store, in the order of the rules.
+    pub refused: Vec<Refused>,
+    /// Limits by which the request passes without asking the store.
+    pub unlimited: Vec<u32>,
+    /// Limits whose cost the response tells.
+    pub later: Vec<Later>,
+    /// The fingerprints of buckets that are only asked whether anything is left.
+    pub asks: Vec<u128>,
+}
+
+/// Where a charge comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Which of the limit's `rates`, counted from 0.
+    pub window: u32,
+    /// Whether a denial refuses the request; if not, the limit or this id is in shadow.
+    pub enforced: bool,
+}
+
+/// A limit that refuses by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Whether it refuses the request; if not, it would have.
+    pub enforced: bool,
+    /// Why.
+    pub reason: RefusedReason,
+}
+
+/// Why a limit refuses without asking the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedReason {
+    /// `deny: true`, of the limit or an override.
+    Deny,
+    /// The request lacks a component of the id and the limit says `missing: deny`.
+    Missing,
+    /// A component of the id is malformed and the limit says `malformed: deny`.
+    Malformed,
+    /// An operator has blocked the id, for this long from now on.
+    Blocked(Micros),
+}
+
+/// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
+/// too much.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin} must be {wanted}, got `{value}`")]
+pub struct BadCost {
+    /// The field or parameter, as people read it.
+    pub origin: String,
+    /// What it should be.
+    pub wanted: &'static str,
+    /// What it says, cut to a readable length.
+    pub value: String,
+}
+
+/// What one limit makes of a request, for `weir explain`.
+#[derive(Debug)]
+pub enum Explanation {
+    /// `mode: off`
+    Off,
+    /// A condition of `match` does not hold.
+    Unmatched(Mismatch),
+    /// Another rule of the domain is closer to the descriptor.
+    Outranked,
+    /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
+    Undescribed,
+    /// The request has no value for a component of `by` and is not charged.
+    Lacking(Lacking),
+    /// It applies.
+    Applies {
+        /// The id, component by component.
+        id: Vec<Result<String, Unusable>>,
+        /// The numbers that hold.
+        allowance: Allowance,
+        /// The index of the override that gave them.
+        given_by: Option<usize>,
+        /// What the request costs.
+        cost: u64,
+        /// Whether this id is within `enforce_for`.
+        enforced: bool,
+    },
+}
+
+impl Rules {
+    /// Compiles limits. `effective_from` is when their numbers take effect (see [`crate::engine::algorithms::gcra::decide`]); `files`
+    /// are the names that [`super::overrides::Origin`] numbers.
+    pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
+        let mut index = Index::default();
+        for (place, limit) in (0..).zip(&limits) {
+            let applies_somewhere = limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
+            if limit.mode != LimitMode::Off && applies_somewhere {
+                index.insert(place, limit);
+            }
+        }
+        let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
+        let has_queues = limits.iter().any(|limit| limit.queue.is_some());
+        Self { limits, carried, index, has_queues, fingerprinter, effective_from, files }
+    }
+
+    /// Says which of the limits cover a descriptor in each of these domains: those that match whole descriptors.
+    #[must_use]
+    pub fn with_trees(mut self, trees: HashMap<String, Tree>) -> Self {
+        self.index.set_trees(trees);
+        self
+    }
+
+    /// Lets none of the limits refuse: they count and report as with `mode: shadow`.
+    #[must_use]
+    pub fn in_shadow(mut self) -> Self {
+        for limit in self.limits.iter_mut().chain([&mut self.carried]) {
+            limit.is_shadowed = true;
+        }
+        self
+    }
+
+    /// The limits, in the order of the file; plans name them by their index.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The limit at an index that a plan names.
+    pub fn limit(&self, index: u32) -> Option<&Limit> {
+        let index = index as usize;
+        self.limits.get(index).or_else(|| (index == self.limits.len()).then_some(&self.carried))
+    }
+
+    /// The limit that stands for all those which requests carry with them, and its index.
+    pub fn carried(&self) -> (u32, &Limit) {
+        (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
+    }
+
+    /// Whether a limit is one that a request carried with it.
+    pub fn is_carried(&self, index: u32) -> bool {
+        index as usize == self.limits.len()
+    }
+
+    /// The names of all limits that a plan can name, in the order of their indices.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.limits.iter().chain([&self.carried]).map(|limit| limit.name.as_str())
+    }
+
+    /// Whether a limit names this domain of the rate limit service.
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        self.index.knows_domain(domain)
+    }
+
+    /// A limit that goes by the client's address, in its `by`, its `match` or an override; `None` if none does and a
+    /// request may come without one.
+    pub fn needs_client(&self) -> Option<&Limit> {
+        let goes_by_it = |limit: &&Limit| {
+            limit.mode != LimitMode::Off
+                && (limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                    || !limit.conditions.networks.is_empty()
+                    || !limit.conditions.other_networks.is_empty()
+                    || limit.overrides.has_networks())
+        };
+        self.limits.iter().find(goes_by_it)
+    }
+
+    /// A limit that a request without the client's address would evade: one whose `match` or overrides go by it, or whose
+    /// `by` does, unless its `missing` covers such requests.
+    pub fn evaded_without_client(&self) -> Option<&Limit> {
+        let is_evaded = |limit: &&Limit| {
+            limit.mode == LimitMode::Enforce
+                && (limit.missing == Fallback::Skip
+                    && limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                    || !limit.conditions.networks.is_empty()
+                    || limit.overrides.has_networks())
+        };
+        self.limits.iter().find(is_evaded)
+    }
+
+    /// Whether a request may be put into a queue.
+    pub const fn has_queues(&self) -> bool {
+        self.has_queues
+    }
+
+    /// When the numbers took effect.
+    pub const fn effective_from(&self) -> Micros {
+        self.effective_from
+    }
+
+    /// The hash that made the fingerprints of these rules.
+    pub const fn fingerprinter(&self) -> Fingerprinter {
+        self.fingerprinter
+    }
+
+    /// The name of a file that an [`super::overrides::Origin`] numbers.
+    pub fn file(&self, index: u16) -> &str {
+        self.files.get(usize::from(index)).map_or("", String::as_str)
+    }
+
+    /// What `request` asks of the store.
+    pub fn charges(&self, request: &Request<'_>) -> Result<Plan, BadCost> {
+        self.charges_but(request, None)
+    }
+
+    /// What `request` asks of the store where some ids are blocked: a limit refuses those, whatever it allows them.
+    pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, BadCost> {
+        let mut plan = Plan::default();
+        let mut candidates = Candidates::new();
+        self.index.candidates(request, &mut candidates);
+        for place in candidates {
+            let Some(limit) = self.limit(place) else { continue };
+            if limit.conditions.check(request).is_ok() {
+                self.charge(place, limit, request, blocks, &mut plan)?;
+            }
+        }
+        Ok(plan)
+    }
+
+    fn charge(
+        &self,
+        place: u32,
+        limit: &Limit,
+        request: &Request<'_>,
+        blocks: Option<&Blocks>,
+        plan: &mut Plan,
+    ) -> Result<(), BadCost> {
+        let identified = match self.identify(limit, request, blocks.is_some()) {
+            Ok(identified) => identified,
+            Err(lacking) => {
+                if lacking.is_refused {
+                    let enforced = is_enforced_without_id(limit, request);
+                    plan.refused.push(Refused { limit: place, enforced, reason: lacking.reason.into() });
+                }
+                return Ok(());
+            }
+        };
+        let blocked =
+            blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
+        if let Some(left) = blocked {
+            let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Blocked(left) });
+            return Ok(());
+        }
+        let text = || readable(&describe(&limit.by, request));
+        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let (given, changed) = limit.overrides.find_since(&subject);
+        let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+        let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+        match allowance {
+            Allowance::Disabled => {}
+            Allowance::Unlimited => plan.unlimited.push(place),
+            Allowance::Deny => plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny }),
+            // What waits in a queue is done by its workers, so nothing can wait there and not be meant.
+            Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
+            Allowance::Windows(_) | Allowance::Elevated(_) => {
+                let cost = cost(limit, request)?;
+                let first = plan.charges.len();
+                // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
+                let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
+                let (mode, cost) = limit.response_cost.as_ref().map_or((mode, cost), |response_cost| {
+                    plan.later.push(Later { limit: place, reserve: cost, only_checks: response_cost.only_checks() });
+                    response_cost.before(mode, cost)
+                });
+                add_allowance(plan, allowance, identified.bucket, cost, mode, |window| Planned {
+                    limit: place,
+                    window,
+                    enforced,
+                });
+                plan.changed_at(first, changed);
+                plan.equip(first, limit, request)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn identify(&self, limit: &Limit, request: &Request<'_>, with_prefixes: bool) -> Result<Identified, Lacking> {
+        let with_prefixes = with_prefixes || !limit.overrides.is_empty();
+        identify(&limit.by, &limit.short, request, limit.fallbacks(), with_prefixes, &self.fingerprinter)
+    }
+
+    /// The id of `request` for a limit, as people read it, and its fingerprint; `None` if it has none.
+    pub fn id_of(&self, limit: u32, request: &Request<'_>) -> Option<(String, u128)> {
+        let limit = self.limit(limit)?;
+        let identified = self.identify(limit, request, false).ok()?;
+        let text = readable(&describe(&limit.by, request));
+        Some((shown(&text).into_owned(), identified.bucket.fingerprint))
+    }
+
+    /// What each limit makes of `request`, in the order of the files.
+    pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
+        let mut candidates = Candidates::new();
+        self.index.candidates(request, &mut candidates);
+        let explain = |(place, limit): (u32, &Limit)| {
+            let explanation = self.explain_limit(limit, request)?;
+            let applies =
+                matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
+            let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
+            Ok(match applies && !candidates.contains(&place) {
+                true if is_whole => Explanation::Outranked,
+                true => Explanation::Undescribed,
+                false => explanation,
+            })
+        };
+        (0..).zip(&self.limits).map(explain).collect()
+    }
+
+    fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, BadCost> {
+        if limit.mode == LimitMode::Off {
+            return Ok(Explanation::Off);
+        }
+        if let Err(mismatch) = limit.conditions.check(request) {
+            return Ok(Explanation::Unmatched(mismatch));
+        }
+        let id = describe(&limit.by, request);
+        let text = readable(&id);
+        let shown = |component: Result<Cow<'_, str>, Unusable>| component.map(|text| shown(&text).into_owned());
+        let id = id.into_iter().map(shown).collect();
+        let identified = match self.identify(limit, request, false) {
+            Ok(identified) => identified,
+            Err(lacking) if lacking.is_refused => {
+                let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
+                return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
+            }
+            Err(lacking) => return Ok(Explanation::Lacking(lacking)),
+        };
+        let text = || text.clone();
+        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let given = limit.overrides.find(&subject);
+        Ok(Explanation::Applies {
+            allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
+            given_by: given.map(|(place, _)| place),
+            cost: cost(limit, request)?,
+            enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
+            id,
+        })
+    }
+}
+
+/// Adds the charges of an allowance that has windows; nothing for one that has none.
+pub fn add_allowance(
+    plan: &mut Plan,
+    allowance: &Allowance,
+    bucket: Bucket,
+    cost: u64,
+    mode: Mode,
+    origin: impl Fn(u32) -> Planned,
+) {
+    if let Some(windows) = allowance.windows() {
+        add_windows(plan, windows, bucket, cost, mode, origin);
+        plan.elevate(allowance.elevated());
+    }
+}
+
+impl Plan {
+    /// Gives the charge that was added last elevated numbers, if there are some.
+    pub(crate) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
+        if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
+            charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
+        }
+    }
+
+    /// Says when the numbers of the charges from `first` on took effect, if that was after the rules did.
+    pub(crate) fn changed_at(&mut self, first: usize, changed: Micros) {
+        self.charges.iter_mut().skip(first).for_each(|charge| charge.changed = changed);
+    }
+}
+
+/// Adds one charge a window. Every window has a bucket of its own; the first keeps the plain key, so that a limit
+/// which gains a second window keeps what its buckets have used.
+pub fn add_windows(
+    plan: &mut Plan,
+    windows: &Arc<[Numbers]>,
+    mut bucket: Bucket,
+    cost: u64,
+    mode: Mode,
+    origin: impl Fn(u32) -> Planned,
+) {
+    let Some((first, others)) = windows.split_first() else { return };
+    let kind = first.refill().kind();
+    if kind != Kind::Level {
+        // What the algorithms keep of a bucket differs, and one cannot read what another has written.
+        bucket.key.push_str(kind.mark());
+        bucket.fingerprint = kind
+            .mark()
+            .bytes()
+            .fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
+    }
+    let plain = (!others.is_empty()).then(|| bucket.clone());
+    plan.charges.push(Charge::new(bucket, *first, cost, mode));
+    plan.origins.push(origin(0));
+    let Some(plain) = plain else { return };
+    for (window, numbers) in (1..).zip(others) {
+        let mut bucket = plain.clone();
+        let _ = write!(bucket.key, "#{window}");
+        bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
+        plan.charges.push(Charge::new(bucket, *numbers, cost, mode));
+        plan.origins.push(origin(window));
+    }
+}
+
+/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio; it is odd, so
+/// that no two buckets become one).
+const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+
+/// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
+/// smaller share also in a larger one.
+pub(crate) fn in_share(share: u32, key: &str) -> bool {
+    share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
+}
+
+/// Whether a limit is enforced for a request that has no id for it. The share is then one of the clients, by their
+/// addresses; where no address is known, nobody belongs to less than the whole.
+fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
+    let of_client = |client| in_share(limit.enforce_for, &format!("{}:{client}", limit.short));
+    limit.is_enforced() && (limit.enforce_for >= WHOLE_SHARE || request.client.is_some_and(of_client))
+}
+
+fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
+    let (origin, given) = match &limit.cost {
+        Cost::Fixed(cost) => return Ok(*cost),
+        Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
+        Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
+    };
+    let bad = |value: &str| BadCost {
+        origin: format!("{} `{}`", origin.0, origin.1),
+        wanted: "a whole number of tokens",
+        value: shown(value).chars().take(40).collect(),
+    };
+    match given {
+        Ok(None) => Ok(1),
+        Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
+        Err(Ambiguous) => Err(bad("several values")),
+    }
+}
+
+impl From<Unusable> for RefusedReason {
+    fn from(reason: Unusable) -> Self {
+        match reason {
+            Unusable::Missing => Self::Missing,
+            Unusable::Malformed => Self::Malformed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::super::blocks::Block;
+    use super::super::limit::Fallback;
+    use super::super::matching::Match;
+    use super::super::overrides::{Origin, Override};
+    use super::super::request::sample;
+    use super::*;
+    use crate::engine::rules::by::Component;
+    use crate::engine::rules::ids::Id;
+    use crate::engine::rules::value_type::Form;
+    use crate::message::headers::Fields;
+    use crate::message::path::Pattern;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+
+    fn windows(bursts: &[u64]) -> Allowance {
+        Allowance::Windows(bursts.iter().map(|burst| Numbers::new(*burst, 1, 1_000_000_000).unwrap()).collect())
+    }
+
+    fn header(name: &'static str, form: Form) -> Component {
+        Component::new(Source::Header(HeaderName::from_static(name)), form)
+    }
+
+    /// A limit by two header fields that allows 10.
+    fn limit(name: &str) -> Limit {
+        let by = vec![header("x-account", Form::Integer), header("x-zone", Form::Text)];
+        Limit { by, allowance: windows(&[10]), ..Limit::new(name) }
+    }
+
+    fn given(allowance: Allowance, until: Option<u64>) -> Override {
+        Override { allowance, until: until.map(Micros), origin: Origin::default() }
+    }
+
+    fn with_override(mut limit: Limit, id: &str, over: Override) -> Limit {
+        let id = Id::parse(&limit.by, id).unwrap();
+        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
+        limit
+    }
+
+    fn plan(limits: Vec<Limit>, fields: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
+        let headers = fields.iter().copied().collect();
+        let request = Request { path: "/v1/b", query: Some("cost=3"), now: Micros(now), ..sample(&headers) };
+        let mut limits = limits;
+        for limit in &mut limits {
+            limit.overrides.finish().unwrap();
+        }
+        Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request)
+    }
+
+    const FIELDS: [(&str, &str); 2] = [("x-account", "7"), ("x-zone", "eu")];
+
+    /// The bursts of the charges that a request with [`FIELDS`] makes.
+    #[track_caller]
+    fn check(limits: Vec<Limit>, now: u64, expected: &[u64]) {
+        let plan = plan(limits, &FIELDS, now).unwrap();
+        assert_eq!(plan.charges.iter().map(|charge| charge.numbers.burst()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_most_specific_override_that_has_not_expired_wins() {
+        let base = || with_override(limit("L"), "7", given(windows(&[20]), None));
+        check(vec![limit("L")], 0, &[10]);
+        check(vec![base()], 0, &[20]);
+        check(vec![with_override(base(), "7:eu", given(windows(&[30]), Some(100)))], 99, &[30]);
+        check(vec![with_override(base(), "7:eu", given(windows(&[30]), Some(100)))], 100, &[20]);
+        check(vec![with_override(base(), "7:us", given(windows(&[30]), None))], 0, &[20]);
+    }
+
+    #[test]
+    fn networks_and_regular_expressions_come_after_ids() {
+        let mut found = limit("L");
+        found.overrides.add_regex("^7:", given(windows(&[40]), None));
+        found.overrides.add_regex("eu$", given(windows(&[41]), None));
+        check(vec![found], 0, &[40]);
+        let mut found = limit("L");
+        found.overrides.add_regex("eu$", given(windows(&[41]), None));
+        found.overrides.add_network("192.0.0.0/8".parse().unwrap(), given(windows(&[50]), None)).unwrap();
+        found.overrides.add_network("192.0.2.0/24".parse().unwrap(), given(windows(&[51]), None)).unwrap();
+        assert!(found.overrides.add_network("192.0.2.9/24".parse().unwrap(), given(windows(&[52]), None)).is_err());
+        check(vec![found], 0, &[51]);
+    }
+
+    #[test]
+    fn an_id_has_one_override() {
+        let mut limit = with_override(limit("L"), "7", given(windows(&[20]), None));
+        let id = Id::parse(&limit.by, "7").unwrap();
+        let again = limit.overrides.add_id(id.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
+        assert_eq!(again, Err(0));
+    }
+
+    #[test]
+    fn a_limit_without_numbers_applies_only_where_an_override_gives_some() {
+        let disabled = || Limit { allowance: Allowance::Disabled, ..limit("L") };
+        check(vec![disabled()], 0, &[]);
+        check(vec![with_override(disabled(), "7", given(windows(&[20]), None))], 0, &[20]);
+        check(vec![with_override(limit("L"), "7", given(Allowance::Unlimited, None))], 0, &[]);
+    }
+
+    #[test]
+    fn several_windows_are_several_buckets() {
+        let plan = plan(vec![Limit { allowance: windows(&[5, 6, 7]), ..limit("L") }], &FIELDS, 0).unwrap();
+        let keys: Vec<_> = plan.charges.iter().map(|charge| charge.bucket.key.as_str()).collect();
+        assert_eq!(keys, ["L:7:eu", "L:7:eu#1", "L:7:eu#2"]);
+        assert!(!crate::engine::algorithms::batch::has_duplicate(&plan.charges));
+    }
+
+    #[test]
+    fn a_request_that_lacks_a_component_goes_as_the_limit_says() {
+        let missing = |missing| vec![Limit { missing, ..limit("L") }];
+        assert!(plan(missing(Fallback::Skip), &[("x-account", "7")], 0).unwrap().charges.is_empty());
+        assert!(plan(missing(Fallback::Deny), &[("x-account", "7")], 0).unwrap().is_refused());
+        let shared = plan(missing(Fallback::Shared), &[("x-account", "7")], 0).unwrap();
+        assert_eq!(shared.charges[0].bucket.key, "L:7:*");
+        let malformed = |malformed| {
+            let limit = Limit { malformed, ..limit("L") };
+            plan(vec![limit], &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap()
+        };
+        assert!(malformed(Fallback::Skip).charges.is_empty());
+        assert_eq!(malformed(Fallback::Deny).reason(0), Some(RefusedReason::Malformed));
+        assert_eq!(malformed(Fallback::Shared).charges[0].bucket.key, "L:!:eu");
+    }
+
+    #[test]
+    fn without_an_id_a_limit_is_enforced_for_a_share_of_the_clients() {
+        let fields = Fields::new();
+        let denied = |enforce_for, mode, client: Option<u32>| {
+            let limit = Limit { missing: Fallback::Deny, enforce_for, mode, ..limit("L") };
+            let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
+            let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
+            let request = Request { client, ..sample(&fields) };
+            let refused = rules.charges(&request).unwrap().refused[0];
+            let explained = rules.explain(&request).unwrap();
+            assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
+            refused.enforced
+        };
+        let count = |share| (0..1_000).filter(|client| denied(share, LimitMode::Enforce, Some(*client))).count();
+        assert_eq!([count(0), count(WHOLE_SHARE)], [0, 1_000]);
+        assert!((50..150).contains(&count(WHOLE_SHARE / 10)));
+        assert!(!denied(WHOLE_SHARE, LimitMode::Shadow, Some(1)));
+        assert!(!denied(WHOLE_SHARE - 1, LimitMode::Enforce, None) && denied(WHOLE_SHARE, LimitMode::Enforce, None));
+    }
+
+    #[test]
+    fn a_cost_is_a_whole_number_or_the_request_is_bad() {
+        let cost = |value: &'static str| {
+            let name = HeaderName::from_static("x-cost");
+            let fields = [FIELDS[0], FIELDS[1], ("x-cost", value)];
+            plan(vec![Limit { cost: Cost::Header(name), ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+        };
+        assert_eq!((cost("12"), cost("0")), (Ok(12), Ok(0)));
+        assert_eq!(cost("-1").unwrap_err().to_string(), "header `x-cost` must be a whole number of tokens, got `-1`");
+        let twice = |values: [&'static str; 2]| {
+            let fields = [FIELDS[0], FIELDS[1], ("x-cost", values[0]), ("x-cost", values[1])];
+            let cost = Cost::Header(HeaderName::from_static("x-cost"));
+            plan(vec![Limit { cost, ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+        };
+        assert_eq!(twice(["2", "2"]), Ok(2));
+        assert!(twice(["0", "2"]).unwrap_err().to_string().contains("several values"));
+        let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
+        assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
+    }
+
+    #[test]
+    fn shadow_is_charged_without_a_say_and_off_is_not_charged() {
+        let mode = |mode| plan(vec![Limit { mode, ..limit("L") }], &FIELDS, 0).unwrap();
+        assert_eq!(mode(LimitMode::Enforce).charges[0].mode, Mode::Spend);
+        assert_eq!(mode(LimitMode::Shadow).charges[0].mode, Mode::SpendOnly);
+        assert!(mode(LimitMode::Off).charges.is_empty());
+    }
+
+    /// What a request with [`FIELDS`] comes to at 10 us while these ids are blocked until then: charges, whether a limit
+    /// refuses it, and for how long.
+    fn blocked(limit: Limit, blocks: &[(&str, u64)]) -> (usize, bool, Option<u64>) {
+        let block = |(key, until): &(&str, u64)| Block {
+            key: (*key).to_owned(),
+            until: Micros(*until),
+            bucket: String::new(),
+            reason: None,
+            by: String::new(),
+        };
+        let blocks = Blocks::new(blocks.iter().map(block).collect(), &HASH);
+        let headers = FIELDS.into_iter().collect();
+        let request = Request { now: Micros(10), ..sample(&headers) };
+        let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges_but(&request, Some(&blocks)).unwrap();
+        let left = plan.refused.first().map(|refused| match refused.reason {
+            RefusedReason::Blocked(left) => left.0,
+            other => panic!("{other:?}"),
+        });
+        (plan.charges.len(), plan.is_refused(), left)
+    }
+
+    #[test]
+    fn a_blocked_id_is_refused_whatever_it_is_allowed() {
+        let unlimited = || with_override(limit("L"), "7", given(Allowance::Unlimited, None));
+        let shadow = || Limit { mode: LimitMode::Shadow, ..limit("L") };
+        let by_none = || Limit { by: Vec::new(), ..limit("L") };
+        assert_eq!(blocked(limit("L"), &[("L:7:eu", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(limit("L"), &[("L:7", 30), ("L:7:eu", 25)]), (0, true, Some(20)));
+        assert_eq!(blocked(unlimited(), &[("L:7", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(by_none(), &[("L", 30)]), (0, true, Some(20)));
+        assert_eq!(blocked(shadow(), &[("L:7:eu", 30)]), (0, false, Some(20)));
+        for others in [&[("L:7:eu", 10)][..], &[("L:7:us", 30), ("L:8", 30), ("M:7:eu", 30), ("L", 30)]] {
+            assert_eq!(blocked(limit("L"), others), (1, false, None), "{others:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_ids_is_stable_and_grows() {
+        let inside = |share: u32| (0..10_000).filter(|id| in_share(share, &format!("L:{id}"))).collect::<Vec<_>>();
+        let (tenth, half) = (inside(WHOLE_SHARE / 10), inside(WHOLE_SHARE / 2));
+        assert!((800..1_200).contains(&tenth.len()) && (4_700..5_300).contains(&half.len()));
+        assert!(tenth.iter().all(|id| half.contains(id)), "an id left when the share grew");
+        assert_eq!((inside(0).len(), inside(WHOLE_SHARE).len()), (0, 10_000));
+    }
+
+    #[test]
+    fn only_limits_that_cover_the_request_charge_it() {
+        let on = |path: &str| {
+            let paths = vec![Pattern::parse(path).unwrap()];
+            Limit { conditions: Match { paths, ..Match::default() }, ..limit(path) }
+        };
+        let plan = plan(vec![on("/v1/**"), on("/v2/**"), on("/v1/{x}")], &FIELDS, 0).unwrap();
+        assert_eq!(plan.origins.iter().map(|origin| origin.limit).collect::<Vec<_>>(), [0, 2]);
+    }
+}

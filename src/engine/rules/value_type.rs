@@ -1,0 +1,180 @@
+//! How a component of an id is read, and its one canonical text: `as:`.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+use crate::message::address;
+use crate::message::host;
+
+/// How a component is read: `as:`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Any text, as it is.
+    Text,
+    /// An unsigned 64-bit number without leading zeros.
+    Integer,
+    /// An IP address in its shortest text.
+    Address,
+    /// A host name in lower case, or an address.
+    Hostname,
+    /// The registered domain of a host name (public suffix list); an IPv4 address as itself, an IPv6 one as its /64.
+    RegisteredDomain,
+    /// A comma list of host names, wildcards and addresses: lower case, sorted, without duplicates, kept as its SHA-256.
+    HostnameSet,
+}
+
+/// The canonical text of a value that a request has; `None` if it is malformed.
+///
+/// Values that upstreams read alike have the same text: a number with or without a plus sign, leading zeros and spaces
+/// around it; a host with or without a port, the wildcard of its names, and its name in Unicode or in punycode (RFC 5891).
+pub(crate) fn lenient(form: Form, text: &str) -> Option<String> {
+    canonical(form, text).ok().or_else(|| canonical(form, &simplified(form, text.trim_ascii())?).ok())
+}
+
+fn simplified(form: Form, text: &str) -> Option<Cow<'_, str>> {
+    match form {
+        Form::Text => Some(text.into()),
+        Form::Integer => {
+            let digits = text.strip_prefix('+').unwrap_or(text);
+            let number = digits.trim_start_matches('0');
+            Some(if number.is_empty() && !digits.is_empty() { "0" } else { number }.into())
+        }
+        Form::Address => Some(host::without_port(text).into()),
+        Form::Hostname | Form::RegisteredDomain => {
+            let host = host::without_port(text);
+            host::in_ascii(host.strip_prefix("*.").unwrap_or(host))
+        }
+        Form::HostnameSet => {
+            let members: Option<Vec<_>> =
+                text.split(',').map(|member| host::in_ascii(host::without_port(member.trim_ascii()))).collect();
+            Some(members?.join(",").into())
+        }
+    }
+}
+
+/// The canonical text of a value as people write it, or what is wrong with it.
+pub(crate) fn canonical(form: Form, text: &str) -> Result<String, String> {
+    match form {
+        Form::Text => Ok(text.to_owned()),
+        Form::Integer => integer(text),
+        Form::Address => address::parse(text).map(|address| address.to_string()),
+        Form::Hostname => host::hostname_or_address(text),
+        Form::RegisteredDomain => host::registered(text),
+        Form::HostnameSet => hostname_set(text),
+    }
+}
+
+fn integer(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is no unsigned 64-bit integer");
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    if text.len() > 1 && text.starts_with('0') {
+        return Err(format!("`{text}` has leading zeros; write {}", text.trim_start_matches('0')));
+    }
+    text.parse::<u64>().map(|_| text.to_owned()).map_err(|_| wrong())
+}
+
+/// Boulder's `fqdnSet`, in which a wildcard is a name of its own: members in lower case, sorted, without duplicates, joined by commas, SHA-256 in hex.
+fn hostname_set(text: &str) -> Result<String, String> {
+    let mut members = text
+        .split(',')
+        .map(|member| {
+            let member = member.trim();
+            if member.is_empty() {
+                return Err("a member of the set is empty".into());
+            }
+            match member.strip_prefix("*.") {
+                Some(below) => host::hostname(below).map(|name| format!("*.{name}")),
+                None => host::hostname_or_address(member),
+            }
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    members.sort_unstable();
+    members.dedup();
+    Ok(sha256(&members.join(",")))
+}
+
+/// The SHA-256 of a text, in hex.
+pub(crate) fn sha256(text: &str) -> String {
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(text.as_bytes()) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostname_set_is_the_hash_that_boulder_keeps() {
+        let expected = "394e82811f52e2da38b970afdb21c9bc9af81060939c690183c00fce37408738";
+        assert_eq!(hostname_set("example.org,EXAMPLE.com, example.net,example.com").as_deref(), Ok(expected));
+        assert!(hostname_set("example.com,").is_err());
+        assert_ne!(hostname_set("*.example.com"), hostname_set("example.com"));
+        assert!(hostname_set("*.*.example.com").is_err());
+    }
+
+    #[test]
+    fn values_are_read_as_upstreams_read_them() {
+        use Form::{Address, Hostname, HostnameSet, Integer, RegisteredDomain};
+
+        let most = u64::MAX.to_string();
+        for (form, text, expected) in [
+            (Integer, "7", Some("7")),
+            (Integer, "07", Some("7")),
+            (Integer, "+7", Some("7")),
+            (Integer, " 7\t", Some("7")),
+            (Integer, "+007", Some("7")),
+            (Integer, "000", Some("0")),
+            (Integer, &most, Some(most.as_str())),
+            (Integer, "18446744073709551616", None),
+            (Integer, "", None),
+            (Integer, "+", None),
+            (Integer, "++7", None),
+            (Integer, "-7", None),
+            (Integer, "0x7", None),
+            (Integer, "7,7", None),
+            (Integer, "7 7", None),
+            (Integer, "7.0", None),
+            (Integer, "1e3", None),
+            (Integer, "\u{667}", None),
+            (Address, "192.0.2.7:443", Some("192.0.2.7")),
+            (Address, "[2001:DB8::7]:443", Some("2001:db8::7")),
+            (Address, "[::ffff:192.0.2.7]", Some("192.0.2.7")),
+            (Address, "192.0.2.07", None),
+            (Address, "example.com", None),
+            (Hostname, "Example.com:443", Some("example.com")),
+            (Hostname, "example.com.", Some("example.com")),
+            (Hostname, "example.com.:443", Some("example.com")),
+            (Hostname, " *.Example.com ", Some("example.com")),
+            (Hostname, "*.example.com:443", Some("example.com")),
+            (Hostname, "M\u{fc}ller.example", Some("xn--mller-kva.example")),
+            (Hostname, "xn--mller-kva.example", Some("xn--mller-kva.example")),
+            (Hostname, "\u{ff45}xample\u{3002}com", Some("example.com")),
+            (Hostname, "[2001:db8::1]:443", Some("2001:db8::1")),
+            (Hostname, "*.*.example.com", None),
+            (Hostname, "a.*.example.com", None),
+            (Hostname, "localhost", None),
+            (Hostname, "example.com:x", None),
+            (Hostname, "user@example.com", None),
+            (Hostname, "http://example.com", None),
+            (Hostname, "\u{10FFE9}.com", None),
+            (RegisteredDomain, "*.www.example.co.uk:443", Some("example.co.uk")),
+            (RegisteredDomain, "*.co.uk", Some("co.uk")),
+            (RegisteredDomain, "com", None),
+            (HostnameSet, "localhost", None),
+        ] {
+            assert_eq!(lenient(form, text).as_deref(), expected, "{form:?} {text}");
+        }
+        let set = |text| lenient(HostnameSet, text).unwrap();
+        assert_eq!(
+            set("b.example:443, M\u{fc}ller.example, *.B.example"),
+            set("*.b.example,b.example,xn--mller-kva.example")
+        );
+    }
+}

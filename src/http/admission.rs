@@ -1,0 +1,289 @@
+//! How many connections clients may have, in all and each.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+
+use super::slow_readers::{RESPONSE_MEMORY, SlowReaders};
+use crate::message::client_address::TrustedProxies;
+use crate::telemetry::metrics::{ConnectionRefusal, Metrics};
+
+/// Connections in all, unless told otherwise. At 64 KiB of buffers each way this is the most that clients can make the
+/// process hold: 2 GiB, if every one of them is as slow as can be.
+pub const MAX_CONNECTIONS: usize = 16_384;
+
+/// Connections from one address, unless told otherwise: 170 browsers with six each behind one address of an office or a
+/// mobile network, and a sixteenth of all.
+pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
+
+/// Requests at once by HTTP/2 from one address, unless told otherwise: as many as its connections of HTTP/1.1 could have.
+pub const MAX_STREAMS: NonZeroU32 = MAX_PER_ADDRESS;
+
+/// How many connections clients may have, and what of the process.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimits {
+    /// In all, of the whole process.
+    pub total: usize,
+    /// From one address, IPv6 ones by their /64, because a client is given at least that; `None` for no limit.
+    pub per_address: Option<NonZeroU32>,
+    /// Requests at once by HTTP/2 from one address; `None` for no limit.
+    pub streams_per_address: Option<NonZeroU32>,
+    /// Bytes for responses that wait for clients which read slowly.
+    pub response_memory: u64,
+    /// Proxies bring the connections of many clients, so those that are trusted are not limited one by one.
+    pub exempt: TrustedProxies,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            total: MAX_CONNECTIONS,
+            per_address: Some(MAX_PER_ADDRESS),
+            streams_per_address: Some(MAX_STREAMS),
+            response_memory: RESPONSE_MEMORY,
+            exempt: TrustedProxies::default(),
+        }
+    }
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There are too many connections.
+    #[error("there are too many connections")]
+    Total,
+    /// There are too many connections from its address.
+    #[error("there are too many connections from its address")]
+    Address,
+}
+
+/// Counts the connections of all workers.
+#[derive(Debug)]
+pub struct Admission {
+    limits: ConnectionLimits,
+    open: AtomicUsize,
+    /// Addresses with connections, so it has no more entries than there are connections in all.
+    addresses: Mutex<HashMap<IpAddr, Address>>,
+    /// The responses of all workers that wait for their clients.
+    pub(super) slow_readers: SlowReaders,
+    refused_total: IntCounter,
+    refused_address: IntCounter,
+}
+
+/// What one address has.
+#[derive(Debug, Default)]
+struct Address {
+    connections: u32,
+    /// Requests at once by HTTP/2, on all of its connections.
+    streams: Arc<AtomicU32>,
+}
+
+impl Admission {
+    /// Begins with no connections.
+    pub fn new(limits: ConnectionLimits, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            slow_readers: SlowReaders::new(limits.response_memory),
+            limits,
+            open: AtomicUsize::new(0),
+            addresses: Mutex::default(),
+            refused_total: metrics.connection_refusals(ConnectionRefusal::Total),
+            refused_address: metrics.connection_refusals(ConnectionRefusal::Address),
+        })
+    }
+
+    /// Takes a new connection in, whoever it is from. It is counted until the place is dropped.
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Refused> {
+        // Nothing else is read by this number, so only its own order matters.
+        let more = |open: usize| (open < self.limits.total).then_some(open + 1);
+        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            self.refused_total.inc();
+            return Err(Refused::Total);
+        }
+        Ok(Place(self.clone()))
+    }
+
+    /// Counts a connection for its client's address, which is known only after the PROXY protocol, until the permit is
+    /// dropped.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
+        let address = address.to_canonical();
+        let ConnectionLimits { per_address, streams_per_address, ref exempt, .. } = self.limits;
+        if (per_address.is_none() && streams_per_address.is_none()) || exempt.contains(address) {
+            return Ok(Permit(None));
+        }
+        let network = network(address);
+        let mut addresses = self.addresses.lock();
+        let open = addresses.entry(network).or_default();
+        if per_address.is_some_and(|limit| open.connections >= limit.get()) {
+            drop(addresses);
+            self.refused_address.inc();
+            return Err(Refused::Address);
+        }
+        open.connections += 1;
+        Ok(Permit(Some(Counted { admission: self.clone(), network, streams: open.streams.clone() })))
+    }
+}
+
+/// A place among all connections.
+#[derive(Debug)]
+pub struct Place(Arc<Admission>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place among the connections of one address, if they are counted.
+#[derive(Debug)]
+#[must_use = "the connection is counted for as long as this is held"]
+pub struct Permit(Option<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    admission: Arc<Admission>,
+    network: IpAddr,
+    streams: Arc<AtomicU32>,
+}
+
+impl Permit {
+    /// The requests of a connection by HTTP/2, none so far.
+    pub(super) const fn streams(&self) -> Streams<'_> {
+        Streams { permit: self, open: 0 }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut open) = self.admission.addresses.lock().entry(self.network) {
+            open.get_mut().connections -= 1;
+            if open.get().connections == 0 {
+                open.remove();
+            }
+        }
+    }
+}
+
+/// The requests at once of one connection by HTTP/2, which count among those of its address until this is dropped.
+#[derive(Debug)]
+pub(super) struct Streams<'p> {
+    permit: &'p Permit,
+    open: u32,
+}
+
+impl Streams<'_> {
+    /// Counts another one, unless its address has too many.
+    pub(super) fn begin(&mut self) -> bool {
+        let Some(counted) = &self.permit.0 else { return true };
+        let Some(limit) = counted.admission.limits.streams_per_address else { return true };
+        let is_admitted = counted.streams.fetch_add(1, Ordering::Relaxed) < limit.get();
+        if is_admitted {
+            self.open += 1;
+        } else {
+            counted.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_admitted
+    }
+
+    /// Counts `count` of them as ended.
+    pub(super) fn end(&mut self, count: u32) {
+        let count = count.min(self.open);
+        self.open -= count;
+        if let (Some(counted), 1..) = (&self.permit.0, count) {
+            counted.streams.fetch_sub(count, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Streams<'_> {
+    fn drop(&mut self) {
+        self.end(self.open);
+    }
+}
+
+/// What counts as one client.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(total: usize, per_address: u32) -> (Arc<Admission>, Metrics) {
+        let metrics = Metrics::new().unwrap();
+        let exempt = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        let limits = ConnectionLimits {
+            total,
+            per_address: NonZeroU32::new(per_address),
+            streams_per_address: NonZeroU32::new(3),
+            exempt,
+            ..ConnectionLimits::default()
+        };
+        (Admission::new(limits, &metrics), metrics)
+    }
+
+    #[test]
+    fn no_more_than_the_total_are_in() {
+        let (admission, metrics) = admission(2, 0);
+        let (first, _second) = (admission.enter().unwrap(), admission.enter().unwrap());
+        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
+        drop(first);
+        let _third = admission.enter().unwrap();
+        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
+        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Total).get(), 2);
+    }
+
+    /// Lets connections of these addresses in, and says which ones were.
+    #[track_caller]
+    fn check(per_address: u32, addresses: &[&str], expected: &[bool]) {
+        let (admission, metrics) = admission(100, per_address);
+        let permits: Vec<_> = addresses.iter().map(|address| admission.admit(address.parse().unwrap())).collect();
+        let admitted: Vec<_> = permits.iter().map(Result::is_ok).collect();
+        assert_eq!(admitted, expected);
+        let refused = admitted.iter().filter(|admitted| !**admitted).count();
+        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Address).get(), refused as u64);
+        drop(permits);
+        assert!(admission.addresses.lock().is_empty(), "what ended is not forgotten");
+    }
+
+    #[test]
+    fn an_address_has_its_share() {
+        check(2, &["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"], &[true, true, false, true]);
+        check(1, &["192.0.2.1", "::ffff:192.0.2.1"], &[true, false]);
+    }
+
+    #[test]
+    fn the_streams_of_an_address_are_counted_over_its_connections() {
+        let (admission, _metrics) = admission(100, 0);
+        let [one, two, other, proxy] = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "10.0.0.1"]
+            .map(|address| admission.admit(address.parse().unwrap()).unwrap());
+        let (mut first, mut second) = (one.streams(), two.streams());
+        assert_eq!([first.begin(), second.begin(), first.begin(), second.begin()], [true, true, true, false]);
+        first.end(1);
+        assert_eq!([second.begin(), second.begin()], [true, false]);
+        drop(second);
+        assert_eq!([first.begin(), first.begin(), first.begin()], [true, true, false]);
+        let (mut other, mut proxy) = (other.streams(), proxy.streams());
+        assert!(other.begin() && (0..10).all(|_| proxy.begin()));
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_network() {
+        check(1, &["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"], &[true, false, true]);
+    }
+
+    #[test]
+    fn trusted_proxies_are_exempt_and_0_is_no_limit() {
+        check(1, &["10.1.2.3", "10.1.2.3", "10.1.2.3"], &[true, true, true]);
+        check(0, &["192.0.2.1", "192.0.2.1", "192.0.2.1"], &[true, true, true]);
+    }
+}

@@ -1,0 +1,96 @@
+//! Which headers of a client the proxy takes.
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use super::forwarding;
+use crate::message::headers::Fields;
+use crate::message::underscores::{REASON, Underscores};
+
+/// Which headers of clients are taken.
+#[derive(Clone, Debug, Default)]
+pub struct ClientHeaders {
+    /// What becomes of names with underscores.
+    pub underscores: Underscores,
+    /// Headers that are removed unless a trusted proxy sends them, beside those that Weir writes itself: in lower case,
+    /// with hyphens for underscores.
+    pub dropped: Arc<[String]>,
+}
+
+impl ClientHeaders {
+    /// Removes what neither the rules nor the upstream may see.
+    pub(crate) fn strip(&self, fields: &mut Fields, is_trusted: bool) -> Result<(), Failure> {
+        if fields.has_underscores() {
+            self.strip_underscored(fields, is_trusted)?;
+        }
+        if !is_trusted {
+            for name in self.dropped.iter() {
+                fields.remove(name);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn strip_underscored(&self, fields: &mut Fields, is_trusted: bool) -> Result<(), Failure> {
+        let is_kept = |name: &[u8]| {
+            let name = hyphened(name);
+            let is_listed = || self.dropped.iter().any(|dropped| dropped.as_bytes() == name);
+            // No proxy spells its own headers like this, so these are the client's whoever sends them.
+            !forwarding::is_own(&name) && (is_trusted || !is_listed())
+        };
+        match self.underscores {
+            Underscores::Reject => return Err(Failure::Malformed(REASON)),
+            Underscores::Drop => fields.retain(|name, _| !name.contains(&b'_')),
+            Underscores::Keep => fields.retain(|name, _| !name.contains(&b'_') || is_kept(name)),
+        }
+        Ok(())
+    }
+}
+
+/// A name in lower case, with hyphens for underscores.
+pub(super) fn hyphened(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(underscores: Underscores, is_trusted: bool, expected: &[&str]) {
+        let headers = ClientHeaders { underscores, dropped: Arc::new(["true-client-ip".to_owned()]) };
+        let names = [
+            "X-Api-Key",
+            "X_Api_Key",
+            "X_Forwarded_For",
+            "x-forwarded_for",
+            "X_Real_IP",
+            "X_Queue_Entry",
+            "X_RateLimit_Limit",
+            "Transfer_Encoding",
+            "Content_Length",
+            "True_Client_IP",
+            "True-Client-IP",
+        ];
+        let mut fields: Fields = names.iter().map(|name| (name, "1")).collect();
+        headers.strip(&mut fields, is_trusted).unwrap();
+        let kept: Vec<_> = fields.iter().map(|(name, _)| String::from_utf8(name.to_vec()).unwrap()).collect();
+        assert_eq!(kept, expected, "{underscores:?}, trusted: {is_trusted}");
+    }
+
+    #[test]
+    fn names_with_underscores_and_listed_ones_go() {
+        check(Underscores::Drop, false, &["X-Api-Key"]);
+        check(Underscores::Drop, true, &["X-Api-Key", "True-Client-IP"]);
+        check(Underscores::Keep, false, &["X-Api-Key", "X_Api_Key"]);
+        check(Underscores::Keep, true, &["X-Api-Key", "X_Api_Key", "True_Client_IP", "True-Client-IP"]);
+    }
+
+    #[test]
+    fn a_rejected_name_is_one_with_an_underscore() {
+        let headers = ClientHeaders { underscores: Underscores::Reject, ..ClientHeaders::default() };
+        let strip = |name| headers.strip(&mut Fields::from_iter([(name, "a_b")]), true);
+        assert!(strip("x-id").is_ok() && matches!(strip("x_id"), Err(Failure::Malformed(REASON))));
+    }
+}

@@ -1,0 +1,458 @@
+//! The fields that a proxy takes away, and those that it adds.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use http::{Method, Version};
+
+use super::client_headers::hyphened;
+use super::message::Request;
+use super::transport::{Source, TlsInfo};
+use crate::engine::answer::accepted::QUEUE_ENTRY;
+use crate::engine::rules::request::host_of;
+use crate::message::client_address::TrustedProxies;
+use crate::message::headers::{Fields, is_name, text};
+
+/// The name under which we appear in `Via`.
+pub(crate) const PSEUDONYM: &str = "weir";
+
+/// Whether a field is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
+///
+/// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because an
+/// `h2c` that slips through would take the following requests past every limit; an upgrade that is passed on is added
+/// again by [`upgrade`]'s caller. `Expect` is answered by us.
+fn is_hop_by_hop(name: &[u8]) -> bool {
+    match name.len() {
+        2 => name.eq_ignore_ascii_case(b"te"),
+        6 => name.eq_ignore_ascii_case(b"expect"),
+        7 => name.eq_ignore_ascii_case(b"upgrade"),
+        10 => name.eq_ignore_ascii_case(b"connection") || name.eq_ignore_ascii_case(b"keep-alive"),
+        14 => name.eq_ignore_ascii_case(b"http2-settings"),
+        16 => name.eq_ignore_ascii_case(b"proxy-connection"),
+        17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+        18 => name.eq_ignore_ascii_case(b"proxy-authenticate"),
+        19 => name.eq_ignore_ascii_case(b"proxy-authorization"),
+        _ => false,
+    }
+}
+
+/// Whether a peer says in a field who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
+/// frameworks build links from `-Prefix` and believe `-Ssl`.
+fn is_claim(name: &[u8]) -> bool {
+    begins_with(name, b"x-forwarded-")
+        || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
+}
+
+/// Whether a field says where a client stands, or which entry of a queue its request is. That is said by us, and by no
+/// client; the former in a response, before its body.
+fn is_of_limits(name: &[u8]) -> bool {
+    begins_with(name, b"ratelimit")
+        || begins_with(name, b"x-ratelimit-")
+        || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
+}
+
+/// Whether a header is written, removed or replaced by the proxy whatever the client says.
+pub(super) fn is_own(name: &[u8]) -> bool {
+    is_claim(name) || is_of_limits(name) || is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"content-length")
+}
+
+fn begins_with(name: &[u8], start: &[u8]) -> bool {
+    name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
+}
+
+/// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
+pub(crate) fn strip(fields: &mut Fields) {
+    strip_named(fields);
+    fields.retain(|name, _| !is_hop_by_hop(name));
+}
+
+/// Takes away the fields that `Connection` names, but not itself. This comes before the rules: the upstream will not see
+/// these fields, so a limit that counts by one of them would count by something that means nothing.
+pub(crate) fn strip_named(fields: &mut Fields) {
+    let named = named(fields);
+    if !named.is_empty() {
+        fields.retain(|name, _| {
+            is_hop_by_hop(name) || !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
+        });
+    }
+}
+
+/// What nearly every `Connection` field says, and what is no field.
+const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
+
+/// What the `Connection` fields name beside that.
+fn named(fields: &Fields) -> Vec<String> {
+    let is_usual = |option: &[u8]| USUAL.iter().any(|usual| option.eq_ignore_ascii_case(usual.as_bytes()));
+    if fields.all("connection").all(is_usual) {
+        return Vec::new();
+    }
+    let options = fields.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
+    options.filter(|option| !is_usual(option.as_bytes())).map(str::to_owned).collect()
+}
+
+/// The protocol that a client wants to upgrade to and may.
+///
+/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
+/// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
+pub(crate) fn upgrade(request: &Request) -> Option<&str> {
+    let protocol = wanted_protocol(&request.fields)?;
+    let is_possible = request.version == Version::HTTP_11
+        && request.body.is_end()
+        && (request.method == Method::GET || !protocol.eq_ignore_ascii_case("websocket"));
+    is_possible.then_some(protocol)
+}
+
+fn wanted_protocol(fields: &Fields) -> Option<&str> {
+    // One line with one protocol (RFC 9110 section 7.8): an upstream may choose any of a list, or read one that is none
+    // as a list.
+    let mut lines = fields.all("upgrade");
+    let protocol = lines.next().filter(|_| lines.next().is_none()).and_then(text)?.trim();
+    let (name, version) = protocol.split_once('/').map_or((protocol, None), |(name, version)| (name, Some(version)));
+    if !is_name(name.as_bytes()) || version.is_some_and(|version| !is_name(version.as_bytes())) {
+        return None;
+    }
+    let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
+    let is_wanted = wanted.into_iter().any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
+    let refused = ["h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
+    (is_wanted && !refused).then_some(protocol)
+}
+
+/// Trailers without what must not be in them (RFC 9110 section 6.5.1), however it is spelt: what frames or routes
+/// a message, what gives access, and what we say before it.
+pub(crate) fn trailers(mut trailers: Fields) -> Fields {
+    const FORBIDDEN: [&str; 16] = [
+        "content-encoding",
+        "content-type",
+        "content-range",
+        "host",
+        "authorization",
+        "cookie",
+        "set-cookie",
+        "cache-control",
+        "trailer",
+        "max-forwards",
+        "age",
+        "date",
+        "location",
+        "retry-after",
+        "via",
+        "www-authenticate",
+    ];
+    trailers.retain(|name, _| {
+        let name = hyphened(name);
+        !is_own(&name) && !FORBIDDEN.iter().any(|forbidden| name == forbidden.as_bytes())
+    });
+    trailers
+}
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Whose connection it is, IPv4-mapped addresses folded.
+    pub(crate) source: Source,
+    /// The address as text, made once a connection; empty if it is not known.
+    text: String,
+    /// Whether it is one of the trusted proxies.
+    pub(crate) is_trusted: bool,
+    /// What the TLS handshake came to, if there was one.
+    pub(crate) tls: Option<TlsInfo>,
+    /// What it asked for last.
+    host: RefCell<Option<KnownHost>>,
+}
+
+/// A `Host` field, and what host that is.
+#[derive(Debug)]
+struct KnownHost {
+    field: Box<[u8]>,
+    host: Rc<str>,
+}
+
+/// Bytes of a `Host` field that is remembered, at most: the longest name (RFC 1035 section 2.3.4) and a port.
+const LONGEST_HOST: usize = 260;
+
+impl Peer {
+    pub(crate) fn new(source: Source, trusted: &TrustedProxies, tls: Option<TlsInfo>) -> Self {
+        let Source::Address(address) = source else {
+            return Self { source, text: String::new(), is_trusted: false, tls, host: RefCell::default() };
+        };
+        let address = address.to_canonical();
+        let (source, is_trusted) = (Source::Address(address), trusted.contains(address));
+        Self { source, text: address.to_string(), is_trusted, tls, host: RefCell::default() }
+    }
+
+    /// The address, if it is known.
+    pub(crate) const fn address(&self) -> Option<IpAddr> {
+        if let Source::Address(address) = self.source { Some(address) } else { None }
+    }
+
+    /// What [`host_of`] says of a `Host` field; `None` if it is no text either.
+    ///
+    /// The requests of a connection are nearly all for one host, and to see that a field is the last one again takes a
+    /// tenth of the instructions of reading it.
+    pub(crate) fn host(&self, field: &[u8]) -> Option<Rc<str>> {
+        let mut last = self.host.borrow_mut();
+        if let Some(known) = last.as_ref().filter(|known| *known.field == *field) {
+            return Some(known.host.clone());
+        }
+        let host: Rc<str> = std::str::from_utf8(field).ok().and_then(host_of)?.into();
+        if field.len() <= LONGEST_HOST {
+            *last = Some(KnownHost { field: field.into(), host: host.clone() });
+        }
+        Some(host)
+    }
+
+    /// The subject of its certificate, if it showed one that was verified.
+    pub(crate) fn subject(&self) -> Option<&str> {
+        self.tls.as_ref().and_then(|tls| tls.subject.as_deref())
+    }
+
+    /// The scheme of what it asks for.
+    pub(crate) const fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
+    /// it is trusted.
+    pub(crate) fn forward(&self, version: Version, fields: &mut Fields) {
+        const FOR: &str = "x-forwarded-for";
+        const PROTO: &str = "x-forwarded-proto";
+        const HOST: &str = "x-forwarded-host";
+        let proto = self.scheme();
+        // Copied, as the list that it stands in is written to.
+        let host = fields.get("host").map(<[u8]>::to_vec);
+        if self.is_trusted {
+            let chain = self.chain(fields);
+            fields.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            fields.append(FOR, chain);
+            if !fields.contains(PROTO) {
+                fields.append(PROTO, proto);
+            }
+            if let Some(host) = host.filter(|_| !fields.contains(HOST)) {
+                fields.append(HOST, host);
+            }
+        } else {
+            fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
+            if !self.text.is_empty() {
+                fields.append(FOR, &self.text);
+            }
+            fields.append(PROTO, proto);
+            if let Some(host) = host {
+                fields.append(HOST, host);
+            }
+        }
+        fields.append("via", via(version));
+    }
+
+    /// The `X-Forwarded-For` so far, all lines in one, and the peer.
+    fn chain(&self, fields: &Fields) -> Vec<u8> {
+        let mut chain = Vec::new();
+        for line in fields.all("x-forwarded-for") {
+            chain.extend_from_slice(line);
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(self.text.as_bytes());
+        chain
+    }
+}
+
+/// Our entry in `Via`: the protocol by which the message came, and the pseudonym.
+const fn via(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0 weir",
+        Version::HTTP_2 => "2 weir",
+        _ => "1.1 weir",
+    }
+}
+
+/// How often a request has been here, by its `Via`.
+pub(crate) fn hops(fields: &Fields) -> usize {
+    let entries = fields.all("via").flat_map(|line| line.split(|byte| *byte == b','));
+    let received_by = |entry: &[u8]| {
+        let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.nth(1) == Some(PSEUDONYM.as_bytes())
+    };
+    entries.filter(|entry| received_by(entry)).count()
+}
+
+#[cfg(test)]
+impl Peer {
+    /// A client at this address.
+    pub(crate) fn untrusted(address: [u8; 4]) -> Self {
+        Self::new(Source::Address(address.into()), &TrustedProxies::default(), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(fields: &Fields) -> Vec<String> {
+        let line = |(name, value)| format!("{}: {}", text(name).unwrap(), text(value).unwrap());
+        let mut lines: Vec<_> = fields.iter().map(line).collect();
+        lines.sort();
+        lines
+    }
+
+    #[track_caller]
+    fn check_strip(given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut fields: Fields = given.iter().copied().collect();
+        strip(&mut fields);
+        assert_eq!(lines(&fields), expected);
+    }
+
+    #[test]
+    fn fields_of_one_hop_and_what_connection_names_go() {
+        check_strip(
+            &[
+                ("connection", "keep-alive, X-Hop"),
+                ("connection", "upgrade,  x-other"),
+                ("x-hop", "1"),
+                ("x-other", "1"),
+                ("upgrade", "h2c"),
+                ("http2-settings", "AAMAAABk"),
+                ("keep-alive", "timeout=5"),
+                ("proxy-connection", "keep-alive"),
+                ("proxy-authorization", "Basic eDp5"),
+                ("te", "trailers"),
+                ("transfer-encoding", "chunked"),
+                ("authorization", "Bearer x"),
+                ("trailer", "x-sum"),
+            ],
+            &["authorization: Bearer x", "trailer: x-sum"],
+        );
+    }
+
+    #[test]
+    fn only_upgrades_that_cannot_carry_requests_pass() {
+        let check = |connection, protocol, expected| {
+            let fields = Fields::from_iter([("Connection", connection), ("Upgrade", protocol)]);
+            assert_eq!(wanted_protocol(&fields), expected, "{connection}, {protocol}");
+        };
+        check("keep-alive, Upgrade", "websocket", Some("websocket"));
+        check("upgrade", "IRC/6.9", Some("IRC/6.9"));
+        for protocol in [
+            "h2c",
+            "H2C",
+            "h2",
+            "TLS/1.3",
+            "HTTP/2.0",
+            "websocket, h2c",
+            "",
+            "websocket h2c",
+            "websocket;h2c",
+            "websocket,",
+            "websocket/13 h2c",
+            "websocket/",
+            "/13",
+            "websocket/1/2",
+        ] {
+            check("upgrade", protocol, None);
+        }
+        let two = [("Connection", "upgrade"), ("Upgrade", "websocket"), ("Upgrade", "h2c")];
+        assert_eq!(wanted_protocol(&Fields::from_iter(two)), None);
+        check("keep-alive", "websocket", None);
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_was_to_be_known_before() {
+        let given =
+            ["grpc-status", "Content-Length", "RateLimit", "X_RateLimit_Limit", "Host", "TE", "x_real-ip", "x-sum"];
+        let kept = trailers(given.iter().map(|name| (name, "1")).collect());
+        assert_eq!(lines(&kept), ["grpc-status: 1", "x-sum: 1"]);
+    }
+
+    #[test]
+    fn a_request_that_was_here_is_recognised() {
+        let fields = Fields::from_iter([("via", "1.1 weir, 1.0 weirs"), ("Via", "2 weir (x)"), ("via", "weir")]);
+        assert_eq!(hops(&fields), 2);
+        assert_eq!(hops(&Fields::from_iter([("via", "\u{e9}, 1.1 weir")])), 1, "what a client sends hides nothing");
+    }
+
+    #[test]
+    fn a_host_is_remembered_for_the_same_field_alone() {
+        let peer = Peer::untrusted([192, 0, 2, 7]);
+        let long = "a".repeat(LONGEST_HOST + 1);
+        let fields =
+            ["A.example:80", "A.example:80", "a.example", "b c", "caf\u{e9}", "b.example", &long, &long, "b.example"];
+        for field in fields {
+            assert_eq!(peer.host(field.as_bytes()).as_deref(), host_of(field).as_deref(), "{field}");
+        }
+        assert!(peer.host(b"\xff").is_none());
+        let again =
+            [peer.host(b"b.example"), peer.host(b"b.example"), peer.host(long.as_bytes()), peer.host(long.as_bytes())];
+        let [known, same, read, anew] = again.map(Option::unwrap);
+        assert!(Rc::ptr_eq(&known, &same) && !Rc::ptr_eq(&read, &anew), "what is too long is not kept");
+    }
+
+    #[track_caller]
+    fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
+        let mut fields: Fields = given.iter().copied().collect();
+        let networks = is_trusted.then(|| "10.0.0.0/8".parse().unwrap());
+        let trusted = TrustedProxies::new(networks.into_iter().collect());
+        Peer::new(Source::Address("::ffff:10.0.0.9".parse().unwrap()), &trusted, None).forward(version, &mut fields);
+        assert_eq!(lines(&fields), expected);
+    }
+
+    #[test]
+    fn of_a_client_without_an_address_nothing_is_said() {
+        for source in [Source::Local, Source::Unknown] {
+            let everybody = TrustedProxies::new(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+            let mut fields = Fields::from_iter([("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
+            Peer::new(source, &everybody, None).forward(Version::HTTP_11, &mut fields);
+            assert_eq!(lines(&fields), ["via: 1.1 weir", "x-forwarded-proto: http"]);
+        }
+    }
+
+    #[test]
+    fn what_an_untrusted_peer_claims_is_replaced() {
+        check_forward(
+            false,
+            Version::HTTP_11,
+            &[
+                ("host", "a.example:8080"),
+                ("x-forwarded-for", "1.2.3.4"),
+                ("x-forwarded-for", "5.6.7.8"),
+                ("x-forwarded-proto", "https"),
+                ("x-forwarded-host", "evil.example"),
+                ("X-Forwarded-Prefix", "/admin"),
+                ("x-ratelimit-remaining", "9"),
+                ("RateLimit", "9"),
+                ("forwarded", "for=1.2.3.4"),
+                ("x-real-ip", "1.2.3.4"),
+                ("via", "1.0 front"),
+            ],
+            &[
+                "host: a.example:8080",
+                "via: 1.0 front",
+                "via: 1.1 weir",
+                "x-forwarded-for: 10.0.0.9",
+                "x-forwarded-host: a.example:8080",
+                "x-forwarded-proto: http",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_a_trusted_peer_knows_is_kept_and_continued() {
+        check_forward(
+            true,
+            Version::HTTP_10,
+            &[
+                ("host", "inner.example"),
+                ("x-forwarded-for", "1.2.3.4, 5.6.7.8"),
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-forwarded-proto", "https"),
+                ("x-real-ip", "1.2.3.4"),
+            ],
+            &[
+                "host: inner.example",
+                "via: 1.0 weir",
+                "x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1, 10.0.0.9",
+                "x-forwarded-host: inner.example",
+                "x-forwarded-proto: https",
+                "x-real-ip: 1.2.3.4",
+            ],
+        );
+    }
+}

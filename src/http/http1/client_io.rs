@@ -1,0 +1,213 @@
+//! The two directions of a client's connection: the body of a request is read from it while the response is written.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use http::StatusCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::super::activity::Activity;
+use super::super::message::{BodyError, Piece};
+use super::super::transport::Stream;
+use super::decode::{Decoded, Decoder, Framing};
+use super::encode::{self, Outbox};
+use super::poll_fill;
+use crate::message::headers::Fields;
+
+/// What a client may send ahead while it is answered. What is read of it is the sign that the client is still there.
+const MOST_AHEAD: usize = 16 * 1024;
+
+/// What interim responses may wait for a client that does not read.
+const MOST_INTERIM: usize = 64 * 1024;
+
+/// The two directions of a client's connection. The body of a request is read from it while the response is written.
+#[derive(Debug)]
+pub(crate) struct ClientIo {
+    stream: RefCell<Stream>,
+    pub(super) input: RefCell<BytesMut>,
+    pub(super) outbox: RefCell<Outbox>,
+    /// The body of the request that is being answered.
+    pub(super) decoder: Cell<Decoder>,
+    /// Bytes of the body that may still come.
+    allowance: Cell<u64>,
+    /// The whole of it.
+    most: u64,
+    /// Whether the client waits for a `100 Continue` before it sends the body.
+    pub(super) awaits_continue: Cell<bool>,
+    /// Whether the client understands interim responses, which HTTP/1.0 has none of.
+    takes_interim: Cell<bool>,
+    activity: Rc<Activity>,
+}
+
+impl ClientIo {
+    pub(super) fn new(stream: Stream, activity: Rc<Activity>, most: u64) -> Rc<Self> {
+        Rc::new(Self {
+            stream: RefCell::new(stream),
+            input: RefCell::default(),
+            outbox: RefCell::default(),
+            decoder: Cell::new(Decoder::Ended),
+            allowance: Cell::new(most),
+            most,
+            awaits_continue: Cell::new(false),
+            takes_interim: Cell::new(false),
+            activity,
+        })
+    }
+
+    /// A request's head was read, and its body comes next.
+    pub(super) fn begin(&self, framing: Framing, takes_interim: bool, awaits_continue: bool) {
+        self.decoder.set(Decoder::new(framing));
+        self.allowance.set(self.most);
+        self.takes_interim.set(takes_interim);
+        self.awaits_continue.set(awaits_continue);
+    }
+
+    pub(super) const fn activity(&self) -> &Rc<Activity> {
+        &self.activity
+    }
+
+    /// What was read and not used.
+    pub(super) fn take_input(&self) -> BytesMut {
+        self.input.take()
+    }
+
+    pub(super) fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        poll_fill(&mut self.stream.borrow_mut(), &mut self.input.borrow_mut(), expected, cx)
+    }
+
+    /// Writes what waits to be written.
+    pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut outbox = self.outbox.borrow_mut();
+        let before = outbox.total();
+        let flushed = outbox.poll_flush(&mut *self.stream.borrow_mut(), cx);
+        let written = outbox.total() - before;
+        if written > 0 {
+            self.activity.downloaded(written);
+        }
+        if flushed.is_pending() {
+            self.activity.awaits_download();
+        }
+        flushed
+    }
+
+    /// Puts an interim response before the real one.
+    pub(crate) fn interim(&self, status: StatusCode, fields: &Fields) {
+        let mut outbox = self.outbox.borrow_mut();
+        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
+            encode::response_start(outbox.text(), status, fields);
+            outbox.text().extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Whether the client has closed, as far as can be told while it is answered.
+    pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
+        loop {
+            if !self.decoder.get().is_end() || self.input.borrow().len() > MOST_AHEAD {
+                return false;
+            }
+            match self.poll_fill(0, cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => return false,
+            }
+        }
+    }
+
+    /// The next part of the request's body.
+    pub(super) fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        loop {
+            let mut decoder = self.decoder.get();
+            let decoded = decoder.decode(&mut self.input.borrow_mut());
+            self.decoder.set(decoder);
+            match decoded {
+                Ok(Decoded::Data(data)) => {
+                    let length = data.len() as u64;
+                    let Some(left) = self.allowance.get().checked_sub(length) else {
+                        return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
+                    };
+                    self.allowance.set(left);
+                    self.activity.uploaded(length);
+                    if decoder.is_end() {
+                        self.activity.upload_ended();
+                    }
+                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                }
+                Ok(Decoded::Trailers(trailers)) => {
+                    self.activity.upload_ended();
+                    return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
+                }
+                Ok(Decoded::End) => {
+                    self.activity.upload_ended();
+                    return Poll::Ready(None);
+                }
+                Ok(Decoded::More) => {}
+                Err(error) => return Poll::Ready(Some(Err(BodyError::Malformed(error.to_string())))),
+            }
+            if self.awaits_continue.take() {
+                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            if !self.outbox.borrow().is_empty()
+                && let Poll::Ready(Err(error)) = self.poll_flush(cx)
+            {
+                return Poll::Ready(Some(Err(BodyError::Cut(error.to_string()))));
+            }
+            match self.poll_fill(decoder.expected(), cx) {
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Some(Err(BodyError::Cut("the client closed the connection".into()))));
+                }
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(BodyError::Cut(error.to_string())))),
+                Poll::Pending => {
+                    self.activity.awaits_upload();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+/// The stream of a client, for what comes after HTTP.
+#[derive(Debug)]
+pub(super) struct ClientStream(pub(super) Rc<ClientIo>);
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+/// The body of a request. It is read when somebody asks for it, and not before.
+#[derive(Debug)]
+pub(crate) struct Upload(pub(super) Rc<ClientIo>);
+
+impl Upload {
+    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.0.poll_piece(cx)
+    }
+
+    pub(crate) fn is_end(&self) -> bool {
+        self.0.decoder.get().is_end()
+    }
+
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.0.decoder.get().length()
+    }
+}

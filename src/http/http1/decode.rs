@@ -1,0 +1,312 @@
+//! Where a body ends, and what is in it (RFC 9112 sections 6 and 7).
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::head::{self, HeadLimits};
+use crate::message::headers::Fields;
+
+/// How a body's end is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// There is no body, or an empty one.
+    Empty,
+    /// It has this many bytes, at least one.
+    Length(u64),
+    /// It comes in chunks.
+    Chunked,
+    /// It ends with the connection. Only a response's may.
+    UntilClose,
+}
+
+impl Framing {
+    pub(super) const fn of_length(length: u64) -> Self {
+        if length == 0 { Self::Empty } else { Self::Length(length) }
+    }
+}
+
+/// Bytes of a chunk's size and extensions, at most. Nobody sends extensions but attackers, who hide in them what one
+/// side reads as a chunk's end and the other does not; a size has 16 digits.
+const LONGEST_CHUNK_LINE: usize = 256;
+
+/// Limits of the fields after a chunked body: a checksum, a status, a signature.
+const TRAILERS: HeadLimits = HeadLimits { bytes: 8 * 1024, target: 0, lines: 32 };
+
+/// What is left of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decoder {
+    /// It has ended.
+    Ended,
+    /// This many bytes, at least one.
+    Length(u64),
+    /// The size of the next chunk.
+    ChunkSize,
+    /// This many bytes of a chunk, at least one, and more chunks after it.
+    Chunk(u64),
+    /// The line's end after a chunk.
+    ChunkEnd,
+    /// The fields after the last chunk.
+    Trailers,
+    /// All that comes.
+    UntilClose,
+}
+
+/// What a body has next.
+#[derive(Debug)]
+pub(super) enum Decoded {
+    /// Some bytes.
+    Data(Bytes),
+    /// Its trailers, at least one, and the end.
+    Trailers(Fields),
+    /// Its end.
+    End,
+    /// Nothing before more bytes come.
+    More,
+}
+
+/// Why the bytes are no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DecodeError {
+    #[error("a chunk's size is a hexadecimal number and CR LF")]
+    ChunkSize,
+    #[error("a chunk's size is too large")]
+    ChunkTooLarge,
+    #[error("a chunk ends in CR LF")]
+    ChunkEnd,
+    #[error("a chunk's extensions are too long")]
+    Extensions,
+    #[error("the trailers: {0}")]
+    Trailers(#[from] head::HeadError),
+}
+
+impl Decoder {
+    pub(super) const fn new(framing: Framing) -> Self {
+        match framing {
+            Framing::Empty => Self::Ended,
+            Framing::Length(length) => Self::Length(length),
+            Framing::Chunked => Self::ChunkSize,
+            Framing::UntilClose => Self::UntilClose,
+        }
+    }
+
+    /// Whether the body has ended.
+    pub(super) const fn is_end(self) -> bool {
+        matches!(self, Self::Ended)
+    }
+
+    /// Whether the sender may close the connection now without cutting the body off.
+    pub(super) const fn may_close(self) -> bool {
+        matches!(self, Self::Ended | Self::UntilClose)
+    }
+
+    /// The bytes that are still to come, if that is known.
+    pub(super) const fn length(self) -> Option<u64> {
+        match self {
+            Self::Ended => Some(0),
+            Self::Length(length) => Some(length),
+            _ => None,
+        }
+    }
+
+    /// Bytes that are known to come, at least.
+    pub(super) fn expected(self) -> usize {
+        match self {
+            Self::Length(left) | Self::Chunk(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            Self::UntilClose => usize::MAX,
+            _ => 0,
+        }
+    }
+
+    /// Takes what comes next from the bytes that have been read, and leaves what comes after the body.
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, DecodeError> {
+        loop {
+            match *self {
+                Self::Ended => return Ok(Decoded::End),
+                _ if buffer.is_empty() => return Ok(Decoded::More),
+                Self::UntilClose => return Ok(Decoded::Data(take(buffer, u64::MAX))),
+                Self::Length(left) => {
+                    let data = take(buffer, left);
+                    let left = left - data.len() as u64;
+                    *self = if left == 0 { Self::Ended } else { Self::Length(left) };
+                    return Ok(Decoded::Data(data));
+                }
+                Self::Chunk(left) => {
+                    let data = take(buffer, left);
+                    let left = left - data.len() as u64;
+                    *self = if left == 0 { Self::ChunkEnd } else { Self::Chunk(left) };
+                    return Ok(Decoded::Data(data));
+                }
+                Self::ChunkEnd => match buffer[..] {
+                    [b'\r', b'\n', ..] => {
+                        buffer.advance(2);
+                        *self = Self::ChunkSize;
+                    }
+                    [b'\r'] => return Ok(Decoded::More),
+                    _ => return Err(DecodeError::ChunkEnd),
+                },
+                Self::ChunkSize => {
+                    let Some((size, length)) = chunk_size(buffer)? else { return Ok(Decoded::More) };
+                    buffer.advance(length);
+                    *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
+                }
+                Self::Trailers => {
+                    let Some((fields, length)) = head::trailers(buffer, &TRAILERS)? else { return Ok(Decoded::More) };
+                    buffer.advance(length);
+                    *self = Self::Ended;
+                    return Ok(if fields.is_empty() { Decoded::End } else { Decoded::Trailers(fields) });
+                }
+            }
+        }
+    }
+}
+
+/// What is copied out of the buffer rather than cut off from it: to share a buffer costs an allocation, and the buffer
+/// its place, more than a copy of this.
+const SMALL: usize = 1024;
+
+fn take(buffer: &mut BytesMut, most: u64) -> Bytes {
+    let length = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
+    if length <= SMALL {
+        let data = Bytes::copy_from_slice(&buffer[..length]);
+        buffer.advance(length);
+        data
+    } else {
+        buffer.split_to(length).freeze()
+    }
+}
+
+/// The size of a chunk and the length of its line, extensions included, which are read over (RFC 9112 section 7.1.1).
+fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
+    let line = &buffer[..buffer.len().min(LONGEST_CHUNK_LINE)];
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    if digits > 15 {
+        return Err(DecodeError::ChunkTooLarge);
+    }
+    match line.get(digits) {
+        None => return Ok(None),
+        Some(b'\r' | b';') if digits > 0 => {}
+        // White space before an extension is for bad senders only ("BWS"), and other readers end the size there.
+        Some(_) => return Err(DecodeError::ChunkSize),
+    }
+    let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        return if line.len() < LONGEST_CHUNK_LINE { Ok(None) } else { Err(DecodeError::Extensions) };
+    };
+    match &line[end..] {
+        [b'\r', b'\n', ..] => {}
+        [b'\r'] if line.len() < LONGEST_CHUNK_LINE => return Ok(None),
+        _ => return Err(DecodeError::ChunkSize),
+    }
+    if line[digits..end].iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        return Err(DecodeError::ChunkSize);
+    }
+    let text = std::str::from_utf8(&line[..digits]).map_err(|_| DecodeError::ChunkSize)?;
+    let size = u64::from_str_radix(text, 16).map_err(|_| DecodeError::ChunkSize)?;
+    Ok(Some((size, end + 2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Decodes what comes in pieces of these lengths: the body, the number of trailers, and what is left after it.
+    fn decode(framing: Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, usize, Vec<u8>, bool), DecodeError> {
+        let mut decoder = Decoder::new(framing);
+        let (mut buffer, mut body, mut trailers) = (BytesMut::new(), Vec::new(), 0);
+        let mut pieces = text.chunks(step);
+        loop {
+            match decoder.decode(&mut buffer)? {
+                Decoded::Data(data) => body.extend_from_slice(&data),
+                Decoded::Trailers(fields) => trailers += fields.len(),
+                Decoded::End => break,
+                Decoded::More => match pieces.next() {
+                    Some(piece) => buffer.extend_from_slice(piece),
+                    None => break,
+                },
+            }
+        }
+        buffer.extend(pieces.flatten());
+        Ok((body, trailers, buffer.to_vec(), decoder.is_end()))
+    }
+
+    #[track_caller]
+    fn check(framing: Framing, text: &str, body: &str, trailers: usize, rest: &str) {
+        for step in [1, 2, 3, 7, 1000] {
+            let decoded = decode(framing, text.as_bytes(), step).unwrap();
+            assert_eq!(decoded, (body.into(), trailers, rest.into(), true), "{text:?} in pieces of {step}");
+        }
+    }
+
+    #[test]
+    fn a_body_ends_where_it_says() {
+        check(Framing::Empty, "GET", "", 0, "GET");
+        check(Framing::Length(3), "abcGET", "abc", 0, "GET");
+        check(Framing::Chunked, "3\r\nabc\r\n0\r\n\r\nGET", "abc", 0, "GET");
+        check(
+            Framing::Chunked,
+            "A\r\n0123456789\r\n02\r\nab\r\n0\r\nx: y\r\nz: 1\r\n\r\nGET",
+            "0123456789ab",
+            2,
+            "GET",
+        );
+        check(Framing::Chunked, "3;name=\"v a\"\r\nabc\r\n0;x\r\n\r\n", "abc", 0, "");
+        assert_eq!(decode(Framing::UntilClose, b"abc", 2), Ok((b"abc".to_vec(), 0, Vec::new(), false)));
+        assert!(!decode(Framing::Chunked, b"3\r\nabc\r\n", 3).unwrap().3, "the last chunk is missing");
+    }
+
+    #[test]
+    fn chunks_that_two_readers_would_read_differently_are_refused() {
+        for text in [
+            "\r\n",
+            "x\r\nabc\r\n",
+            "0x3\r\nabc\r\n",
+            "+3\r\nabc\r\n",
+            "-3\r\nabc\r\n",
+            " 3\r\nabc\r\n",
+            "3 \r\nabc\r\n",
+            "3\nabc\n",
+            "3\rabc\r\n",
+            "3;a\nabc\r\n",
+            "3;a\rb\r\nabc\r\n",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "3\r\nabc0\r\n\r\n",
+            "10000000000000000\r\n",
+            "ffffffffffffffffff\r\n",
+            "0\r\na b\r\n\r\n",
+            "0\r\nx: y\n\r\n",
+        ] {
+            for step in [1, 1000] {
+                let decoded = decode(Framing::Chunked, text.as_bytes(), step);
+                assert!(decoded.is_err(), "{text:?} became {decoded:?}");
+            }
+        }
+        let long = format!("3;{}\r\nabc\r\n", "x".repeat(300));
+        assert_eq!(decode(Framing::Chunked, long.as_bytes(), 1000), Err(DecodeError::Extensions));
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_read_alike_however_they_come(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8), step in 1usize..50) {
+            let mut text = Vec::new();
+            for chunk in &chunks {
+                text.extend(format!("{:x}\r\n", chunk.len()).bytes());
+                text.extend(chunk);
+                text.extend(b"\r\n");
+            }
+            text.extend(b"0\r\n\r\nrest");
+            let decoded = decode(Framing::Chunked, &text, step).unwrap();
+            prop_assert_eq!(decoded, (chunks.concat(), 0, b"rest".to_vec(), true));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_matter_how_they_are_cut(text in "[0-3a;\\r\\n:x ]{0,40}", step in 1usize..5) {
+            let whole = decode(Framing::Chunked, text.as_bytes(), 1000);
+            let cut = decode(Framing::Chunked, text.as_bytes(), step);
+            prop_assert_eq!(whole.is_err(), cut.is_err());
+            if let (Ok(whole), Ok(cut)) = (whole, cut) {
+                prop_assert_eq!((whole.0, whole.3), (cut.0, cut.3));
+            }
+        }
+    }
+}

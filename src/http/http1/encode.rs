@@ -1,0 +1,308 @@
+//! What is written to a connection: heads, and bodies in their frames (RFC 9112).
+
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http::{Method, StatusCode};
+use tokio::io::AsyncWrite;
+
+use crate::message::headers::Fields;
+
+/// What is copied behind the head, so that both leave in one piece with one system call; `writev` costs the system
+/// 0.2 us more than `send`, and this copy less.
+pub(super) const SMALL: usize = 4 * 1024;
+
+/// From here on what there is leaves before more is added. It is more than a head and what was read with it of the body
+/// (4 KiB), so that those leave with the large piece behind them.
+const FULL: usize = 6 * 1024;
+
+/// What an idle connection keeps of the memory for its heads.
+const KEPT: usize = 8 * 1024;
+
+/// Bytes that wait to be written to a connection: heads and small pieces, then at most one large piece and the end of
+/// its chunk.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    text: Vec<u8>,
+    written: usize,
+    large: Bytes,
+    tail: Bytes,
+    /// Bytes that the system took since [`Self::begin`].
+    total: u64,
+}
+
+const CRLF: &[u8] = b"\r\n";
+
+impl Outbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.written == self.text.len() && self.large.is_empty() && self.tail.is_empty()
+    }
+
+    /// A message begins; what was counted before does not count any more.
+    pub(super) const fn begin(&mut self) {
+        self.total = 0;
+    }
+
+    /// Bytes of the message that the system took.
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Forgets what was not written: the other side takes no more.
+    pub(super) fn discard(&mut self) {
+        *self = Self { total: self.total, ..Self::default() };
+    }
+
+    /// Where heads go. Nothing may be added behind a large piece; it is flushed first.
+    pub(super) const fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    /// Whether something can be added.
+    pub(super) fn has_room(&self) -> bool {
+        self.large.is_empty() && self.tail.is_empty() && self.text.len() < FULL
+    }
+
+    fn data(&mut self, data: Bytes, tail: &'static [u8]) {
+        if data.len() <= SMALL {
+            self.text.extend_from_slice(&data);
+            self.text.extend_from_slice(tail);
+        } else {
+            self.large = data;
+            self.tail = Bytes::from_static(tail);
+        }
+    }
+
+    /// Writes what there is. Ready when all of it was.
+    pub(super) fn poll_flush<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.is_empty() {
+            let text = &self.text[self.written..];
+            let stream = Pin::new(&mut *stream);
+            let count = if self.large.is_empty() && self.tail.is_empty() {
+                ready!(stream.poll_write(cx, text))?
+            } else {
+                let pieces = [IoSlice::new(text), IoSlice::new(&self.large), IoSlice::new(&self.tail)];
+                ready!(stream.poll_write_vectored(cx, &pieces))?
+            };
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.advance(count);
+        }
+        self.text.clear();
+        self.written = 0;
+        if self.text.capacity() > KEPT {
+            self.text = Vec::new();
+        }
+        // TLS keeps what it has not sent; for a plain socket this is nothing.
+        Pin::new(stream).poll_flush(cx)
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.total += count as u64;
+        let of_text = count.min(self.text.len() - self.written);
+        self.written += of_text;
+        count -= of_text;
+        let of_large = count.min(self.large.len());
+        self.large.advance(of_large);
+        self.tail.advance((count - of_large).min(self.tail.len()));
+    }
+}
+
+/// Writes the head of a request. `framing` is the line that says how its body ends, if it needs one.
+pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, fields: &Fields, encoder: Encoder) {
+    text.extend_from_slice(method.as_str().as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(target.as_bytes());
+    text.extend_from_slice(b" HTTP/1.1\r\n");
+    fields.write(text);
+    match encoder {
+        // A server takes a request without either line as one without a body.
+        Encoder::Empty => {}
+        // The client's own line is checked, and it is what its body was read by.
+        Encoder::Length(_) if fields.contains("content-length") => {}
+        other => framing(text, other),
+    }
+    text.extend_from_slice(CRLF);
+}
+
+/// Writes the status line and the fields of a response, all but the empty line at the end.
+pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, fields: &Fields) {
+    text.extend_from_slice(b"HTTP/1.1 ");
+    text.extend_from_slice(status.as_str().as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    text.extend_from_slice(CRLF);
+    fields.write(text);
+}
+
+/// Writes one field.
+pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    text.extend_from_slice(name);
+    text.extend_from_slice(b": ");
+    text.extend_from_slice(value);
+    text.extend_from_slice(CRLF);
+}
+
+/// Writes the field that says how the body ends.
+pub(super) fn framing(text: &mut Vec<u8>, encoder: Encoder) {
+    match encoder {
+        Encoder::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
+        Encoder::Length(length) => {
+            line(text, b"content-length", itoa::Buffer::new().format(length).as_bytes());
+        }
+        Encoder::Chunked => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Encoder::UntilClose => {}
+    }
+}
+
+/// How a body is framed, and how much of it may still come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Encoder {
+    /// There is none.
+    #[default]
+    Empty,
+    /// This many bytes are still to come.
+    Length(u64),
+    /// In chunks.
+    Chunked,
+    /// Up to the end of the connection.
+    UntilClose,
+}
+
+/// A body that is not as long as its head has said. The connection cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the body is not as long as was announced")]
+pub(super) struct WrongLength;
+
+impl Encoder {
+    /// Puts a piece of the body into the outbox, which has room.
+    pub(super) fn data(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), WrongLength> {
+        match self {
+            Self::Empty => return Err(WrongLength),
+            Self::Length(left) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(WrongLength)?;
+                outbox.data(data, b"");
+            }
+            Self::UntilClose => outbox.data(data, b""),
+            Self::Chunked => {
+                // A chunk of no bytes would be the last one.
+                if !data.is_empty() {
+                    // Writing to a vector cannot fail.
+                    let _ = write!(outbox.text(), "{:x}\r\n", data.len());
+                    outbox.data(data, CRLF);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the body. Trailers fit behind chunks only, and are left out elsewhere (RFC 9110 section 6.5.1).
+    pub(super) fn end(&mut self, trailers: &Fields, outbox: &mut Outbox) -> Result<(), WrongLength> {
+        match std::mem::take(self) {
+            Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),
+            Self::Length(_) => Err(WrongLength),
+            Self::Chunked => {
+                let text = outbox.text();
+                text.extend_from_slice(b"0\r\n");
+                trailers.write(text);
+                text.extend_from_slice(CRLF);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time.
+    fn write(mut encoder: Encoder, pieces: &[&[u8]], trailers: &Fields, step: usize) -> Result<Vec<u8>, WrongLength> {
+        let (mut stream, mut outbox) = (Slow { bytes: Vec::new(), step }, Outbox::default());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for piece in pieces {
+            encoder.data(Bytes::copy_from_slice(piece), &mut outbox)?;
+            assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready() && outbox.is_empty());
+        }
+        encoder.end(trailers, &mut outbox)?;
+        assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready());
+        Ok(stream.bytes)
+    }
+
+    struct Slow {
+        bytes: Vec<u8>,
+        step: usize,
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let count = bytes.len().min(self.step);
+            self.bytes.extend_from_slice(&bytes[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            pieces: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+            let count = all.len().min(self.step);
+            self.bytes.extend_from_slice(&all[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn bodies_are_framed() {
+        let (none, some) = (Fields::new(), Fields::from_iter([("X-Sum", "1")]));
+        let long = vec![b'x'; SMALL + 1];
+        for step in [1, 3, 5000] {
+            let text = |encoder, pieces: &[&[u8]], trailers| {
+                String::from_utf8(write(encoder, pieces, trailers, step).unwrap()).unwrap()
+            };
+            assert_eq!(text(Encoder::Length(5), &[b"abc", b"de"], &some), "abcde");
+            assert_eq!(text(Encoder::UntilClose, &[b"abc"], &some), "abc");
+            assert_eq!(text(Encoder::Empty, &[], &none), "");
+            assert_eq!(text(Encoder::Chunked, &[b"abc", b""], &none), "3\r\nabc\r\n0\r\n\r\n");
+            assert_eq!(text(Encoder::Chunked, &[], &some), "0\r\nX-Sum: 1\r\n\r\n");
+            let chunks = text(Encoder::Chunked, &[&long, b"y"], &none);
+            assert_eq!(chunks, format!("1001\r\n{}\r\n1\r\ny\r\n0\r\n\r\n", "x".repeat(SMALL + 1)));
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_not_as_long_as_announced_is_an_error() {
+        let none = Fields::new();
+        assert_eq!(write(Encoder::Length(2), &[b"abc"], &none, 9), Err(WrongLength));
+        assert_eq!(write(Encoder::Length(4), &[b"abc"], &none, 9), Err(WrongLength));
+        assert_eq!(write(Encoder::Empty, &[b"abc"], &none, 9), Err(WrongLength));
+    }
+
+    #[test]
+    fn heads_are_lines() {
+        let fields = Fields::from_iter([("Host", "a"), ("x-y", "")]);
+        let mut text = Vec::new();
+        request_head(&mut text, &Method::POST, "/a?b", &fields, Encoder::Length(3));
+        assert_eq!(text, b"POST /a?b HTTP/1.1\r\nHost: a\r\nx-y: \r\ncontent-length: 3\r\n\r\n");
+        text.clear();
+        response_start(&mut text, StatusCode::IM_A_TEAPOT, &fields);
+        framing(&mut text, Encoder::Chunked);
+        assert_eq!(text, b"HTTP/1.1 418 I'm a teapot\r\nHost: a\r\nx-y: \r\ntransfer-encoding: chunked\r\n");
+    }
+}

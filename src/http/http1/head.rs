@@ -1,0 +1,521 @@
+//! The start line and the fields of a message (RFC 9112 sections 2 to 5).
+//!
+//! httparse splits the bytes; what the pieces mean is decided here, and strictly: whoever reads a message otherwise than
+//! the server behind us can be made to see another request than it does.
+
+use std::mem::MaybeUninit;
+
+use http::{Method, StatusCode, Version};
+use httparse::{Error, Header, Status};
+
+use super::decode::Framing;
+use crate::message::headers::{self, Fields};
+
+/// Lines of fields that a message may have at the very most, whatever is configured: they are split on the stack.
+pub(crate) const MOST_LINES: usize = 256;
+
+/// Room for the lines of a head. Not written before it is used: to clear these 8 KiB takes 0.1 us.
+const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes of start line and fields.
+    pub bytes: usize,
+    /// Bytes of the target. RFC 9112 section 3 wants 8000 at least.
+    pub target: usize,
+    /// Lines of fields, [`MOST_LINES`] at most.
+    pub lines: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self { bytes: 32 * 1024, target: 8 * 1024, lines: 100 }
+    }
+}
+
+/// Why there is no head, and never will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadError {
+    /// It is not what RFC 9112 says.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// It is of another version of HTTP.
+    #[error("this is not HTTP/1.1 or HTTP/1.0")]
+    Version,
+    /// The body comes in a coding that is not `chunked`.
+    #[error("the only transfer coding that is understood is `chunked`")]
+    Coding,
+    /// The target is longer than the limit.
+    #[error("the target is too long")]
+    Target,
+    /// There are more bytes than the limit.
+    #[error("the fields are too large")]
+    Bytes,
+    /// There are more lines than the limit.
+    #[error("there are too many fields")]
+    Lines,
+}
+
+/// What the `Connection` fields say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) close: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) upgrade: bool,
+}
+
+/// The head of a request.
+#[derive(Debug)]
+pub(super) struct RequestHead {
+    pub(super) method: Method,
+    pub(super) target: String,
+    pub(super) version: Version,
+    pub(super) fields: Fields,
+    pub(super) framing: Framing,
+    pub(super) options: Options,
+}
+
+/// The head of a response.
+#[derive(Debug)]
+pub(super) struct ResponseHead {
+    pub(super) status: StatusCode,
+    pub(super) version: Version,
+    pub(super) fields: Fields,
+    pub(super) framing: Framing,
+    pub(super) options: Options,
+}
+
+impl ResponseHead {
+    /// Whether another response follows (RFC 9110 section 15.2). After a 101 another protocol does.
+    pub(super) fn is_interim(&self) -> bool {
+        self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
+/// Reads the head of a request; `None` if there is more to come. Also says how many bytes it is long.
+pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(RequestHead, usize)>, HeadError> {
+    // A server ignores one empty line before a request (RFC 9112 section 2.2); httparse would take any number.
+    let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
+    let bytes = &buffer[skipped..];
+    if bytes == b"\r" && skipped == 0 {
+        return Ok(None);
+    }
+    if matches!(bytes.first(), Some(b'\r' | b'\n')) {
+        return Err(HeadError::Malformed("a request begins with a method"));
+    }
+    let mut lines = NO_LINES;
+    let mut parsed = httparse::Request::new(&mut []);
+    let length = match parsed.parse_with_uninit_headers(bytes, &mut lines[..limits.lines.min(MOST_LINES)]) {
+        Ok(Status::Complete(length)) if length <= limits.bytes => length,
+        Ok(Status::Complete(_)) => return Err(HeadError::Bytes),
+        Ok(Status::Partial) if bytes.len() < limits.bytes => {
+            let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+            return if line > limits.target + LONGEST_METHOD + REST_OF_LINE {
+                Err(HeadError::Target)
+            } else {
+                Ok(None)
+            };
+        }
+        Ok(Status::Partial) => {
+            return Err(if bytes.contains(&b'\n') { HeadError::Bytes } else { HeadError::Target });
+        }
+        Err(Error::Version) => return Err(version_error(bytes)),
+        Err(error) => return Err(HeadError::from(error)),
+    };
+    only_crlf(&bytes[..length])?;
+    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+        return Err(HeadError::Malformed("there is no request line"));
+    };
+    if target.len() > limits.target {
+        return Err(HeadError::Target);
+    }
+    if method.len() > LONGEST_METHOD {
+        return Err(HeadError::Malformed("the method is too long"));
+    }
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is no token"))?;
+    let version = http_version(version);
+    let read = read_fields(parsed.headers, &bytes[..length])?;
+    let framing = read.request_framing(version)?;
+    let head =
+        RequestHead { method, target: target.to_owned(), version, fields: read.fields, framing, options: read.options };
+    Ok(Some((head, skipped + length)))
+}
+
+/// Whether a request line ends in another version of HTTP, or in something else.
+fn version_error(bytes: &[u8]) -> HeadError {
+    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    match (words.next(), words.next()) {
+        (Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor]), None)
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            HeadError::Version
+        }
+        _ => HeadError::Malformed("a request line is a method, a target and a version, with one space between them"),
+    }
+}
+
+/// Bytes of a method, at most. The longest that is registered has 17 (`UPDATEREDIRECTREF`).
+const LONGEST_METHOD: usize = 50;
+
+/// What else is in a request line: the version, two spaces and a CR.
+const REST_OF_LINE: usize = " HTTP/1.1 \r".len();
+
+/// Reads the head of a response to a `method`; `None` if there is more to come. Also says how many bytes it is long.
+pub(super) fn response(
+    buffer: &[u8],
+    method: &Method,
+    limits: &HeadLimits,
+) -> Result<Option<(ResponseHead, usize)>, HeadError> {
+    let mut lines = NO_LINES;
+    let mut parsed = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let length = match parser.parse_response_with_uninit_headers(&mut parsed, buffer, &mut lines) {
+        Ok(Status::Complete(length)) if length <= limits.bytes => length,
+        Ok(Status::Partial) if buffer.len() < limits.bytes => return Ok(None),
+        Ok(_) => return Err(HeadError::Bytes),
+        Err(error) => return Err(HeadError::from(error)),
+    };
+    let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
+        return Err(HeadError::Malformed("there is no status line"));
+    };
+    let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("the status is no number"))?;
+    let version = http_version(version);
+    let read = read_fields(parsed.headers, &buffer[..length])?;
+    let framing = read.response_framing(method, status)?;
+    Ok(Some((ResponseHead { status, version, fields: read.fields, framing, options: read.options }, length)))
+}
+
+/// Reads the fields after a chunked body (RFC 9112 section 7.1.2); `None` if there is more to come.
+pub(super) fn trailers(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Fields, usize)>, HeadError> {
+    if buffer.starts_with(b"\r\n") {
+        return Ok(Some((Fields::new(), 2)));
+    }
+    let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
+    match httparse::parse_headers(buffer, &mut lines[..limits.lines.min(MOST_LINES)]) {
+        Ok(Status::Complete((length, lines))) if length <= limits.bytes => {
+            only_crlf(&buffer[..length])?;
+            Ok(Some((lines.iter().map(|line| (line.name, line.value)).collect(), length)))
+        }
+        Ok(Status::Partial) if buffer.len() < limits.bytes => Ok(None),
+        Ok(_) => Err(HeadError::Bytes),
+        Err(error) => Err(HeadError::from(error)),
+    }
+}
+
+/// Refuses lines that end without a CR. httparse takes them, and a recipient may (RFC 9112 section 2.2), but one in
+/// front of another that reads a bare LF otherwise is what smuggling is made of.
+fn only_crlf(head: &[u8]) -> Result<(), HeadError> {
+    // All pairs are looked at whatever they are, which the compiler does sixteen at a time: a head is many short lines,
+    // and to search for the next end of a line takes longer than to look at the line.
+    let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
+    let is_bare = |before: u8, byte: u8| byte == b'\n' && before != b'\r';
+    let bare = pairs.fold(0, |bare, (before, byte)| bare | u8::from(is_bare(*before, *byte)));
+    let bare = bare != 0 || head.starts_with(b"\n");
+    if bare { Err(HeadError::Malformed("a line ends in CR LF")) } else { Ok(()) }
+}
+
+fn http_version(minor: u8) -> Version {
+    if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 }
+}
+
+/// Fields, and what those among them say that frame the message and the connection.
+#[derive(Default)]
+struct Read {
+    fields: Fields,
+    options: Options,
+    length: Option<u64>,
+    is_chunked: bool,
+    /// Whether a transfer coding was named that is not ours.
+    is_coded: bool,
+    has_coding: bool,
+}
+
+fn read_fields(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
+    let parts = lines.iter().map(|line| (line.name.as_bytes(), line.value));
+    let mut read = Read { fields: Fields::of_head(head, parts, ROOM), ..Read::default() };
+    for line in lines {
+        let (name, value) = (line.name, line.value);
+        // Almost every name is told from these by its length alone.
+        match name.len() {
+            10 if name.eq_ignore_ascii_case("connection") => read.connection(value)?,
+            14 if name.eq_ignore_ascii_case("content-length") => read.content_length(value)?,
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => read.transfer_encoding(value),
+            _ => {}
+        }
+    }
+    Ok(read)
+}
+
+/// Lines and bytes that a proxy usually adds to a message.
+const ROOM: (usize, usize) = (8, 256);
+
+/// Fields that a `Connection` field must not name: to take them away would change where the message goes, how long it
+/// is, or what we say of the client ("hop-by-hop abuse").
+fn is_protected(name: &str) -> bool {
+    const NAMES: [&str; 9] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "content-type",
+        "authorization",
+        "cookie",
+        "via",
+        "forwarded",
+        "x-real-ip",
+    ];
+    let begins = |with: &str| name.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    NAMES.iter().any(|protected| name.eq_ignore_ascii_case(protected))
+        || ["x-forwarded-", "ratelimit", "x-ratelimit-"].into_iter().any(begins)
+}
+
+impl Read {
+    fn connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        const MALFORMED: HeadError = HeadError::Malformed("the `Connection` field names a field that it must not");
+        // Nearly every line says one of these and nothing else.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.options.keep_alive = true;
+            return Ok(());
+        }
+        if value.eq_ignore_ascii_case(b"close") {
+            self.options.close = true;
+            return Ok(());
+        }
+        // What takes the fields away reads no other text either: the two must see the same names.
+        let value = headers::text(value).ok_or(MALFORMED)?;
+        for option in value.split(',').map(str::trim) {
+            if option.eq_ignore_ascii_case("keep-alive") {
+                self.options.keep_alive = true;
+            } else if option.eq_ignore_ascii_case("close") {
+                self.options.close = true;
+            } else if option.eq_ignore_ascii_case("upgrade") {
+                self.options.upgrade = true;
+            } else if option.starts_with(':') || is_protected(option) {
+                return Err(MALFORMED);
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 9110 section 8.6: digits and nothing else, once. A second one may be repaired if it is the same, but no
+    /// honest sender needs that, nor a zero before the others, which is octal to some and too long for others.
+    fn content_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        const MALFORMED: HeadError = HeadError::Malformed("`Content-Length` is one number");
+        let is_padded = value.len() > 1 && value.starts_with(b"0");
+        if self.length.is_some() || value.is_empty() || is_padded || !value.iter().all(u8::is_ascii_digit) {
+            return Err(MALFORMED);
+        }
+        let text = std::str::from_utf8(value).map_err(|_| MALFORMED)?;
+        self.length = Some(text.parse().map_err(|_| MALFORMED)?);
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8]) {
+        self.has_coding = true;
+        // `chunked` twice, or anything beside it, is no coding of ours.
+        self.is_coded |= self.is_chunked || !value.eq_ignore_ascii_case(b"chunked");
+        let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+        self.is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    }
+
+    /// RFC 9112 section 6.3 for requests, the doubtful cases refused.
+    fn request_framing(&self, version: Version) -> Result<Framing, HeadError> {
+        if !self.has_coding {
+            return Ok(self.length.map_or(Framing::Empty, Framing::of_length));
+        }
+        if version == Version::HTTP_10 {
+            return Err(HeadError::Malformed("HTTP/1.0 has no `Transfer-Encoding`"));
+        }
+        self.chunked()?;
+        Ok(Framing::Chunked)
+    }
+
+    /// RFC 9112 section 6.3 for responses.
+    fn response_framing(&self, method: &Method, status: StatusCode) -> Result<Framing, HeadError> {
+        if method == Method::HEAD || status.is_informational() || matches!(status.as_u16(), 204 | 304) {
+            return Ok(Framing::Empty);
+        }
+        if self.has_coding {
+            self.chunked()?;
+            return Ok(Framing::Chunked);
+        }
+        Ok(self.length.map_or(Framing::UntilClose, Framing::of_length))
+    }
+
+    /// The transfer coding is exactly `chunked`, and no `Content-Length` contradicts it. The RFC lets the coding win and
+    /// calls it an attack in the same breath (section 6.1).
+    fn chunked(&self) -> Result<(), HeadError> {
+        if self.length.is_some() {
+            return Err(HeadError::Malformed("a message has a `Content-Length` or a `Transfer-Encoding`, not both"));
+        }
+        if !self.is_chunked {
+            return Err(HeadError::Malformed("the last transfer coding is `chunked`"));
+        }
+        if self.is_coded { Err(HeadError::Coding) } else { Ok(()) }
+    }
+}
+
+impl From<Error> for HeadError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::TooManyHeaders => Self::Lines,
+            Error::Version => Self::Version,
+            Error::HeaderName => {
+                Self::Malformed("a field is `name: value`, without a space before the colon or a fold")
+            }
+            Error::HeaderValue => Self::Malformed("a field's value has no control characters"),
+            Error::NewLine => Self::Malformed("a line ends in CR LF"),
+            Error::Token => Self::Malformed("the start line is malformed"),
+            Error::Status => Self::Malformed("the status is no number"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits { bytes: 400, target: 100, lines: 8 };
+
+    fn outcome(text: &str) -> String {
+        match request(text.as_bytes(), &LIMITS) {
+            Ok(Some((head, length))) => {
+                let rest = &text[length..];
+                format!("{} {} {:?} {:?} rest {rest:?}", head.method, head.target, head.framing, head.fields)
+            }
+            Ok(None) => "more".into(),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        let outcome = outcome(text);
+        assert!(outcome.starts_with(expected), "{text:?}: {outcome}");
+    }
+
+    #[test]
+    fn heads_are_read_as_they_come() {
+        check("GET /a?b HTTP/1.1\r\nHost: x\r\n\r\nNEXT", r#"GET /a?b Empty {"Host": "x"} rest "NEXT""#);
+        check("\r\nPOST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "POST / Length(3)");
+        check("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n", "POST / Chunked");
+        check("BREW /pot HTTP/1.0\r\nX:  a b\t\r\nx:\r\n\r\n", r#"BREW /pot Empty {"X": "a b", "x": ""} rest """#);
+        for whole in ["GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\r\nGET / HTTP/1.1\r\n\r\n"] {
+            for end in 0..whole.len() {
+                check(&whole[..end], "more");
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        for (text, expected) in [
+            ("GET / HTTP/1.1\nHost: x\n\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nHost: x\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nHost: x\r\n\n", "Malformed"),
+            ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", "Malformed"),
+            ("\nGET / HTTP/1.1\r\n\r\n", "Malformed"),
+            (" GET / HTTP/1.1\r\n\r\n", "Malformed"),
+            ("GET  / HTTP/1.1\r\n\r\n", "Malformed"),
+            ("GET /a b HTTP/1.1\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1 \r\n\r\n", "Malformed"),
+            ("GET / HTTP/2.0\r\n\r\n", "Version"),
+            ("GET / http/1.1\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.10\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.2\r\n\r\n", "Version"),
+            ("GET /\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nHost : x\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\n A: b\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nA: b\rc\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nA: b\0c\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nA b\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\n: b\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding:\x0bchunked\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "Coding"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", "Coding"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "Coding"),
+            ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: +3\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 0x3\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length:\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: close, Host\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: X-Forwarded-For\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: :authority\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: x-ratelimit-limit\r\n\r\n", "Malformed"),
+            ("GET / HTTP/1.1\r\nConnection: x-hop, \u{e9}\r\n\r\n", "Malformed"),
+            ("POST / HTTP/1.1\r\nContent-Length: 03\r\n\r\n", "Malformed"),
+        ] {
+            check(text, expected);
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let lines = |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(count));
+        check(&lines(8), "GET");
+        check(&lines(9), "Lines");
+        let target = |length: usize| format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(length - 1));
+        check(&target(100), "GET");
+        check(&target(101), "Target");
+        let method = |length: usize| target(100).replacen("GET", &"X".repeat(length), 1);
+        check(&method(LONGEST_METHOD), "X");
+        check(&method(LONGEST_METHOD + 1), "Malformed");
+        check(&method(LONGEST_METHOD)[..LONGEST_METHOD + 1 + 100 + REST_OF_LINE - 1], "more");
+        check(&format!("GET /{}", "x".repeat(500)), "Target");
+        check(&format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "x".repeat(400)), "Bytes");
+        check(&format!("GET / HTTP/1.1\r\na: {}", "x".repeat(400)), "Bytes");
+    }
+
+    #[track_caller]
+    fn check_response(method: &str, text: &str, expected: &str) {
+        let method = method.parse().unwrap();
+        let outcome = match response(text.as_bytes(), &method, &LIMITS) {
+            Ok(Some((head, _))) => format!("{} {:?}", head.status.as_u16(), head.framing),
+            Ok(None) => "more".into(),
+            Err(error) => format!("{error:?}"),
+        };
+        assert!(outcome.starts_with(expected), "{text:?}: {outcome}");
+    }
+
+    #[test]
+    fn a_responses_end_is_known_from_its_head() {
+        for (method, text, expected) in [
+            ("GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", "200 Length(5)"),
+            ("GET", "HTTP/1.1 200\r\ncontent-length: 0\r\n\r\n", "200 Empty"),
+            ("GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "200 Chunked"),
+            ("GET", "HTTP/1.0 200 OK\r\n\r\n", "200 UntilClose"),
+            ("HEAD", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", "200 Empty"),
+            ("GET", "HTTP/1.1 204 No Content\r\n\r\n", "204 Empty"),
+            ("GET", "HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", "304 Empty"),
+            ("GET", "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n", "103 Empty"),
+            ("GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", "Malformed"),
+            ("GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", "Malformed"),
+            ("GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n", "Coding"),
+            ("GET", "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n", "Malformed"),
+            ("GET", "HTTP/1.1 20x OK\r\n\r\n", "Malformed"),
+            ("GET", "SSH-2.0-OpenSSH\r\n", "Version"),
+            ("GET", "HTTP/1.1 200 OK\r\na: ", "more"),
+        ] {
+            check_response(method, text, expected);
+        }
+    }
+
+    #[test]
+    fn trailers_are_fields() {
+        let read = |text: &str| trailers(text.as_bytes(), &LIMITS).map(|read| read.map(|(fields, _)| fields.len()));
+        assert_eq!(read("\r\n"), Ok(Some(0)));
+        assert_eq!(read("a: b\r\nc: d\r\n\r\n"), Ok(Some(2)));
+        assert_eq!((read("a: b\r\n"), read("")), (Ok(None), Ok(None)));
+        assert!(read("a: b\n\n").is_err() && read("a b\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,359 @@
+//! One client's HTTP/1 connection, from its first byte to its last.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Buf;
+use http::{Method, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::super::activity::Activity;
+use super::super::alarm::Alarm;
+use super::super::context::{self, Interim};
+use super::super::forwarding::{self, Peer};
+use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseFields};
+use super::super::transport::Stream;
+use super::super::{Front, MAX_DISCARDED, Passage, Service};
+use super::client_io::{ClientIo, ClientStream, Upload};
+use super::decode::Framing;
+use super::encode::{self, Encoder};
+use super::head::{self, HeadError, RequestHead};
+use crate::message::headers::Fields;
+use crate::telemetry::metrics::DoorLimit;
+
+/// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
+/// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
+/// was on its way.
+pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
+    let front = service.front();
+    let activity = Rc::new(Activity::new(Instant::now(), front.slow_readers.clone()));
+    let io = ClientIo::new(stream, activity.clone(), front.limits.body_bytes);
+    let context = context::Context::new(activity.clone(), peer, Interim::Http1(io.clone()));
+    let overdue = |limit| front.counters.limited(limit);
+    let connection = Connection { service: &*service, front, io: &io, context, served: 0 };
+    let (mut alarm, work) = (Alarm::default(), connection.serve(drain));
+    if activity.watch(&front.timeouts, &mut alarm, Instant::now, work, overdue).await.is_none() {
+        tracing::debug!("a client's connection was closed: nothing moved in time");
+    }
+}
+
+struct Connection<'a, S> {
+    service: &'a S,
+    front: &'a Front,
+    io: &'a Rc<ClientIo>,
+    context: context::Context,
+    /// Requests so far.
+    served: u32,
+}
+
+/// What of a request decides about its response.
+struct Asked {
+    is_head: bool,
+    version: Version,
+    /// Whether the client wants to send another request.
+    stays: bool,
+}
+
+impl<S: Service> Connection<'_, S> {
+    async fn serve(mut self, drain: CancellationToken) {
+        let mut drained = pin!(drain.cancelled());
+        let mut is_told = false;
+        loop {
+            let mut is_first = true;
+            let head = poll_fn(|cx| {
+                let polled = self.poll_head(cx);
+                // To ask whether the process is to end takes a lock. Once asked, this is woken when it is, so only a
+                // wake-up without a byte is a reason to ask again.
+                let is_asked = std::mem::replace(&mut is_first, false) && is_told;
+                if polled.is_pending() && !is_asked && !self.context.activity.is_draining() {
+                    is_told = true;
+                    // A connection that says nothing is closed a little later, since a request may be on its way to us.
+                    if drained.as_mut().poll(cx).is_ready() {
+                        self.context.activity.drain();
+                    }
+                }
+                polled
+            });
+            let request = match head.await {
+                Ok(Some(head)) => head,
+                Ok(None) => return,
+                Err(error) => return self.refuse(error).await,
+            };
+            self.served = self.served.saturating_add(1);
+            let stays = self.serve_request(request, &drain).await;
+            match stays {
+                Ok(true) => self.context.activity.idle(),
+                Ok(false) => return self.close().await,
+                Err(error) => return tracing::debug!("a client's connection ended: {error}"),
+            }
+        }
+    }
+
+    /// Reads the head of a request; `None` if the client closes instead.
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
+        let limits = &self.front.limits.head;
+        let mut is_worth_a_look = !self.io.input.borrow().is_empty();
+        loop {
+            if is_worth_a_look {
+                let mut input = self.io.input.borrow_mut();
+                self.context.activity.received();
+                if let Some((head, length)) = head::request(&input, limits)? {
+                    input.advance(length);
+                    return Poll::Ready(Ok(Some(head)));
+                }
+            }
+            let before = self.io.input.borrow().len();
+            match ready!(self.io.poll_fill(0, cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
+                Ok(_) => {}
+            }
+            self.context.activity.received();
+            // A head is complete with a line, so what comes byte by byte is not looked at again for every byte.
+            let input = self.io.input.borrow();
+            is_worth_a_look = memchr::memchr(b'\n', &input[before..]).is_some()
+                || input.len() >= limits.bytes
+                || (before <= limits.target && input.len() > limits.target);
+        }
+    }
+
+    /// Answers a request that cannot be read. Nobody knows where the next one begins, so there is none.
+    async fn refuse(&self, error: HeadError) {
+        let response = self.front.rejected(&self.context, Version::HTTP_11, error);
+        self.context.activity.exchange(false);
+        let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
+        if self.respond(&asked, response, None).await.is_ok() {
+            self.close().await;
+        }
+    }
+
+    /// Answers a request; returns whether another may follow.
+    async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
+        let RequestHead { method, target, version, fields, framing, options } = head;
+        let mut asked = Asked {
+            is_head: method == Method::HEAD,
+            version,
+            stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
+        };
+        let io = self.io;
+        let expects = version == Version::HTTP_11 && framing != Framing::Empty && fields.contains("expect");
+        io.begin(framing, version == Version::HTTP_11, expects);
+        self.context.activity.exchange(framing != Framing::Empty);
+        let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
+        let request = Request { method, target, version, fields, body };
+        let mut passage = self.front.begin(&self.context, &request);
+        let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut passage))).await
+        else {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        };
+        passage.answered(&self.context, &response);
+        let is_last = drain.is_cancelled() || self.served >= self.front.limits.requests;
+        if is_last && !drain.is_cancelled() {
+            self.front.counters.limited(DoorLimit::Requests);
+        }
+        asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
+        self.respond(&asked, response, Some(&passage)).await
+    }
+
+    /// The answer to a request, `None` if the client has gone before there was one. It is pinned before, as it is
+    /// kilobytes that would be moved in here with each request.
+    async fn while_here<T>(&self, mut answer: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        poll_fn(|cx| {
+            if let Poll::Ready(response) = answer.as_mut().poll(cx) {
+                return Poll::Ready(Some(response));
+            }
+            let gone = self.io.poll_gone(cx);
+            let broken = !self.io.outbox.borrow().is_empty() && matches!(self.io.poll_flush(cx), Poll::Ready(Err(_)));
+            if gone || broken { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Throws away what has come of a body that nobody wants; returns whether that was all of it.
+    ///
+    /// A client that waits for a `100 Continue` may send its body after any answer or leave it out (RFC 9110 section
+    /// 10.1.1), so nobody could tell where its next request begins.
+    fn discard(&self) -> bool {
+        let mut left = MAX_DISCARDED;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        while !self.io.decoder.get().is_end() {
+            if self.io.awaits_continue.get() {
+                return false;
+            }
+            match self.io.poll_piece(&mut cx) {
+                Poll::Ready(Some(Ok(Piece::Data(data)))) if data.len() <= left => left -= data.len(),
+                Poll::Ready(Some(Ok(Piece::Trailers(_))) | None) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends a response; returns whether another request may follow.
+    async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
+        // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Fields that are kept
+        // have none, and are copied by who would take it away.
+        let wants_close = !response.body.is_upstreams()
+            && response.fields.contains("connection")
+            && response.fields.remove("connection");
+        if let ResponseBody::Tunnel(_) = response.body {
+            return self.switch(response).await;
+        }
+        let body = &response.body;
+        let bodiless =
+            asked.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
+        let mut encoder = match body.length() {
+            _ if bodiless => Encoder::Empty,
+            Some(0) => Encoder::Empty,
+            Some(length) => Encoder::Length(length),
+            None if asked.version == Version::HTTP_11 => Encoder::Chunked,
+            None => Encoder::UntilClose,
+        };
+        // A client that waits for a `100 Continue` gets none any more, since it would stand in the middle of this. Whether
+        // it sends its body now is left to it (RFC 9110 section 10.1.1), so nobody could tell where its next request begins.
+        let is_uncertain = self.io.awaits_continue.take() && !self.io.decoder.get().is_end();
+        let stays = asked.stays && !wants_close && !is_uncertain && encoder != Encoder::UntilClose;
+        let mut is_written = bodiless;
+        {
+            let mut outbox = self.io.outbox.borrow_mut();
+            let text = outbox.text();
+            // What a HEAD is answered with says how long the body would have been, if that is known.
+            let framing = match body.length() {
+                Some(length) if asked.is_head && length > 0 => Some(Encoder::Length(length)),
+                _ if bodiless => None,
+                _ => Some(encoder),
+            };
+            match &response.fields {
+                ResponseFields::Kept(kept) if !bodiless => {
+                    text.extend_from_slice(kept.http1.get_or_init(|| {
+                        let mut start = Vec::new();
+                        write_start(&mut start, &response, framing);
+                        start
+                    }));
+                }
+                _ => write_start(text, &response, framing),
+            }
+            if !response.fields.contains("date") {
+                self.front.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
+            }
+            if !stays {
+                encode::line(text, b"connection", b"close");
+            } else if asked.version == Version::HTTP_10 {
+                encode::line(text, b"connection", b"keep-alive");
+            }
+            text.extend_from_slice(b"\r\n");
+            // A short answer of ours goes with its head at once.
+            if let ResponseBody::Text(body) = body
+                && !bodiless
+                && body.len() <= encode::SMALL
+            {
+                text.extend_from_slice(body);
+                passage.inspect(|passage| passage.sent(body.len()));
+                is_written = true;
+            }
+        }
+        self.context.activity.answer();
+        if is_written {
+            drop(response);
+            passage.inspect(|passage| passage.ended());
+            poll_fn(|cx| self.io.poll_flush(cx)).await?;
+        } else {
+            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, passage, cx)).await?;
+        }
+        Ok(stays && self.discard())
+    }
+
+    /// Sends a body. Ready when all of it was.
+    fn poll_body(
+        &self,
+        body: &mut ResponseBody,
+        encoder: &mut Encoder,
+        passage: Option<&Passage>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if !self.io.outbox.borrow().has_room() && self.io.poll_flush(cx)?.is_pending() {
+                // A client that sends all of its request before it reads gets on with that meanwhile.
+                body.drive_upload(cx);
+                return Poll::Pending;
+            }
+            let trailers = match body.poll_piece(cx) {
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    if let Some(passage) = passage {
+                        passage.sent(data.len());
+                    }
+                    encoder.data(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+                    if !body.is_end() {
+                        continue;
+                    }
+                    Fields::new()
+                }
+                Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => forwarding::trailers(trailers),
+                Poll::Ready(None) => Fields::new(),
+                Poll::Ready(Some(Err(error))) => {
+                    // What came before the break is the client's; that there is no end tells it of the break.
+                    let _ = self.io.poll_flush(cx);
+                    return Poll::Ready(Err(io::Error::other(error)));
+                }
+                Poll::Pending => {
+                    let _ = self.io.poll_flush(cx)?;
+                    // An upstream that says nothing for a while would otherwise work on for nobody.
+                    let gone = self.io.poll_gone(cx);
+                    return if gone {
+                        Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+                    } else {
+                        Poll::Pending
+                    };
+                }
+            };
+            encoder.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+            *body = ResponseBody::Text(bytes::Bytes::new());
+            passage.inspect(|passage| passage.ended());
+            return self.io.poll_flush(cx);
+        }
+    }
+
+    /// Leaves HTTP for another protocol.
+    async fn switch(&self, response: Response) -> io::Result<bool> {
+        let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
+        {
+            let mut outbox = self.io.outbox.borrow_mut();
+            encode::response_start(outbox.text(), response.status, &response.fields);
+            outbox.text().extend_from_slice(b"connection: upgrade\r\n\r\n");
+        }
+        poll_fn(|cx| self.io.poll_flush(cx)).await?;
+        let _open = self.front.counters.tunnel();
+        tunnel.run(self.io.clone()).await?;
+        Ok(false)
+    }
+
+    /// Closes the connection so that the client gets to read the answer.
+    async fn close(&self) {
+        let mut stream = ClientStream(self.io.clone());
+        let is_read = self.io.decoder.get().is_end() && self.io.input.borrow().is_empty();
+        if stream.shutdown().await.is_err() || is_read {
+            return;
+        }
+        let mut scratch = vec![0; 8 * 1024];
+        let reading = async { while matches!(stream.read(&mut scratch).await, Ok(count) if count > 0) {} };
+        let _ = timeout(LINGER, reading).await;
+    }
+}
+
+/// Writes the status line, the fields, and the one that says how the body ends.
+fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Encoder>) {
+    encode::response_start(text, response.status, &response.fields);
+    if let Some(encoder) = framing
+        && !response.fields.contains("content-length")
+    {
+        encode::framing(text, encoder);
+    }
+}

@@ -1,0 +1,91 @@
+//! What remains when a client and an upstream have both left HTTP: bytes, both ways.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+
+use super::super::activity::Activity;
+use super::super::transport::Stream;
+use super::super::upstream::Lease;
+use super::client_io::{ClientIo, ClientStream};
+
+/// Bytes that are on their way at once, in each direction.
+const BUFFER: usize = 16 * 1024;
+
+/// An upstream's connection after a `101 Switching Protocols`.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    stream: Stream,
+    read_ahead: BytesMut,
+    _lease: Lease,
+}
+
+/// One side, and what was read of it before HTTP ended.
+#[derive(Debug)]
+struct Side<S> {
+    stream: S,
+    read_ahead: BytesMut,
+    activity: Rc<Activity>,
+}
+
+impl Tunnel {
+    pub(super) const fn new(stream: Stream, read_ahead: BytesMut, lease: Lease) -> Self {
+        Self { stream, read_ahead, _lease: lease }
+    }
+
+    /// Passes bytes both ways until both sides have ended.
+    pub(super) async fn run(self: Box<Self>, client: Rc<ClientIo>) -> io::Result<()> {
+        let activity = client.activity().clone();
+        activity.tunnel();
+        let mut upstream = Side { stream: self.stream, read_ahead: self.read_ahead, activity: activity.clone() };
+        let read_ahead = client.take_input();
+        let mut client = Side { stream: ClientStream(client), read_ahead, activity };
+        copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await.map(drop)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Side<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.read_ahead.is_empty() {
+            let length = self.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.read_ahead[..length]);
+            self.read_ahead.advance(length);
+            return Poll::Ready(Ok(()));
+        }
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if polled.is_ready() {
+            self.activity.moved();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Side<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if polled.is_ready() {
+            self.activity.moved();
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+}

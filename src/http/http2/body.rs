@@ -1,0 +1,315 @@
+//! Bodies that come and go by HTTP/2, piece by piece.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream};
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, HeaderMap};
+
+use super::convert;
+use super::stream::Responder;
+use crate::http::Passage;
+use crate::http::activity::Activity;
+use crate::http::forwarding;
+use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody};
+use crate::message::headers::Fields;
+
+/// A body that comes.
+///
+/// The sender's window is opened again when the next piece is asked for: then the last one has been passed on, and what
+/// a slow receiver leaves lying is never more than a window.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    stream: RecvStream,
+    /// Bytes of the last piece, which the sender has not been given back.
+    owed: usize,
+    length: Option<u64>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Data,
+    Trailers,
+    Ended,
+}
+
+impl Incoming {
+    pub(super) fn new(stream: RecvStream, headers: &HeaderMap) -> Self {
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let phase = if stream.is_end_stream() { Phase::Ended } else { Phase::Data };
+        Self { stream, owed: 0, length, phase }
+    }
+
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.release();
+        while self.phase == Phase::Data {
+            match ready!(self.stream.poll_data(cx)) {
+                // The last frame of a body is often empty.
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => {
+                    self.owed = data.len();
+                    self.length = self.length.map(|length| length.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                }
+                Some(Err(error)) => return self.broken(&error),
+                None => self.phase = Phase::Trailers,
+            }
+        }
+        if self.phase == Phase::Ended {
+            return Poll::Ready(None);
+        }
+        match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => {
+                self.phase = Phase::Ended;
+                let fields =
+                    trailers.map(|map| forwarding::trailers(convert::fields(&map))).filter(|fields| !fields.is_empty());
+                Poll::Ready(fields.map(|fields| Ok(Piece::Trailers(fields))))
+            }
+            Err(error) => self.broken(&error),
+        }
+    }
+
+    fn broken(&mut self, error: &h2::Error) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.phase = Phase::Ended;
+        let error = if error.is_library() && error.is_reset() {
+            BodyError::Malformed(error.to_string())
+        } else {
+            BodyError::Cut(error.to_string())
+        };
+        Poll::Ready(Some(Err(error)))
+    }
+
+    fn release(&mut self) {
+        let owed = std::mem::take(&mut self.owed);
+        if owed > 0 {
+            // It fails only if more is given back than was taken.
+            let _ = self.stream.flow_control().release_capacity(owed);
+        }
+    }
+
+    pub(super) fn is_end(&self) -> bool {
+        self.phase == Phase::Ended || self.stream.is_end_stream()
+    }
+
+    pub(super) const fn length(&self) -> Option<u64> {
+        self.length
+    }
+}
+
+/// The body of a client's request.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    incoming: Incoming,
+    activity: Rc<Activity>,
+    /// Bytes that may still come.
+    allowed: u64,
+    /// The bound that `allowed` began with.
+    limit: u64,
+    /// Whom to tell to go on, if the client waits for that before it sends the body.
+    awaits_continue: Option<Rc<Responder>>,
+}
+
+impl Upload {
+    pub(super) const fn new(
+        incoming: Incoming,
+        activity: Rc<Activity>,
+        limit: u64,
+        awaits_continue: Option<Rc<Responder>>,
+    ) -> Self {
+        Self { incoming, activity, allowed: limit, limit, awaits_continue }
+    }
+
+    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        if let Some(responder) = self.awaits_continue.take() {
+            responder.interim(StatusCode::CONTINUE, &Fields::new());
+        }
+        let polled = self.incoming.poll_piece(cx);
+        match &polled {
+            Poll::Pending => self.activity.awaits_upload(),
+            Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                self.activity.uploaded(data.len() as u64);
+                let Some(allowed) = self.allowed.checked_sub(data.len() as u64) else {
+                    return Poll::Ready(Some(Err(BodyError::TooLong(self.limit))));
+                };
+                self.allowed = allowed;
+                if self.incoming.is_end() {
+                    self.activity.upload_ended();
+                }
+            }
+            Poll::Ready(_) => self.activity.upload_ended(),
+        }
+        polled
+    }
+
+    pub(crate) fn is_end(&self) -> bool {
+        self.incoming.is_end()
+    }
+
+    pub(crate) const fn length(&self) -> Option<u64> {
+        self.incoming.length()
+    }
+}
+
+/// Where a body comes from that goes by HTTP/2.
+pub(super) trait Source {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
+
+    fn is_end(&self) -> bool;
+
+    /// Goes on with what is to go on although nobody has room for a piece.
+    fn drive(&mut self, cx: &mut Context<'_>);
+}
+
+impl Source for RequestBody {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        Self::poll_piece(self, cx)
+    }
+
+    fn is_end(&self) -> bool {
+        Self::is_end(self)
+    }
+
+    fn drive(&mut self, _: &mut Context<'_>) {}
+}
+
+impl Source for ResponseBody {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        Self::poll_piece(self, cx)
+    }
+
+    fn is_end(&self) -> bool {
+        Self::is_end(self)
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        self.drive_upload(cx);
+    }
+}
+
+/// A client to which a body goes: how it takes it is noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receiver<'a> {
+    pub(super) activity: &'a Activity,
+    pub(super) passage: Option<&'a Passage>,
+}
+
+impl Receiver<'_> {
+    fn took(&self, bytes: usize) {
+        self.activity.downloaded(bytes as u64);
+        if let Some(passage) = self.passage {
+            passage.sent(bytes);
+        }
+    }
+}
+
+/// A body that goes.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    stream: SendStream<Bytes>,
+    /// What of a piece the receiver has no window for yet.
+    rest: Bytes,
+    /// Whether a piece was taken from its source.
+    has_begun: bool,
+}
+
+/// Why a body does not go on.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// The receiver reset the stream, or the connection is closed.
+    Gone,
+    /// It cannot be read.
+    Body(BodyError),
+}
+
+/// The last piece of a body up to which it is handed over at once if the receiver has room for all of it. A stream with a
+/// small response needs no second look then.
+const SMALL: usize = 16 * 1024;
+
+impl Outgoing {
+    pub(super) const fn new(stream: SendStream<Bytes>) -> Self {
+        Self { stream, rest: Bytes::new(), has_begun: false }
+    }
+
+    /// Sends as much as there is and as the receiver takes; ready at the end of the body.
+    pub(super) fn poll_send(
+        &mut self,
+        source: &mut impl Source,
+        client: Option<Receiver<'_>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Halt>> {
+        let gone = |_| Halt::Gone;
+        loop {
+            while !self.rest.is_empty() {
+                let Poll::Ready(room) = self.poll_room(cx) else {
+                    if let Some(client) = client {
+                        client.activity.awaits_download();
+                    }
+                    source.drive(cx);
+                    return Poll::Pending;
+                };
+                let part = self.rest.split_to(room.ok_or(Halt::Gone)?.min(self.rest.len()));
+                if let Some(client) = client {
+                    client.took(part.len());
+                }
+                let is_last = self.rest.is_empty() && source.is_end();
+                self.stream.send_data(part, is_last).map_err(gone)?;
+                if is_last {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            let polled = source.poll_piece(cx);
+            self.has_begun |= polled.is_ready();
+            match polled {
+                Poll::Ready(Some(Ok(Piece::Data(data))))
+                    if data.len() <= SMALL && source.is_end() && self.has_room(data.len()) =>
+                {
+                    if let Some(client) = client {
+                        client.took(data.len());
+                    }
+                    return Poll::Ready(self.stream.send_data(data, true).map_err(gone));
+                }
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    // Only for what there is: a window that is reserved for nothing is one that the other streams of
+                    // the connection lack.
+                    self.stream.reserve_capacity(data.len());
+                    self.rest = data;
+                }
+                Poll::Ready(Some(Ok(Piece::Trailers(fields)))) => {
+                    let trailers = convert::header_map(&fields, 0, |_| true);
+                    return Poll::Ready(self.stream.send_trailers(trailers).map_err(gone));
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Halt::Body(error))),
+                Poll::Ready(None) => return Poll::Ready(self.stream.send_data(Bytes::new(), true).map_err(gone)),
+                Poll::Pending if self.stream.poll_reset(cx).is_ready() => return Poll::Ready(Err(Halt::Gone)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether the receiver takes so much now. What is handed over beyond that waits in the library, where nobody counts it.
+    fn has_room(&mut self, length: usize) -> bool {
+        self.stream.reserve_capacity(length);
+        self.stream.capacity() >= length
+    }
+
+    /// How much the receiver takes now; `None` if it takes nothing any more.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Option<usize>> {
+        match self.stream.capacity() {
+            0 => Poll::Ready(ready!(self.stream.poll_capacity(cx)).and_then(Result::ok)),
+            room => Poll::Ready(Some(room)),
+        }
+    }
+
+    /// Whether something was taken from where it comes from.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Breaks the body off, so that nobody takes what was sent for all of it.
+    pub(super) fn reset(&mut self, reason: h2::Reason) {
+        self.stream.send_reset(reason);
+    }
+}

@@ -1,0 +1,236 @@
+//! Between the messages of HTTP/2 and ours (RFC 9113 section 8).
+//!
+//! What the library has refused already, with a reset of the stream: names in upper case, values with CR, LF or NUL,
+//! fields of a connection, pseudo-fields that are unknown, repeated, missing or late, and bodies that are not as long as
+//! their `content-length` says.
+
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, Scheme};
+use http::{Method, Uri, Version, request};
+use smallvec::SmallVec;
+
+use crate::http::http1::{HeadError, HeadLimits};
+use crate::http::message::{Request, RequestBody};
+use crate::message::headers::Fields;
+
+/// Fields of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library refuses to send them.
+fn is_of_connection(name: &[u8]) -> bool {
+    const NAMES: [&str; 7] =
+        ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te", "http2-settings"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+/// The head of a client's request; its body is added when it is known to be in order.
+pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Request, HeadError> {
+    let request::Parts { method, uri, headers, .. } = head;
+    let target = target(&method, &uri).map_err(HeadError::Malformed)?;
+    let known = Known::of(&headers);
+    if target.len() > limits.target {
+        return Err(HeadError::Target);
+    } else if known.bytes > limits.bytes {
+        return Err(HeadError::Bytes);
+    } else if headers.len() > limits.lines {
+        return Err(HeadError::Lines);
+    }
+    let mut fields = Fields::with_capacity(headers.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
+    fields.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
+    // The library compares the length with the body. What it lets pass and an HTTP/1 server may read otherwise is refused,
+    // as it is from a client of HTTP/1.
+    if !is_one_length(known.lengths.iter().copied()) {
+        return Err(LENGTH);
+    }
+    let is_split = known.crumbs.len() > 1;
+    for (name, value) in &headers {
+        if value.as_bytes() != value.as_bytes().trim_ascii() {
+            // RFC 9113 section 8.2.1. An HTTP/1 server would take it for another value.
+            return Err(HeadError::Malformed("a field's value begins or ends with white space"));
+        }
+        if name != HOST && !(is_split && name == COOKIE) {
+            fields.append(name, value);
+        }
+    }
+    if is_split {
+        // Clients send each crumb by itself, so that the compression finds it again; nobody else knows that of HTTP/2
+        // (RFC 9113 section 8.2.3).
+        let crumbs: Vec<_> = known.crumbs.iter().map(|crumb| crumb.as_bytes()).collect();
+        fields.append(COOKIE, crumbs.join(&b"; "[..]));
+    }
+    Ok(Request { method, target, version: Version::HTTP_2, fields, body: RequestBody::Empty })
+}
+
+const LENGTH: HeadError = HeadError::Malformed("`Content-Length` is one number");
+
+/// Whether these are the values of no `Content-Length`, or of one that has digits only and no zero before others. The
+/// library takes an empty one for 0.
+fn is_one_length<'a>(mut values: impl Iterator<Item = &'a HeaderValue>) -> bool {
+    let Some(length) = values.next().map(HeaderValue::as_bytes) else { return true };
+    let is_number = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+    is_number && (length.len() == 1 || !length.starts_with(b"0")) && values.next().is_none()
+}
+
+/// The head of an upstream's response is one that every server behind reads alike.
+pub(super) fn check_response(headers: &HeaderMap) -> Result<(), HeadError> {
+    if is_one_length(headers.get_all(CONTENT_LENGTH).iter()) { Ok(()) } else { Err(LENGTH) }
+}
+
+/// The fields of a request that are looked at, found in one walk: to ask the map for a name costs a hash.
+#[derive(Default)]
+struct Known<'a> {
+    hosts: SmallVec<[&'a HeaderValue; 1]>,
+    lengths: SmallVec<[&'a HeaderValue; 1]>,
+    crumbs: SmallVec<[&'a HeaderValue; 1]>,
+    /// Of all names and values.
+    bytes: usize,
+}
+
+impl<'a> Known<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut known = Self::default();
+        for (name, value) in headers {
+            known.bytes += name.as_str().len() + value.len();
+            if name == HOST {
+                known.hosts.push(value);
+            } else if name == CONTENT_LENGTH {
+                known.lengths.push(value);
+            } else if name == COOKIE {
+                known.crumbs.push(value);
+            }
+        }
+        known
+    }
+}
+
+/// Room for what the proxy adds to a request: `X-Forwarded-*`, `Via`.
+const SPARE_LINES: usize = 6;
+const SPARE_BYTES: usize = 160;
+
+/// The library has cut a fragment off `:path` and does not say so; the rules and the upstream both see what is left.
+fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
+    // It has no path, and is refused whatever it has.
+    if method == Method::CONNECT {
+        return Ok(uri.authority().map_or_else(String::new, ToString::to_string));
+    }
+    let target = uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    if target.starts_with('/') || (target == "*" && method == Method::OPTIONS) {
+        return Ok(target.to_owned());
+    }
+    Err("`:path` does not begin with `/`")
+}
+
+/// Whom the request is for: `:authority` and `Host` are the same thing said in two ways, and a request that says it in
+/// both must say the same (RFC 9113 section 8.3.1).
+fn host<'a>(uri: &'a Uri, hosts: &[&'a HeaderValue]) -> Result<&'a [u8], &'static str> {
+    let scheme = uri.scheme();
+    if scheme.is_some_and(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
+        return Err("`:scheme` is neither `http` nor `https`");
+    }
+    if hosts.len() > 1 {
+        return Err("a request has one `Host` field");
+    }
+    let host = hosts.first();
+    let Some(authority) = uri.authority() else {
+        return host.map(|host| host.as_bytes()).ok_or("a request has an `:authority`");
+    };
+    if authority.as_str().contains('@') {
+        return Err("`:authority` has a user name");
+    }
+    if host.is_some_and(|host| !is_same(authority, scheme, host)) {
+        return Err("`:authority` and `Host` differ");
+    }
+    Ok(authority.as_str().as_bytes())
+}
+
+fn is_same(authority: &Authority, scheme: Option<&Scheme>, host: &HeaderValue) -> bool {
+    if authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes()) {
+        return true;
+    }
+    let port = |authority: &Authority| {
+        let usual = if scheme == Some(&Scheme::HTTPS) { 443 } else { 80 };
+        authority.port().map_or(Some(usual), |port| port.as_str().parse().ok())
+    };
+    Authority::try_from(host.as_bytes()).is_ok_and(|host| {
+        host.host().eq_ignore_ascii_case(authority.host())
+            && !host.as_str().contains('@')
+            && port(&host) == port(authority)
+    })
+}
+
+/// Our own names, which need not be read and kept for each response.
+static OWN: [HeaderName; 2] = [HeaderName::from_static("ratelimit"), HeaderName::from_static("ratelimit-policy")];
+
+/// Fields that have another value in each response, or each second. They are sent as "never indexed" (RFC 7541 section
+/// 6.2.3): the table of the compression would fill with values that do not come again, and each new one is compared with
+/// all of them.
+const CHANGING: [&str; 6] =
+    ["date", "ratelimit", "ratelimit-remaining", "ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
+/// Fields as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
+/// library does not take is left out; what we have received has none such. There is room for `more` fields: to grow costs
+/// the map more than to take five.
+pub(super) fn header_map(fields: &Fields, more: usize, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(fields.len() + more);
+    for (name, value) in fields.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
+        let own = OWN.iter().find(|own| own.as_str().as_bytes() == name);
+        let name = own.map_or_else(|| HeaderName::from_bytes(name), |own| Ok(own.clone()));
+        if let (Ok(name), Ok(mut value)) = (name, HeaderValue::from_bytes(value)) {
+            value.set_sensitive(CHANGING.contains(&name.as_str()));
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+/// Fields that came by HTTP/2.
+pub(super) fn fields(headers: &HeaderMap) -> Fields {
+    // A value's white space is no part of it; a server that sends some breaks RFC 9113 section 8.2.1.
+    headers.iter().map(|(name, value)| (name, value.as_bytes().trim_ascii())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parses a request's pseudo-fields as the library hands them on, and says the target and the host, or what is wrong.
+    #[track_caller]
+    fn check(method: &str, uri: &str, host_field: &[&str], expected: Result<(&str, &str), &str>) {
+        let uri: Uri = uri.parse().unwrap();
+        let headers: HeaderMap = host_field.iter().map(|host| (HOST, host.parse().unwrap())).collect();
+        let given = target(&method.parse().unwrap(), &uri).and_then(|target| {
+            let host = host(&uri, &Known::of(&headers).hosts)?;
+            Ok((target, String::from_utf8(host.to_vec()).unwrap()))
+        });
+        match expected {
+            Ok((target, host)) => assert_eq!(given, Ok((target.to_owned(), host.to_owned()))),
+            Err(part) => assert!(given.as_ref().is_err_and(|error| error.contains(part)), "{given:?}"),
+        }
+    }
+
+    #[test]
+    fn targets_and_hosts_are_checked() {
+        check("GET", "http://a.example/x?y=1", &[], Ok(("/x?y=1", "a.example")));
+        check("GET", "/x", &["a.example:8080"], Ok(("/x", "a.example:8080")));
+        check("GET", "https://a.example/", &["A.example"], Ok(("/", "a.example")));
+        check("GET", "https://a.example/", &["a.example:443"], Ok(("/", "a.example")));
+        check("GET", "http://a.example/", &["a.example:443"], Err("differ"));
+        check("GET", "http://a.example/", &["b.example"], Err("differ"));
+        check("GET", "http://a.example/", &["u@a.example"], Err("differ"));
+        check("GET", "http://a.example/", &["a.example", "a.example"], Err("one `Host`"));
+        check("GET", "http://u@a.example/", &[], Err("user name"));
+        check("GET", "ftp://a.example/", &[], Err("neither"));
+        check("GET", "/x", &[], Err("has an `:authority`"));
+        check("OPTIONS", "*", &["a"], Ok(("*", "a")));
+        check("GET", "*", &["a"], Err("begin with"));
+        check("CONNECT", "a.example:443", &[], Ok(("a.example:443", "a.example:443")));
+    }
+
+    #[test]
+    fn fields_of_a_connection_are_not_sent_and_changing_ones_not_indexed() {
+        let given =
+            [("Connection", "close"), ("TE", "x"), ("X-Id", "1"), ("x-id", "2"), ("RateLimit", "3"), ("Date", "4")];
+        let map = header_map(&Fields::from_iter(given), 0, |name| name != b"wanted");
+        assert_eq!(
+            map.iter().map(|(n, v)| (n.as_str(), v.as_bytes(), v.is_sensitive())).collect::<Vec<_>>(),
+            [("x-id", &b"1"[..], false), ("x-id", b"2", false), ("ratelimit", b"3", true), ("date", b"4", true)]
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! One client's connection, from its preface to its last frame.
+//!
+//! A connection is one task, and its streams run in it ([`super::tasks`]).
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::{Ping, PingPong, Reason, RecvStream};
+use http::Request;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::stream::{self, Ended, Opened};
+use super::tasks::{Mailbox, Tasks, Wakeups};
+use super::watch::{PREFACE, Resets, Traffic, Watched};
+use super::{Http2Limits, LINGER};
+use crate::http::admission::{Permit, Streams};
+use crate::http::alarm::Alarm;
+use crate::http::forwarding::Peer;
+use crate::http::transport::Stream;
+use crate::http::{Front, Service};
+use crate::telemetry::metrics::DoorLimit;
+
+/// How often the socket and the streams may wake each other before other connections of the worker have a turn.
+const ROUNDS: usize = 16;
+
+/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered and nothing after it.
+pub(crate) async fn serve<S: Service>(
+    service: Rc<S>,
+    stream: Stream,
+    peer: Rc<Peer>,
+    permit: &Permit,
+    drain: CancellationToken,
+) {
+    let front = service.front();
+    let limits = front.limits.http2;
+    let traffic = Traffic::new(PREFACE);
+    let handshake = limits.server(&front.limits.head).handshake(Watched::new(stream, traffic.clone()));
+    let connection = match timeout(front.timeouts.first_byte, handshake).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
+        Err(_) => return front.counters.limited(DoorLimit::FirstByteTimeout),
+    };
+    let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
+        let connection = stream::Connection { service: &*service, peer: &peer, traffic: &traffic };
+        async move {
+            let mut alarm = Alarm::default();
+            loop {
+                let opened = streams.receive().await;
+                streams.done(connection.serve(opened, &mut alarm).await);
+            }
+        }
+    };
+    let wakeups = Arc::new(Wakeups::default());
+    let session = Session {
+        wire: Wire::new(connection),
+        socket: wakeups.socket(),
+        tasks: Tasks::new(wakeups.clone(), streams),
+        open: permit.streams(),
+        wakeups,
+        limits,
+        resets: Resets::new(traffic.now()),
+        idle_since: traffic.now(),
+        traffic: traffic.clone(),
+        alarm: Alarm::default(),
+        requests: 0,
+        phase: Phase::Open,
+    };
+    session.run(front, &drain).await;
+}
+
+/// A client's connection.
+struct Session<'p, F, M> {
+    wire: Wire,
+    /// What the connection itself is polled with.
+    socket: Waker,
+    tasks: Tasks<Opened, Ended, F, M>,
+    /// Those that have work, among all of the client's address.
+    open: Streams<'p>,
+    wakeups: Arc<Wakeups>,
+    limits: Http2Limits,
+    traffic: Rc<Traffic>,
+    alarm: Alarm,
+    resets: Resets,
+    /// That have been accepted.
+    requests: u32,
+    /// When the last stream ended.
+    idle_since: Instant,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The client was told to send no more, and what runs is answered.
+    Draining(Instant),
+    /// The client was told that it is over.
+    Closing(Instant),
+}
+
+/// The connection, and whether it is alive.
+struct Wire {
+    connection: Connection<Watched, Bytes>,
+    pings: Option<PingPong>,
+    sent: Option<Instant>,
+}
+
+/// What there is to do at a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// Close it without a word.
+    Drop,
+    /// Tell the client that it is over.
+    Close,
+    /// A header block did not end.
+    Incomplete,
+    /// No stream for a while.
+    Idle,
+    /// Ask whether the client is there.
+    Ping,
+    /// It is not.
+    Dead,
+}
+
+impl<F, M> Session<'_, F, M>
+where
+    F: Future<Output = ()>,
+    M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
+{
+    async fn run(mut self, front: &Front, drain: &CancellationToken) {
+        let mut drained = pin!(drain.cancelled());
+        // To ask whether the process is to end takes a lock, so it is asked once, and again when it is.
+        let draining = self.wakeups.drain();
+        draining.wake_by_ref();
+        self.wakeups.wake_socket();
+        poll_fn(|cx| {
+            self.traffic.wake();
+            self.wakeups.run(cx.waker());
+            for _ in 0..ROUNDS {
+                let woken = self.wakeups.take_signals();
+                if woken.drain
+                    && self.phase == Phase::Open
+                    && drained.as_mut().poll(&mut Context::from_waker(&draining)).is_ready()
+                {
+                    self.drain();
+                }
+                if woken.socket && self.poll_socket(front).is_ready() {
+                    return Poll::Ready(());
+                }
+                self.poll_streams(front);
+                if self.poll_alarm(front, cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                if self.wakeups.pause() {
+                    return Poll::Pending;
+                }
+            }
+            self.wakeups.give_way();
+            Poll::Pending
+        })
+        .await;
+        let Self { wire, mut tasks, wakeups, traffic, .. } = self;
+        // Its streams are told by this. Those that the limits have not judged yet go on until they are.
+        drop(wire);
+        let rest = poll_fn(|cx| {
+            traffic.wake();
+            wakeups.run(cx.waker());
+            tasks.turn(|_| {});
+            if tasks.is_empty() {
+                return Poll::Ready(());
+            }
+            if !wakeups.pause() {
+                wakeups.give_way();
+            }
+            Poll::Pending
+        });
+        let _ = timeout(LINGER, rest).await;
+    }
+
+    /// Reads and writes what can be read and written, and opens the streams that have come. Ready at the end.
+    fn poll_socket(&mut self, front: &Front) -> Poll<()> {
+        let socket = self.socket.clone();
+        let mut cx = Context::from_waker(&socket);
+        loop {
+            match self.wire.connection.poll_accept(&mut cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    self.requests += 1;
+                    if self.requests == front.limits.requests && self.phase == Phase::Open {
+                        front.counters.limited(DoorLimit::Requests);
+                        self.drain();
+                    }
+                    self.start(front, request, respond);
+                    if self.traffic.accepted() {
+                        break;
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+                        front.counters.limited(DoorLimit::Http2Errors);
+                    }
+                    tracing::debug!("a client's connection ended: {error}");
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending if self.traffic.release() => {
+                    // What has come is judged before more is read.
+                    self.poll_streams(front);
+                }
+                Poll::Pending => break,
+            }
+        }
+        if self.traffic.is_flooded(self.limits.max_control_frames.into()) {
+            self.calm(front, DoorLimit::Http2ControlFrames);
+        }
+        Poll::Pending
+    }
+
+    /// Begins to answer a request, if the client's address may have another one. What is refused so may be sent again (RFC
+    /// 9113 section 8.7).
+    fn start(&mut self, front: &Front, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        if self.open.begin() {
+            self.tasks.start((request, respond));
+        } else {
+            front.counters.limited(DoorLimit::Streams);
+            respond.send_reset(Reason::REFUSED_STREAM);
+        }
+    }
+
+    fn poll_streams(&mut self, front: &Front) {
+        let now = self.traffic.now();
+        let mut is_attack = false;
+        let was_empty = self.tasks.is_empty();
+        let mut done = 0;
+        self.tasks.turn(|ended| {
+            done += 1;
+            is_attack |= ended == Ended::RapidReset && self.resets.count(self.limits.max_resets, now);
+        });
+        self.open.end(done);
+        if !was_empty && self.tasks.is_empty() {
+            self.idle_since = now;
+        }
+        if is_attack {
+            self.calm(front, DoorLimit::Http2Resets);
+        }
+    }
+
+    /// The client is told to open no more streams (RFC 9113 section 6.8).
+    fn drain(&mut self) {
+        self.phase = Phase::Draining(self.traffic.now());
+        self.wire.connection.graceful_shutdown();
+        self.wakeups.wake_socket();
+    }
+
+    /// The client is told that it asks for too much, and what runs is dropped.
+    fn calm(&mut self, front: &Front, limit: DoorLimit) {
+        if !matches!(self.phase, Phase::Closing(_)) {
+            front.counters.limited(limit);
+            self.close(Reason::ENHANCE_YOUR_CALM);
+        }
+    }
+
+    fn close(&mut self, reason: Reason) {
+        self.phase = Phase::Closing(self.traffic.now());
+        self.wire.connection.abrupt_shutdown(reason);
+        self.wakeups.wake_socket();
+    }
+
+    /// When something is to be done next, as things stand, and what.
+    fn deadline(&self, front: &Front) -> (Instant, Due) {
+        let timeouts = &front.timeouts;
+        let after = |since: Instant, patience: Duration| {
+            since.checked_add(patience).unwrap_or_else(|| since + Duration::from_hours(87_600))
+        };
+        if let Phase::Closing(since) = self.phase {
+            return (after(since, LINGER), Due::Drop);
+        }
+        let incomplete = self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), Due::Incomplete));
+        let next = match self.phase {
+            _ if !self.tasks.is_empty() => self.wire.deadline(&self.limits, &self.traffic),
+            // The library waits for an answer to the `PING` that it sends with the GOAWAY.
+            Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), Due::Close),
+            // What has begun to come is no idle time.
+            _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), Due::Idle)),
+        };
+        incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
+    }
+
+    /// Does what is due. Ready at the end of the connection.
+    fn poll_alarm(&mut self, front: &Front, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let (deadline, due) = self.deadline(front);
+            if !self.alarm.poll(deadline, self.traffic.now(), cx) {
+                return Poll::Pending;
+            }
+            match due {
+                Due::Drop => return Poll::Ready(()),
+                Due::Dead => {
+                    front.counters.limited(DoorLimit::Http2PingTimeout);
+                    return Poll::Ready(());
+                }
+                Due::Incomplete => self.calm(front, DoorLimit::HeaderTimeout),
+                Due::Idle => {
+                    front.counters.limited(DoorLimit::IdleTimeout);
+                    self.drain();
+                }
+                Due::Close => self.close(Reason::NO_ERROR),
+                Due::Ping => self.wire.send(&self.traffic),
+            }
+        }
+    }
+}
+
+impl Wire {
+    fn new(mut connection: Connection<Watched, Bytes>) -> Self {
+        let pings = connection.ping_pong();
+        Self { connection, pings, sent: None }
+    }
+
+    /// Whatever the client sends says that it is there, not only the answer to a `PING`.
+    fn deadline(&self, limits: &Http2Limits, traffic: &Traffic) -> (Instant, Due) {
+        match self.sent.filter(|sent| traffic.heard() <= *sent) {
+            Some(sent) => (sent + limits.ping_timeout, Due::Dead),
+            None => (traffic.heard() + limits.ping_interval, Due::Ping),
+        }
+    }
+
+    fn send(&mut self, traffic: &Traffic) {
+        let Some(pings) = &mut self.pings else { return };
+        // The answer to the last one is fetched, if it has come; if not, something else was heard of the client since.
+        let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
+        let _ = pings.send_ping(Ping::opaque());
+        self.sent = Some(traffic.now());
+    }
+}

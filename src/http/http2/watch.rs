@@ -1,0 +1,434 @@
+//! What passes on an HTTP/2 connection, seen frame by frame as it is read.
+//!
+//! The library under us counts much, but it has no clock: a header block that never ends, or a `PING` for each turn of
+//! the loop, is within its bounds for ever. Each frame begins with nine bytes (RFC 9113 section 4.1) that say its length
+//! and kind, so what is behind them need not be looked at.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http::transport::Stream;
+
+/// The length of what a client sends before its first frame (RFC 9113 section 3.4).
+pub(super) const PREFACE: usize = 24;
+
+/// Control frames that come with a request: its `PRIORITY`, its `RST_STREAM`, window updates for a small response.
+const CONTROL_FRAMES_A_REQUEST: u64 = 10;
+
+/// Bytes that explain a control frame, whichever way they go: a window update or a `PING` to measure the bandwidth comes
+/// with every few kilobytes of a body.
+const BYTES_A_CONTROL_FRAME: u64 = 1024;
+
+/// Control frames a second that need no explanation.
+const CONTROL_FRAMES_A_SECOND: u64 = 10;
+
+/// What is copied into one piece to be written: the head of a refusal and its body.
+const SMALL: usize = 1024;
+
+const DATA: u8 = 0x0;
+const HEADERS: u8 = 0x1;
+const CONTINUATION: u8 = 0x9;
+const END_HEADERS: u8 = 0x4;
+
+/// What has passed on a connection.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// The time at which the connection's task was woken.
+    now: Cell<Instant>,
+    opened: Instant,
+    scanner: RefCell<Scanner>,
+    /// Since when a frame that is no `DATA`, or a header block, is incomplete.
+    incomplete: Cell<Option<Instant>>,
+    heard: Cell<Instant>,
+    requests: Cell<u64>,
+    /// Frames of bodies.
+    data_frames: Cell<u64>,
+    control_frames: Cell<u64>,
+    bytes: Cell<u64>,
+    /// Header blocks that have come since all that had come was looked at.
+    unseen: Cell<u64>,
+    reading: Cell<Reading>,
+}
+
+/// Whether more may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    Free,
+    /// The last read brought requests that have not been accepted yet.
+    Held,
+    /// As before, but there is nothing more to read, and the task is woken when there is.
+    Drained,
+}
+
+/// Where in a frame the reading is.
+#[derive(Debug)]
+struct Scanner {
+    head: [u8; 9],
+    /// Bytes of the head that have come.
+    filled: usize,
+    /// Bytes of the payload that have not.
+    payload: usize,
+    /// Whether the frame is a part of a body.
+    is_data: bool,
+    /// Whether a header block goes on in another frame.
+    in_block: bool,
+    /// Whether the frame is the last of a header block.
+    ends_block: bool,
+}
+
+/// What a piece of what was read brought.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Header blocks that are whole.
+    blocks: u64,
+    data: u64,
+    control: u64,
+}
+
+impl Scanner {
+    /// Walks over some bytes.
+    fn walk(&mut self, mut bytes: &[u8]) -> Seen {
+        let mut seen = Seen::default();
+        while !bytes.is_empty() {
+            if self.payload > 0 {
+                let length = self.payload.min(bytes.len());
+                self.payload -= length;
+                bytes = &bytes[length..];
+                self.end(&mut seen);
+                continue;
+            }
+            let length = (self.head.len() - self.filled).min(bytes.len());
+            self.head[self.filled..self.filled + length].copy_from_slice(&bytes[..length]);
+            self.filled += length;
+            bytes = &bytes[length..];
+            if self.filled == self.head.len() {
+                self.begin(&mut seen);
+            }
+        }
+        seen
+    }
+
+    /// A frame's head is complete.
+    fn begin(&mut self, seen: &mut Seen) {
+        let [high, middle, low, kind, flags, ..] = self.head;
+        self.filled = 0;
+        self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        self.is_data = kind == DATA;
+        match kind {
+            DATA => seen.data += 1,
+            HEADERS | CONTINUATION => {
+                self.in_block = flags & END_HEADERS == 0;
+                self.ends_block = !self.in_block;
+            }
+            _ => seen.control += 1,
+        }
+        self.end(seen);
+    }
+
+    /// Counts a header block whose last byte has come. The library has a request only then: one that was counted before
+    /// would stand for another that comes with the next read, and that one would wait for a third.
+    fn end(&mut self, seen: &mut Seen) {
+        if self.payload == 0 {
+            seen.blocks += u64::from(std::mem::take(&mut self.ends_block));
+        }
+    }
+
+    /// Whether something has begun that keeps all streams waiting. A part of a body keeps only its own.
+    const fn is_incomplete(&self) -> bool {
+        self.in_block || self.filled > 0 || (self.payload > 0 && !self.is_data)
+    }
+}
+
+impl Traffic {
+    /// Of a connection that begins now; `preface` is how many bytes come before the first frame.
+    pub(super) fn new(preface: usize) -> Rc<Self> {
+        let now = Instant::now();
+        // The preface has a deadline of its own, and counts as a part of a body here.
+        let scanner =
+            Scanner { head: [0; 9], filled: 0, payload: preface, is_data: true, in_block: false, ends_block: false };
+        Rc::new(Self {
+            now: Cell::new(now),
+            opened: now,
+            scanner: RefCell::new(scanner),
+            incomplete: Cell::new(None),
+            heard: Cell::new(now),
+            requests: Cell::new(0),
+            data_frames: Cell::new(0),
+            control_frames: Cell::new(0),
+            bytes: Cell::new(0),
+            unseen: Cell::new(0),
+            reading: Cell::new(Reading::Free),
+        })
+    }
+
+    /// The connection's task was woken.
+    pub(super) fn wake(&self) -> Instant {
+        let now = Instant::now();
+        self.now.set(now);
+        now
+    }
+
+    /// When the connection's task was woken.
+    pub(super) fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Since when a frame or a header block is incomplete that keeps all streams waiting, if one is.
+    pub(super) fn incomplete_since(&self) -> Option<Instant> {
+        self.incomplete.get()
+    }
+
+    /// When the peer sent something last.
+    pub(super) fn heard(&self) -> Instant {
+        self.heard.get()
+    }
+
+    /// How many heads and parts of bodies have come.
+    pub(super) fn content(&self) -> u64 {
+        self.requests.get() + self.data_frames.get()
+    }
+
+    /// Whether the peer has sent more frames than its requests, their bodies and the time explain, and than `allowance`
+    /// on top.
+    pub(super) fn is_flooded(&self, allowance: u64) -> bool {
+        let control_frames = self.control_frames.get();
+        // The usual case needs no look at the rest.
+        control_frames > allowance
+            && control_frames
+                > allowance
+                    + self.requests.get() * CONTROL_FRAMES_A_REQUEST
+                    + self.bytes.get() / BYTES_A_CONTROL_FRAME
+                    + self.now().saturating_duration_since(self.opened).as_secs() * CONTROL_FRAMES_A_SECOND
+    }
+
+    /// All requests that have come were accepted: more may be read. Returns whether there may be more that nobody is
+    /// woken for.
+    pub(super) fn release(&self) -> bool {
+        self.unseen.set(0);
+        self.reading.replace(Reading::Free) == Reading::Held
+    }
+
+    /// A request was accepted. Returns whether it was the last of those that have come, and there is no more to read, so
+    /// that the library need not be asked again.
+    pub(super) fn accepted(&self) -> bool {
+        self.unseen.set(self.unseen.get().saturating_sub(1));
+        let is_last = self.unseen.get() == 0 && self.reading.get() == Reading::Drained;
+        if is_last {
+            self.reading.set(Reading::Free);
+        }
+        is_last
+    }
+
+    fn read(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut scanner = self.scanner.borrow_mut();
+        let was_incomplete = scanner.is_incomplete();
+        let seen = scanner.walk(bytes);
+        // What was incomplete and is so no more may have been followed by something else that is.
+        let ended = seen != Seen::default();
+        let since = match self.incomplete.get() {
+            since @ Some(_) if was_incomplete && !ended => since,
+            _ => Some(self.now()),
+        };
+        self.incomplete.set(since.filter(|_| scanner.is_incomplete()));
+        self.heard.set(self.now());
+        self.requests.set(self.requests.get() + seen.blocks);
+        self.data_frames.set(self.data_frames.get() + seen.data);
+        self.control_frames.set(self.control_frames.get() + seen.control);
+        self.count(bytes.len());
+        if seen.blocks > 0 {
+            self.unseen.set(self.unseen.get() + seen.blocks);
+            self.reading.set(Reading::Held);
+        }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes as u64);
+    }
+}
+
+/// A stream, watched.
+#[derive(Debug)]
+pub(super) struct Watched {
+    stream: Stream,
+    traffic: Rc<Traffic>,
+}
+
+impl Watched {
+    pub(super) const fn new(stream: Stream, traffic: Rc<Traffic>) -> Self {
+        Self { stream, traffic }
+    }
+}
+
+impl AsyncRead for Watched {
+    /// A read that brought requests is the last until they were accepted: the library would else go on, and throw away
+    /// those that were followed by a reset or by a mistake, unseen by the limits (CVE-2023-44487).
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.traffic.reading.get() != Reading::Free {
+            let is_drained = self.stream.is_silent(cx);
+            self.traffic.reading.set(if is_drained { Reading::Drained } else { Reading::Held });
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.traffic.read(&buffer.filled()[before..]);
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = polled {
+            self.traffic.count(written);
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        // `writev` costs the system 0.2 us more than `send`, and this copy less.
+        if let [piece] = bytes {
+            return self.poll_write(cx, piece);
+        }
+        let length = bytes.iter().map(|piece| piece.len()).sum();
+        let mut together = [0; SMALL];
+        if let Some(mut rest) = together.get_mut(..length) {
+            for piece in bytes {
+                let (start, end) = rest.split_at_mut(piece.len());
+                start.copy_from_slice(piece);
+                rest = end;
+            }
+            return self.poll_write(cx, &together[..length]);
+        }
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        if let Poll::Ready(Ok(written)) = polled {
+            self.traffic.count(written);
+        }
+        polled
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// How many resets may come in how long: a bucket that leaks.
+#[derive(Debug)]
+pub(super) struct Resets {
+    level: f64,
+    since: Instant,
+}
+
+/// In which as many resets are forgiven as are allowed at once.
+const RESETS_FORGIVEN_IN: Duration = Duration::from_secs(10);
+
+impl Resets {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { level: 0.0, since: now }
+    }
+
+    /// Counts one; returns whether that is more than `allowed`.
+    pub(super) fn count(&mut self, allowed: u32, now: Instant) -> bool {
+        let allowed = f64::from(allowed);
+        let forgiven = now.saturating_duration_since(self.since).div_duration_f64(RESETS_FORGIVEN_IN) * allowed;
+        self.level = (self.level - forgiven).max(0.0) + 1.0;
+        self.since = now;
+        self.level > allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
+        frame.resize(9 + usize::from(length), 0xaa);
+        frame
+    }
+
+    /// Feeds the frames in pieces of each size, and compares what is seen and whether something is incomplete.
+    #[track_caller]
+    fn check(frames: &[Vec<u8>], cut: usize, expected: (u64, u64, bool)) {
+        let mut bytes = frames.concat();
+        bytes.truncate(bytes.len() - cut);
+        for size in 1..=bytes.len() {
+            let traffic = Traffic::new(0);
+            bytes.chunks(size).for_each(|piece| traffic.read(piece));
+            let seen = (traffic.requests.get(), traffic.control_frames.get(), traffic.incomplete_since().is_some());
+            assert_eq!(seen, expected, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn frames_are_told_apart_however_they_come() {
+        let (settings, ping) = (frame(0x4, 0, 0), frame(0x6, 0, 8));
+        check(&[settings.clone(), frame(HEADERS, 0x5, 20), ping.clone()], 0, (1, 2, false));
+        check(&[frame(HEADERS, 0x4, 3), frame(DATA, 0, 200), frame(DATA, 1, 0)], 0, (1, 0, false));
+        check(&[frame(HEADERS, 0, 3), frame(CONTINUATION, 0, 9)], 0, (0, 0, true));
+        check(&[frame(HEADERS, 0, 3), frame(CONTINUATION, 4, 9)], 0, (1, 0, false));
+        check(&[frame(0xee, 0, 30), frame(DATA, 0, 100)], 50, (0, 1, false));
+        check(&[settings, ping.clone()], 1, (0, 2, true));
+        check(&[ping], 12, (0, 0, true));
+    }
+
+    /// The last request of a read may be cut anywhere; the library has it only when it is whole.
+    #[test]
+    fn every_request_that_has_come_is_accepted_before_more_is_read() {
+        let bytes = [frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20)].concat();
+        for cut in 29..58 {
+            let traffic = Traffic::new(0);
+            traffic.read(&bytes[..cut]);
+            assert!(!traffic.accepted());
+            assert!(traffic.release());
+            traffic.read(&bytes[cut..]);
+            traffic.reading.set(Reading::Drained);
+            assert_eq!([traffic.accepted(), traffic.accepted()], [false, true], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn frames_that_nothing_explains_are_a_flood() {
+        let traffic = Traffic::new(0);
+        let ping = frame(0x6, 0, 8);
+        (0..100).for_each(|_| traffic.read(&ping));
+        // 100 frames are allowed, and one more is explained by the 1700 bytes.
+        assert!(!traffic.is_flooded(100));
+        (0..10).for_each(|_| traffic.read(&ping));
+        assert!(traffic.is_flooded(100));
+        traffic.read(&frame(HEADERS, 5, 9));
+        assert!(!traffic.is_flooded(100));
+    }
+
+    #[test]
+    fn resets_are_forgiven_with_time() {
+        let start = Instant::now();
+        let mut resets = Resets::new(start);
+        let mut count = |seconds| resets.count(5, start + Duration::from_secs(seconds));
+        assert!((0..5).all(|_| !count(0)));
+        assert!(count(0));
+        // Six are in, and two seconds forgive one.
+        assert!(count(2));
+        assert!(!count(30));
+    }
+}

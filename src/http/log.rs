@@ -1,0 +1,3 @@
+//! A bound on how often the same thing is logged.
+
+pub(crate) use crate::limiter::Throttle;

@@ -1,0 +1,18 @@
+//! What a new connection of a client goes through until HTTP begins.
+
+mod accept;
+mod peek;
+pub(super) mod proxy_protocol;
+mod stream;
+mod tls;
+
+pub use accept::AcceptOptions;
+pub(super) use accept::{Acceptor, Opened, Protocol};
+pub(crate) use proxy_protocol::Source;
+pub(super) use stream::SMALL_READ;
+pub use stream::Stream;
+pub(crate) use tls::subject_of_pem;
+pub use tls::{
+    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
+    ServerTlsOptions, ServerTlsReloader, TlsInfo,
+};

@@ -1,0 +1,142 @@
+//! TLS towards upstreams.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use super::files::{Content, FileError, NamedFile, Watched, load, pair};
+use super::{ALPN, HTTP_2, KeyPairFiles};
+use crate::http::transport::Stream;
+
+/// How upstreams are verified, and what they are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectorOptions {
+    /// The authorities of upstreams' certificates in PEM; the public ones unless given.
+    pub ca: Option<PathBuf>,
+    /// The host that upstreams' certificates must be for; the one of the upstream's URL unless given.
+    pub server_name: Option<String>,
+    /// The certificate that an upstream is shown if it asks for one.
+    pub certificate: Option<KeyPairFiles>,
+}
+
+/// What is wrong with the options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectorError {
+    /// A file cannot be read, or does not hold what it should.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A name that no certificate could be for.
+    #[error("--upstream-server-name `{0}` is no name of a host; write one such as api.example.com")]
+    ServerName(String),
+}
+
+/// TLS towards upstreams, shared by all workers.
+#[derive(Clone)]
+pub struct Connector {
+    current: Arc<ArcSwap<ClientConfig>>,
+    server_name: Option<ServerName<'static>>,
+}
+
+/// Reads the files again and again, and puts what is new in force. It blocks, so it needs a thread that may.
+pub struct ConnectorReloader {
+    current: Arc<ArcSwap<ClientConfig>>,
+    files: Watched,
+    has_ca: bool,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Reads the files for the first time.
+    pub fn load(options: &ConnectorOptions) -> Result<(Self, ConnectorReloader), ConnectorError> {
+        let server_name = options
+            .server_name
+            .as_deref()
+            .map(|name| server_name(name).ok_or_else(|| ConnectorError::ServerName(name.to_owned())));
+        let server_name = server_name.transpose()?;
+        let mut named = Vec::new();
+        named.extend(options.ca.clone().map(|path| NamedFile { flag: "--upstream-ca", path }));
+        let flags = ["--upstream-cert", "--upstream-key"];
+        named.extend(options.certificate.iter().flat_map(|files| pair(files, flags)));
+        let has_ca = options.ca.is_some();
+        let mut files = Watched::new(named);
+        let made = files.poll(true, |contents| make(contents, has_ca));
+        let config = made.unwrap_or_else(|| Err(FileError::none("--upstream-ca")))?;
+        let current = Arc::new(ArcSwap::from_pointee(config));
+        Ok((Self { current: Arc::clone(&current), server_name }, ConnectorReloader { current, files, has_ca }))
+    }
+
+    /// Does the handshake of a new connection to an upstream: a host's name or address, which the upstream's certificate
+    /// must be for unless the options name another. Returns whether HTTP/2 was agreed on, which is offered only with
+    /// `offers_http2`. The caller gives it a deadline.
+    pub async fn connect(&self, host: &str, stream: Stream, offers_http2: bool) -> io::Result<(Stream, bool)> {
+        let name = self.server_name.clone().or_else(|| server_name(host));
+        let name = name.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("no certificate can be for `{host}`"))
+        })?;
+        let connector = TlsConnector::from(self.current.load_full());
+        let offered = if offers_http2 { &ALPN[..] } else { &ALPN[1..] };
+        let offered = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        let stream = connector.with_alpn(offered).connect(name, stream).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+        Ok((Stream::Tls(Box::new(TlsStream::Client(stream))), is_http2))
+    }
+}
+
+impl ConnectorReloader {
+    /// Looks at the files and puts what is new in force; see [`super::ServerTlsReloader::reload`].
+    pub fn reload(&mut self, is_asked: bool) {
+        match self.files.poll(is_asked, |contents| make(contents, self.has_ca)) {
+            None => {}
+            Some(Ok(config)) => {
+                self.current.store(Arc::new(config));
+                tracing::info!("new certificates are in force for upstreams");
+            }
+            Some(Err(error)) => {
+                tracing::error!("the certificates for upstreams are broken, those of before stay in force: {error}");
+            }
+        }
+    }
+}
+
+/// A host's name, or its address with or without brackets.
+fn server_name(host: &str) -> Option<ServerName<'static>> {
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    ServerName::try_from(host.to_owned()).ok()
+}
+
+/// The configuration of these files: the authorities if `has_ca`, then certificate and key if there are more.
+fn make(contents: &[Content], has_ca: bool) -> Result<ClientConfig, FileError> {
+    let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
+    let (ca, certificate) = contents.split_at(usize::from(has_ca));
+    let roots = match ca {
+        [ca, ..] => ca.roots()?,
+        [] => Arc::new(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
+    };
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| {
+        let reason = format!("TLS cannot be had: {error}");
+        contents.first().map_or_else(|| FileError::none("--upstream-ca"), |first| first.file.error(reason))
+    })?;
+    let config = config.with_root_certificates(roots);
+    Ok(match certificate {
+        [certificate, key, ..] => {
+            let loaded = load(certificate, key, &provider)?;
+            config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(loaded.certified)))
+        }
+        _ => config.with_no_client_auth(),
+    })
+}

@@ -1,0 +1,297 @@
+//! TLS towards clients: which certificate a client is shown, whose it shows, and new ones without a restart.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{Ticketer, default_provider};
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SignatureScheme};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+
+use super::certificate::{Certificate, wildcard_of};
+use super::files::{Content, FileError, Loaded, NamedFile, Watched, load, pair};
+use super::{ALPN, HTTP_2, KeyPairFiles};
+use crate::http::transport::Stream;
+use crate::telemetry::metrics::Metrics;
+
+/// Whether a client must show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// The handshake fails without one.
+    Require,
+    /// One that is shown is verified, and a client without one is served.
+    Request,
+}
+
+/// What clients are shown and asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTlsOptions {
+    /// The certificates; the first is shown to clients that name no host, or one that no certificate is for.
+    pub certificates: Vec<KeyPairFiles>,
+    /// The authorities of clients' certificates in PEM, and whether one is a must. Without it no client is asked.
+    pub client_ca: Option<(PathBuf, ClientAuth)>,
+}
+
+/// TLS towards clients, shared by all workers.
+#[derive(Debug)]
+pub struct ServerTls {
+    current: ArcSwap<Current>,
+}
+
+/// What new connections get.
+struct Current {
+    acceptor: TlsAcceptor,
+    certificates: Arc<Certificates>,
+}
+
+/// Reads the files again and again, and puts what is new in force. It blocks, so it needs a thread that may.
+pub struct ServerTlsReloader {
+    tls: Arc<ServerTls>,
+    files: Watched,
+    maker: Maker,
+    metrics: Arc<Metrics>,
+}
+
+impl ServerTls {
+    /// Reads the files for the first time.
+    pub fn load(
+        options: &ServerTlsOptions,
+        metrics: Arc<Metrics>,
+    ) -> Result<(Arc<Self>, ServerTlsReloader), FileError> {
+        let mut files = Vec::with_capacity(2 * options.certificates.len() + 1);
+        files.extend(options.certificates.iter().flat_map(|files| pair(files, ["--tls-cert", "--tls-key"])));
+        let client_ca = options.client_ca.as_ref();
+        files.extend(client_ca.map(|(path, _)| NamedFile { flag: "--tls-client-ca", path: path.clone() }));
+        let mut maker = Maker {
+            pairs: options.certificates.len(),
+            client_auth: client_ca.map(|(_, client_auth)| *client_auth),
+            tickets: None,
+        };
+        let mut files = Watched::new(files);
+        // Nothing is known yet, so what is found is new.
+        let made = files.poll(true, |contents| maker.make(contents));
+        let current = made.unwrap_or_else(|| Err(FileError::none("--tls-cert")))?;
+        current.report(&metrics);
+        let tls = Arc::new(Self { current: ArcSwap::from_pointee(current) });
+        Ok((tls.clone(), ServerTlsReloader { tls, files, maker, metrics }))
+    }
+
+    /// Does the handshake of a new connection. The caller gives it a deadline.
+    pub(crate) async fn accept(&self, stream: Stream) -> io::Result<(Stream, TlsInfo)> {
+        let current = self.current.load_full();
+        let stream = current.acceptor.accept(stream).await?;
+        let (_, connection) = stream.get_ref();
+        let subject = connection.peer_certificates().and_then(<[_]>::first).and_then(|own| Certificate::parse(own));
+        let info = TlsInfo {
+            server_name: connection.server_name().map(str::to_owned),
+            subject: subject.map(|certificate| certificate.subject).filter(|subject| !subject.is_empty()),
+            protocol: match connection.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+                _ => "TLSv1.3",
+            },
+            is_http2: connection.alpn_protocol() == Some(HTTP_2),
+            is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            certificates: Arc::clone(&current.certificates),
+        };
+        Ok((Stream::Tls(Box::new(TlsStream::Server(stream))), info))
+    }
+}
+
+impl ServerTlsReloader {
+    /// Looks at the files and puts what is new in force. `is_asked` says that somebody waits for it, such as whoever sent
+    /// SIGHUP.
+    ///
+    /// A broken file changes nothing, is counted and logged once. Connections that are open keep what they have.
+    pub fn reload(&mut self, is_asked: bool) {
+        match self.files.poll(is_asked, |contents| self.maker.make(contents)) {
+            None => {}
+            Some(Ok(current)) => {
+                current.report(&self.metrics);
+                self.tls.current.store(Arc::new(current));
+                self.metrics.tls_reload(true);
+            }
+            Some(Err(error)) => {
+                self.metrics.tls_reload(false);
+                tracing::error!("the certificates are broken, those of before stay in force: {error}");
+            }
+        }
+    }
+}
+
+impl Current {
+    /// Says what is odd, and until when all is well.
+    fn report(&self, metrics: &Metrics) {
+        let now = SystemTime::now();
+        for certificate in &self.certificates.all {
+            let file = certificate.file.path.display();
+            tracing::info!(%file, hosts = certificate.says.names(), "a certificate is in force");
+            if let Some(warning) = certificate.warning(now) {
+                tracing::warn!("{warning}");
+            }
+        }
+        if let Some(first) = self.certificates.all.iter().map(|certificate| certificate.says.not_after).min() {
+            metrics.tls_expiry(first);
+        }
+    }
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").field("certificates", &self.certificates).finish_non_exhaustive()
+    }
+}
+
+/// Makes what new connections get out of the files.
+struct Maker {
+    /// How many pairs of certificate and key come first in the files.
+    pairs: usize,
+    /// Whether the file of clients' authorities comes after them, and what for.
+    client_auth: Option<ClientAuth>,
+    tickets: Option<Tickets>,
+}
+
+/// The keys of session tickets, and the authorities by which the sessions' clients were verified.
+///
+/// rustls changes the keys every six hours. New certificates keep them, so that clients can go on; new authorities do
+/// not, because who comes back with a ticket is not verified again.
+struct Tickets {
+    ticketer: Arc<dyn ProducesTickets>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl Maker {
+    fn make(&mut self, contents: &[Content]) -> Result<Current, FileError> {
+        let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
+        let (pairs, client_ca) = contents.split_at(2 * self.pairs);
+        let all = pairs.chunks_exact(2).map(|pair| load(&pair[0], &pair[1], &provider));
+        let certificates = Arc::new(Certificates::new(all.collect::<Result<_, _>>()?));
+        // What rustls finds wrong beyond a file is for the first flag to say: there is no TLS without it.
+        let unusable = |error: rustls::Error| {
+            let reason = format!("TLS cannot be had with these certificates: {error}");
+            contents.first().map_or_else(|| FileError::none("--tls-cert"), |first| first.file.error(reason))
+        };
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let config = config.with_safe_default_protocol_versions().map_err(unusable)?;
+        let authorities = client_ca.first().zip(self.client_auth);
+        let config = match authorities {
+            None => config.with_no_client_auth(),
+            Some((content, client_auth)) => config.with_client_cert_verifier(verifier(content, client_auth, provider)?),
+        };
+        let mut config = config.with_cert_resolver(certificates.clone());
+        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+        config.ticketer = self.ticketer(authorities.map(|(content, _)| content)).map_err(unusable)?;
+        // Tickets are the clients' to keep, and good for every worker; a memory of sessions would be a lock for all.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Current { acceptor: TlsAcceptor::from(Arc::new(config)), certificates })
+    }
+
+    fn ticketer(&mut self, client_ca: Option<&Content>) -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
+        let authorities = client_ca.and_then(|content| content.certificates().ok()).unwrap_or_default();
+        if let Some(tickets) = &self.tickets
+            && tickets.authorities == authorities
+        {
+            return Ok(Arc::clone(&tickets.ticketer));
+        }
+        let ticketer = Ticketer::new()?;
+        self.tickets = Some(Tickets { ticketer: Arc::clone(&ticketer), authorities });
+        Ok(ticketer)
+    }
+}
+
+fn verifier(
+    content: &Content,
+    client_auth: ClientAuth,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(content.roots()?, provider);
+    let verifier = match client_auth {
+        ClientAuth::Require => verifier,
+        ClientAuth::Request => verifier.allow_unauthenticated(),
+    };
+    verifier.build().map_err(|error| content.file.error(format!("clients cannot be verified with it: {error}")))
+}
+
+/// All certificates, and which is for which host.
+#[derive(Debug)]
+struct Certificates {
+    all: Vec<Loaded>,
+    /// Places in `all` by the name of a host. There may be several, of different kinds of keys.
+    exact: HashMap<String, Vec<usize>>,
+    /// Places in `all` by what follows a wildcard's star.
+    wildcards: HashMap<String, Vec<usize>>,
+}
+
+impl Certificates {
+    fn new(all: Vec<Loaded>) -> Self {
+        let (mut exact, mut wildcards) = (HashMap::new(), HashMap::new());
+        for (place, certificate) in all.iter().enumerate() {
+            for (names, places) in
+                [(&certificate.says.exact, &mut exact), (&certificate.says.wildcards, &mut wildcards)]
+            {
+                for name in names {
+                    places.entry(name.clone()).or_insert_with(Vec::new).push(place);
+                }
+            }
+        }
+        Self { all, exact, wildcards }
+    }
+
+    /// The certificates for a host in the order of preference, the first one of all if none is for it.
+    fn for_host(&self, name: Option<&str>) -> impl Iterator<Item = &Loaded> {
+        let name = name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        let places = name.and_then(|name| {
+            let by_wildcard = || self.wildcards.get(wildcard_of(&name)?);
+            self.exact.get(&name).or_else(by_wildcard)
+        });
+        places.map_or(&[0][..], Vec::as_slice).iter().filter_map(|place| self.all.get(*place))
+    }
+
+    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Loaded> {
+        let fits = |certificate: &&Loaded| certificate.certified.key.choose_scheme(schemes).is_some();
+        self.for_host(name).find(fits).or_else(|| self.for_host(name).next())
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let chosen = self.choose(hello.server_name(), hello.signature_schemes())?;
+        Some(Arc::clone(&chosen.certified))
+    }
+}
+
+/// What the handshake of a connection came to.
+#[derive(Clone, Debug)]
+pub struct TlsInfo {
+    /// The host that the client named (RFC 6066 section 3).
+    pub server_name: Option<String>,
+    /// Whose certificate the client has shown, as text of RFC 4514: `CN=client 1,O=Acme`. It has been verified.
+    pub subject: Option<String>,
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub protocol: &'static str,
+    /// Whether HTTP/2 was agreed on.
+    pub is_http2: bool,
+    /// Whether the client came back with a ticket, so that nothing had to be signed.
+    pub is_resumed: bool,
+    certificates: Arc<Certificates>,
+}
+
+impl TlsInfo {
+    /// Whether a request for this host belongs on the connection: in lower case, without port and brackets. One that
+    /// does not is to be answered with 421 (RFC 9110 section 15.5.20): another certificate may be for it, and what is
+    /// asked of clients there may differ.
+    ///
+    /// With a single certificate every host does, as there is none that the client should have been shown instead.
+    pub fn covers(&self, host: &str) -> bool {
+        let mut shown = self.certificates.for_host(self.server_name.as_deref());
+        self.certificates.all.len() < 2 || shown.any(|certificate| certificate.says.covers(host))
+    }
+}

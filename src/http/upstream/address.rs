@@ -1,0 +1,220 @@
+//! A server to which requests go, as the operator wrote it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+
+use http::Uri;
+
+/// Bytes of a unix socket's path: `sun_path` has 108 on Linux, and the last one is 0 (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// A server: where it is and what it speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
+    pub(super) scheme: Scheme,
+    pub(super) place: Place,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Scheme {
+    /// HTTP/1.1.
+    Http,
+    /// TLS, and in it HTTP/2 or HTTP/1.1 as the server chooses (ALPN, RFC 7301).
+    Https,
+    /// HTTP/2 from the first byte, without TLS (prior knowledge, RFC 9113 section 3.3).
+    H2c,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// A name or an address, an IPv6 one without brackets, and a port.
+    Network { host: String, port: u16 },
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// What would be right.
+const EXPECTED: &str =
+    "an upstream is `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH` or `echo`";
+
+impl Server {
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`. The error says what would
+    /// be right.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Self::unix(text, path);
+        }
+        if text.contains(char::is_whitespace) {
+            return Err(format!("`{text}` has a space in it; {EXPECTED}"));
+        }
+        // `Uri` allows brackets only at the beginning of a host, and says less when they are missing.
+        if text.rsplit("://").next().is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()) {
+            return Err(format!("`{text}`: an IPv6 address stands in brackets, `http://[::1]:3000`"));
+        }
+        let uri: Uri = text.parse().map_err(|error| format!("`{text}` is no URL ({error}); {EXPECTED}"))?;
+        let scheme = match uri.scheme_str() {
+            Some("http") => Scheme::Http,
+            Some("https") => Scheme::Https,
+            Some("h2c") => Scheme::H2c,
+            Some("h2" | "http2" | "grpc") => {
+                return Err(format!(
+                    "`{text}`: HTTP/2 without TLS (prior knowledge) is written `h2c://`, and over TLS it is negotiated \
+                     by `https://`"
+                ));
+            }
+            Some("ws" | "wss") => {
+                return Err(format!("`{text}`: WebSockets begin as HTTP; write `http://` or `https://`"));
+            }
+            Some(scheme) => {
+                return Err(format!(
+                    "`{text}`: upstreams are reached by `http://`, `https://`, `h2c://` (HTTP/2 by prior knowledge) or \
+                     `unix:/PATH`, not `{scheme}://`"
+                ));
+            }
+            None if text.starts_with(['/', '.']) => {
+                return Err(format!("`{text}` has no scheme; a unix socket is written `unix:/PATH`"));
+            }
+            None => return Err(format!("`{text}` has no scheme; write `http://{text}`")),
+        };
+        let authority = uri.authority().ok_or_else(|| format!("`{text}` names no host; {EXPECTED}"))?;
+        if authority.as_str().contains('@') {
+            return Err(format!("`{text}`: an upstream takes no user name and password"));
+        }
+        if let Some(path) = uri.path_and_query().filter(|path| *path != "/") {
+            return Err(format!("`{text}`: paths are forwarded as they come; leave out `{path}`"));
+        }
+        let host = authority.host();
+        let port =
+            match &authority.as_str()[host.len()..] {
+                "" => scheme.default_port(),
+                port => port[1..].parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+                    format!("`{text}`: `{}` is no port; a port is a number from 1 to 65535", &port[1..])
+                })?,
+            };
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let is_name = bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if bare.parse::<IpAddr>().is_err() && !is_name {
+            return Err(format!("`{text}`: `{host}` is neither a name nor an address"));
+        }
+        Ok(Self { scheme, place: Place::Network { host: bare.to_ascii_lowercase(), port } })
+    }
+
+    fn unix(text: &str, path: &str) -> Result<Self, String> {
+        let Some(rest) = path.strip_prefix('/') else {
+            return Err(format!("`{text}`: the path of a unix socket begins with `/`; write `unix:/{path}`"));
+        };
+        if rest.starts_with('/') {
+            return Err(format!("`{text}`: write `unix:/{}`", rest.trim_start_matches('/')));
+        }
+        if rest.is_empty() {
+            return Err(format!("`{text}` names no socket; write `unix:/run/app.sock`"));
+        }
+        if path.len() > MAX_SOCKET_PATH {
+            let length = path.len();
+            return Err(format!(
+                "`{text}`: the path of a unix socket has at most {MAX_SOCKET_PATH} bytes, this has {length}"
+            ));
+        }
+        Ok(Self { scheme: Scheme::Http, place: Place::Unix(PathBuf::from(path)) })
+    }
+
+    /// What a request without a `Host` is given; a client of HTTP/1.0 may leave it out.
+    pub(super) fn authority(&self) -> String {
+        match &self.place {
+            Place::Network { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Place::Network { host, port } => format!("{host}:{port}"),
+            Place::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// Whether its addresses are to be looked up.
+    pub(super) fn has_name(&self) -> bool {
+        matches!(&self.place, Place::Network { host, .. } if host.parse::<IpAddr>().is_err())
+    }
+
+    /// The name that its certificate must have.
+    pub(super) fn host(&self) -> &str {
+        match &self.place {
+            Place::Network { host, .. } => host,
+            Place::Unix(_) => "localhost",
+        }
+    }
+}
+
+impl Scheme {
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Http | Self::H2c => 80,
+            Self::Https => 443,
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::H2c => "h2c",
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Network { .. } => write!(f, "{}://{}", self.scheme.text(), self.authority()),
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_parsed() {
+        for (text, expected) in [
+            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("http://api.internal", "http://api.internal:80"),
+            ("http://API.internal/", "http://api.internal:80"),
+            ("http://[::1]:3000", "http://[::1]:3000"),
+            ("https://api_1.internal", "https://api_1.internal:443"),
+            ("h2c://10.0.0.1:50051", "h2c://10.0.0.1:50051"),
+            ("unix:/run/app=1.sock", "unix:/run/app=1.sock"),
+        ] {
+            assert_eq!(Server::parse(text).unwrap().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistaken_servers_say_what_is_right() {
+        let long = format!("unix:/{}", "x".repeat(MAX_SOCKET_PATH));
+        for (text, part) in [
+            ("127.0.0.1:3000", "write `http://127.0.0.1:3000`"),
+            ("api.internal", "write `http://api.internal`"),
+            ("ftp://a", "not `ftp://`"),
+            ("grpc://a", "prior knowledge) is written `h2c://`"),
+            ("wss://a", "`http://` or `https://`"),
+            ("http://u:p@a", "no user name"),
+            ("http://a/v1", "leave out `/v1`"),
+            ("http://a/?x=1", "leave out `/?x=1`"),
+            ("http://a:0", "from 1 to 65535"),
+            ("http://a:99999", "65535"),
+            ("http://::1", "in brackets"),
+            ("http://$a", "neither a name nor an address"),
+            ("http:// a", "has a space"),
+            ("", "no URL"),
+            ("/run/app.sock", "`unix:/PATH`"),
+            ("unix:run/app.sock", "write `unix:/run/app.sock`"),
+            ("unix:///run/app.sock", "write `unix:/run/app.sock`"),
+            ("unix:/", "names no socket"),
+            (&long, "at most 107 bytes"),
+        ] {
+            let error = Server::parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The servers of a route: which of their addresses takes a request.
+
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+use super::super::log::Throttle;
+use super::address::{Place, Server};
+use super::endpoint::{Address, Endpoint, Lease, State};
+use crate::telemetry::http_counters::Counters;
+
+/// Addresses of one name. A request looks at all of a route to find the one with the least to do, and a resolver's answer
+/// over UDP has some thirty.
+pub(super) const MAX_ADDRESSES: usize = 64;
+
+/// The servers of a route, as one worker sees them.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    servers: Vec<Rc<Server>>,
+    endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    /// Where the next look around begins, so that equals take turns.
+    next: Cell<usize>,
+    limits: Limits,
+    counters: Rc<Counters>,
+    log: Throttle,
+}
+
+/// Bounds of each endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections, idle ones included.
+    pub(super) connections: usize,
+    /// How long an idle connection is kept.
+    pub(super) idle_time: Duration,
+}
+
+impl Cluster {
+    /// A cluster of these servers. It has the endpoints whose addresses are given; those of names come with
+    /// [`Self::set_addresses`].
+    pub(super) fn new(servers: &[Server], limits: Limits, counters: Rc<Counters>) -> Rc<Self> {
+        let cluster = Self {
+            servers: servers.iter().cloned().map(Rc::new).collect(),
+            endpoints: RefCell::default(),
+            next: Cell::new(0),
+            limits,
+            counters,
+            log: Throttle::default(),
+        };
+        for server in &cluster.servers {
+            let address = match &server.place {
+                Place::Unix(path) => Some(Address::Unix(path.clone())),
+                Place::Network { host, port } => {
+                    host.parse().ok().map(|address| Address::Network(SocketAddr::new(address, *port)))
+                }
+            };
+            cluster.endpoints.borrow_mut().extend(address.map(|address| Rc::new(cluster.endpoint(server, address))));
+        }
+        Rc::new(cluster)
+    }
+
+    fn endpoint(&self, server: &Rc<Server>, address: Address) -> Endpoint {
+        Endpoint::new(server.clone(), address, self.limits)
+    }
+
+    pub(super) fn servers(&self) -> &[Rc<Server>] {
+        &self.servers
+    }
+
+    pub(super) fn endpoints(&self) -> Vec<Rc<Endpoint>> {
+        self.endpoints.borrow().clone()
+    }
+
+    /// Takes over the addresses that a server's name has now. Endpoints that stay keep what they know and their
+    /// connections; what runs at those that go is finished. Returns whether anything changed.
+    pub(super) fn set_addresses(&self, server: &Rc<Server>, addresses: &[SocketAddr]) -> bool {
+        let mut endpoints = self.endpoints.borrow_mut();
+        let before = endpoints.len();
+        let mut found: Vec<Address> = Vec::new();
+        for address in addresses.iter().copied().map(Address::Network) {
+            if found.len() < MAX_ADDRESSES && !found.contains(&address) {
+                found.push(address);
+            }
+        }
+        endpoints.retain(|endpoint| !Rc::ptr_eq(&endpoint.server, server) || found.contains(&endpoint.address));
+        let kept = endpoints.len();
+        for address in found {
+            let is_known =
+                |endpoint: &Rc<Endpoint>| Rc::ptr_eq(&endpoint.server, server) && endpoint.address == address;
+            if !endpoints.iter().any(is_known) {
+                endpoints.push(Rc::new(self.endpoint(server, address)));
+            }
+        }
+        kept < before || kept < endpoints.len()
+    }
+
+    /// The endpoint with the fewest requests, equals in turn; another than `avoid` if there is one. `None` if no name of
+    /// the cluster has an address yet.
+    ///
+    /// Those that are ejected or unhealthy are left out, unless all are. Then all are used: a health check or an ejection
+    /// that takes out everything is more likely wrong than right, and refusing all requests is the worst that could come
+    /// of it. Envoy does the same below its panic threshold, half of the hosts unless told otherwise.
+    pub(super) fn pick(self: &Rc<Self>, now: Instant, avoid: Option<&Rc<Endpoint>>) -> Option<Lease> {
+        let endpoints = self.endpoints.borrow();
+        let start = self.next.get();
+        let (later, first) = endpoints.split_at(start.min(endpoints.len()));
+        let (place, endpoint) = first.iter().chain(later).enumerate().min_by_key(|(_, endpoint)| {
+            let is_avoided = avoid.is_some_and(|avoid| Rc::ptr_eq(avoid, endpoint));
+            (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding())
+        })?;
+        // A second try takes nobody's turn. If it did, the two of a pair would swap turns with each failure, and the one
+        // that fails would be asked first every time.
+        if avoid.is_none() {
+            self.next.set((start + place + 1) % endpoints.len());
+        }
+        Some(Lease::new(self.clone(), endpoint.clone()))
+    }
+
+    /// Whether there is another endpoint than this.
+    pub(super) fn has_other(&self, endpoint: &Rc<Endpoint>) -> bool {
+        self.endpoints.borrow().iter().any(|other| !Rc::ptr_eq(other, endpoint))
+    }
+
+    /// An endpoint answered. An answer that says that a server behind it cannot be used counts as a failure: Envoy
+    /// ejects for 502, 503 and 504 too (`consecutive_gateway_failure`). Any other answer is one of an application that
+    /// works, a 500 included: a path with a mistake in it must not take the others' servers away.
+    pub(super) fn answered(&self, endpoint: &Endpoint, status: StatusCode, now: Instant) {
+        match status {
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                self.failed(endpoint, now);
+            }
+            _ => endpoint.succeeded(),
+        }
+    }
+
+    /// An endpoint failed a request. Enough of that in a row ejects it, as long as no more than half of all are: the
+    /// others get its load, and what ejects one after the other is often something that all of them have in common.
+    pub(super) fn failed(&self, endpoint: &Endpoint, now: Instant) {
+        if !endpoint.failed() || endpoint.state(now) == State::Ejected {
+            return;
+        }
+        let endpoints = self.endpoints.borrow();
+        let ejected = endpoints.iter().filter(|other| other.state(now) == State::Ejected).count();
+        if ejected < endpoints.len() / 2 {
+            let length = endpoint.eject(now);
+            self.counters.upstream_ejected();
+            tracing::warn!(upstream = %endpoint, "ejected for {length:?}: its requests failed");
+        }
+    }
+
+    /// Counts and logs that an endpoint failed a request; `reason` is one of [`crate::telemetry::metrics::UPSTREAM_ERRORS`].
+    pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
+        self.counters.upstream_failed(reason);
+        if let Some(suppressed) = self.log.pass() {
+            tracing::warn!(upstream = %endpoint, reason, suppressed, "upstream failed: {error}");
+        }
+    }
+
+    /// Closes connections that have been idle for too long.
+    pub(super) fn reap(&self, now: Instant) {
+        for endpoint in self.endpoints.borrow().iter() {
+            endpoint.reap(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use super::super::endpoint::MAX_FAILURES;
+    use super::*;
+    use crate::telemetry::metrics::{HttpDoor, Metrics};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    const LIMITS: Limits = Limits { connections: 2, idle_time: SECOND };
+
+    fn of(servers: &[&str]) -> (Rc<Cluster>, Arc<Metrics>) {
+        let servers: Vec<_> = servers.iter().map(|server| Server::parse(server).unwrap()).collect();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        (Cluster::new(&servers, LIMITS, Counters::new(metrics.clone(), HttpDoor::Proxy)), metrics)
+    }
+
+    fn cluster(count: usize) -> Rc<Cluster> {
+        counted(count).0
+    }
+
+    fn counted(count: usize) -> (Rc<Cluster>, Arc<Metrics>) {
+        let servers: Vec<_> = (1..=count).map(|last| format!("http://10.0.0.{last}")).collect();
+        of(&servers.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The last number of the address.
+    fn name(endpoint: &Endpoint) -> char {
+        match &endpoint.address {
+            Address::Network(address) => address.ip().to_string().chars().last().unwrap(),
+            Address::Unix(_) => 'u',
+        }
+    }
+
+    /// Fails what takes an endpoint until it is ejected.
+    fn fail(cluster: &Cluster, number: usize, now: Instant) {
+        let endpoint = cluster.endpoints()[number - 1].clone();
+        for _ in 0..MAX_FAILURES {
+            cluster.failed(&endpoint, now);
+        }
+    }
+
+    /// Who takes requests that are done at once.
+    #[track_caller]
+    fn check_turns(cluster: &Rc<Cluster>, now: Instant, expected: &str) {
+        let taken: String = expected.chars().map(|_| name(cluster.pick(now, None).unwrap().endpoint())).collect();
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn equals_take_turns() {
+        check_turns(&cluster(1), Instant::now(), "111");
+        check_turns(&cluster(3), Instant::now(), "1231231");
+    }
+
+    #[test]
+    fn the_one_with_the_least_to_do_is_next() {
+        let (cluster, now) = (cluster(3), Instant::now());
+        let mut leases: Vec<_> = (0..6).map(|_| cluster.pick(now, None).unwrap()).collect();
+        leases.retain(|lease| name(lease.endpoint()) != '2');
+        assert_eq!(cluster.endpoints().iter().map(|endpoint| endpoint.outstanding()).collect::<Vec<_>>(), [2, 0, 2]);
+        leases.extend((0..2).map(|_| cluster.pick(now, None).unwrap()));
+        assert_eq!(leases[4..].iter().map(|lease| name(lease.endpoint())).collect::<String>(), "22");
+    }
+
+    #[test]
+    fn a_second_try_goes_elsewhere_if_it_can() {
+        let (two, one, now) = (cluster(2), cluster(1), Instant::now());
+        for expected in ['1', '2', '1'] {
+            let first = two.pick(now, None).unwrap();
+            assert!(two.has_other(first.endpoint()));
+            assert_eq!(name(first.endpoint()), expected);
+            assert_ne!(name(two.pick(now, Some(first.endpoint())).unwrap().endpoint()), name(first.endpoint()));
+        }
+        let only = one.pick(now, None).unwrap();
+        assert!(!one.has_other(only.endpoint()) && one.pick(now, Some(only.endpoint())).is_some());
+    }
+
+    #[test]
+    fn failures_in_a_row_eject() {
+        let (cluster, now) = (cluster(2), Instant::now());
+        let endpoint = cluster.endpoints()[0].clone();
+        for _ in 1..MAX_FAILURES {
+            cluster.failed(&endpoint, now);
+        }
+        cluster.answered(&endpoint, StatusCode::OK, now);
+        cluster.failed(&endpoint, now);
+        check_turns(&cluster, now, "1212");
+        fail(&cluster, 1, now);
+        check_turns(&cluster, now, "2222");
+    }
+
+    #[test]
+    fn answers_that_say_that_nobody_is_there_are_failures() {
+        for (status, expected) in [(502, "2222"), (503, "2222"), (504, "2222"), (500, "1212"), (404, "1212")] {
+            let (cluster, now) = (cluster(2), Instant::now());
+            let endpoint = cluster.endpoints()[0].clone();
+            for _ in 0..MAX_FAILURES {
+                cluster.answered(&endpoint, StatusCode::from_u16(status).unwrap(), now);
+            }
+            check_turns(&cluster, now, expected);
+        }
+    }
+
+    #[test]
+    fn an_ejection_ends_and_the_next_is_twice_as_long() {
+        let (cluster, start) = (cluster(2), Instant::now());
+        let endpoint = cluster.endpoints()[0].clone();
+        let mut now = start;
+        for seconds in [10, 20, 40, 80, 160, 300, 300] {
+            fail(&cluster, 1, now);
+            assert_eq!(endpoint.state(now + (seconds - 1) * SECOND), State::Ejected, "{seconds}");
+            now += seconds * SECOND;
+            assert_eq!(endpoint.state(now), State::Healthy, "{seconds}");
+        }
+        // It has been good for as long as it had been away.
+        now += 300 * SECOND;
+        fail(&cluster, 1, now);
+        assert_eq!(endpoint.state(now + 10 * SECOND), State::Healthy);
+    }
+
+    #[test]
+    fn no_more_than_half_are_ejected() {
+        for (count, expected) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)] {
+            let ((cluster, metrics), now) = (counted(count), Instant::now());
+            for number in 1..=count {
+                fail(&cluster, number, now);
+            }
+            assert_eq!(metrics.upstream_ejections.get(), expected, "of {count}");
+        }
+    }
+
+    #[test]
+    fn the_unhealthy_are_left_out_unless_all_are() {
+        let (cluster, now) = (cluster(2), Instant::now());
+        let endpoints = cluster.endpoints();
+        let check = |number: usize, well| endpoints[number - 1].checked(well, NonZeroU32::MIN);
+        assert!(check(1, false));
+        check_turns(&cluster, now, "22");
+        assert!(check(2, false));
+        check_turns(&cluster, now, "1212");
+        assert!(check(1, true));
+        check_turns(&cluster, now, "11");
+    }
+
+    #[test]
+    fn it_takes_several_checks_in_a_row_to_change_a_state() {
+        let (cluster, now) = (cluster(1), Instant::now());
+        let endpoint = cluster.endpoints()[0].clone();
+        let states: String = "++-+--+---+-++"
+            .chars()
+            .map(|check| {
+                let needed = if check == '+' { 2 } else { 3 };
+                endpoint.checked(check == '+', NonZeroU32::new(needed).unwrap());
+                if endpoint.state(now) == State::Healthy { 'h' } else { 'u' }
+            })
+            .collect();
+        assert_eq!(states, "hhhhhhhhhuuuuh");
+    }
+
+    #[test]
+    fn names_have_endpoints_when_they_have_addresses() {
+        let cluster = of(&["http://a", "unix:/a"]).0;
+        let (server, now) = (cluster.servers()[0].clone(), Instant::now());
+        check_turns(&cluster, now, "uu");
+        let addresses: Vec<_> = (1..=3).map(|last| SocketAddr::from(([10, 0, 0, last], 80))).collect();
+        assert!(cluster.set_addresses(&server, &addresses[..2]));
+        let lease = cluster.pick(now, None).unwrap();
+        let kept = cluster.endpoints();
+        assert!(!cluster.set_addresses(&server, &[addresses[1], addresses[0], addresses[0]]));
+        assert!(cluster.set_addresses(&server, &addresses[1..]));
+        let now_there = cluster.endpoints();
+        assert_eq!(now_there.iter().map(|endpoint| name(endpoint)).collect::<String>(), "u23");
+        assert!(Rc::ptr_eq(&kept[2], &now_there[1]), "what stays is the same");
+        drop(lease);
+    }
+
+    #[test]
+    fn no_name_has_more_addresses_than_its_share() {
+        let cluster = of(&["http://a"]).0;
+        let server = cluster.servers()[0].clone();
+        assert!(cluster.pick(Instant::now(), None).is_none());
+        let addresses: Vec<_> = (0..=255).map(|last| SocketAddr::from(([10, 0, 0, last], 80))).collect();
+        cluster.set_addresses(&server, &addresses);
+        assert_eq!(cluster.endpoints().len(), MAX_ADDRESSES);
+    }
+}

@@ -1,0 +1,233 @@
+//! Sending a request: which endpoint, which connection, and when it may be sent a second time.
+//!
+//! The client is charged before, once, however often the request is sent.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::timeout;
+
+use super::super::context::Context;
+use super::super::failure::UpstreamError;
+use super::super::forwarding;
+use super::super::http1::SendFailed;
+use super::super::log::Throttle;
+use super::super::message::{Request, RequestBody, Response};
+use super::cluster::Cluster;
+use super::connect::{Connected, Connector};
+use super::endpoint::{Endpoint, Lease};
+use super::resolve::{Resolution, Unresolved};
+use crate::telemetry::http_counters::Counters;
+
+/// A worker's way to the servers of a route.
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    pub(super) cluster: Rc<Cluster>,
+    pub(super) resolution: Rc<Resolution>,
+    pub(super) connector: Rc<Connector>,
+    /// How long one try may take until the response's fields.
+    pub(super) try_timeout: Option<Duration>,
+    pub(super) counters: Rc<Counters>,
+    pub(super) log: Throttle,
+}
+
+/// A try that got no response.
+struct Failed {
+    error: UpstreamError,
+    /// The request, if nothing of its body was taken and nothing of a response has come.
+    request: Option<Request>,
+    progress: Progress,
+}
+
+/// How far a try came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Nothing of the request was written.
+    Unsent,
+    /// Some of it was, on a connection that had been idle and may have been closed at that moment.
+    SentOnReused,
+    /// Some of it was, on a connection that was good.
+    SentOnGood,
+    /// It took longer than one try may.
+    Late,
+}
+
+impl Progress {
+    /// Whether a request that came so far may be sent again. What was not written can go anywhere. What was may have been
+    /// worked on, so only an idempotent request is repeated (RFC 9110 section 9.2.2), and only if that is likely to help:
+    /// if the connection was to blame, if the operator wants it (a time for one try leaves time for another), or if there
+    /// is another endpoint.
+    fn allows_second(self, method: &Method, has_other: bool) -> bool {
+        match self {
+            Self::Unsent => has_other,
+            Self::SentOnReused | Self::Late => method.is_idempotent(),
+            Self::SentOnGood => method.is_idempotent() && has_other,
+        }
+    }
+}
+
+impl Forwarder {
+    /// Sends a request and waits for the response's fields.
+    pub(crate) async fn send(&self, mut request: Request, context: &Context) -> Result<Response, UpstreamError> {
+        let activity = &context.activity;
+        let start = activity.now();
+        let mut failed_at: Option<Rc<Endpoint>> = None;
+        loop {
+            let lease = match self.lease(failed_at.as_ref(), context).await {
+                Ok(lease) => lease,
+                Err(error) => return Err(self.no_endpoint(error)),
+            };
+            let endpoint = lease.endpoint().clone();
+            if !request.fields.contains("host") {
+                request.fields.append("host", endpoint.server.authority());
+            }
+            context.attempts.begin(&endpoint, activity.now());
+            let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
+                Ok(response) => {
+                    self.cluster.answered(&endpoint, response.status, activity.now());
+                    self.counters.upstream_answered(activity.now() - start);
+                    return Ok(response);
+                }
+                Err(failed) => failed,
+            };
+            self.failed(&endpoint, &error, progress, context);
+            // A mistake of the client's would be one again, and after a response timeout there is no time left.
+            let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
+            let has_other = self.cluster.has_other(&endpoint);
+            match again {
+                Some(again) if !is_final && progress.allows_second(&again.method, has_other) => request = again,
+                _ => return Err(error),
+            }
+            self.counters.upstream_retried();
+            failed_at = Some(endpoint);
+        }
+    }
+
+    /// Counts and logs a try that failed.
+    fn failed(&self, endpoint: &Endpoint, error: &UpstreamError, progress: Progress, context: &Context) {
+        let Some(reason) = error.reason() else {
+            tracing::debug!(upstream = %endpoint, "a request broke off: {error}");
+            return;
+        };
+        self.cluster.report(endpoint, reason, error);
+        // A server that closes an idle connection does nothing wrong, even if we are just writing to it.
+        if progress != Progress::SentOnReused && !matches!(error, UpstreamError::Exhausted(_)) {
+            self.cluster.failed(endpoint, context.activity.now());
+        }
+        if matches!(error, UpstreamError::Connect(_) | UpstreamError::ConnectTimeout(_)) {
+            self.resolution.doubt();
+        }
+    }
+
+    /// No endpoint was tried, so none is to blame.
+    fn no_endpoint(&self, error: UpstreamError) -> UpstreamError {
+        if let Some(reason) = error.reason() {
+            self.counters.upstream_failed(reason);
+            if let Some(suppressed) = self.log.pass() {
+                tracing::warn!(reason, suppressed, "upstream failed: {error}");
+            }
+        }
+        error
+    }
+
+    /// The right to use an endpoint, another than `avoid` if there is one.
+    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<Lease, UpstreamError> {
+        let patience = self.connector.timeout;
+        let mut lease = loop {
+            if let Some(lease) = self.cluster.pick(context.activity.now(), avoid) {
+                break lease;
+            }
+            self.resolution.wait(patience).await.map_err(|unresolved| match unresolved {
+                Unresolved::Failed(error) => UpstreamError::Unresolved(error),
+                Unresolved::Late => UpstreamError::ResolveTimeout(patience),
+            })?;
+        };
+        if !lease.try_admit() && timeout(patience, lease.admit()).await.is_err() {
+            return Err(UpstreamError::Busy(patience));
+        }
+        Ok(lease)
+    }
+
+    /// Sends a request once, within the time of one try.
+    async fn try_once(&self, request: Request, lease: Lease, context: &Context) -> Result<Response, Failed> {
+        let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
+        // What is cut off does not give the request back, so there is a copy for the second try.
+        let copy = request.body.is_end().then(|| Request {
+            method: request.method.clone(),
+            target: request.target.clone(),
+            version: request.version,
+            fields: request.fields.clone(),
+            body: RequestBody::Empty,
+        });
+        match timeout(limit, self.exchange(request, lease, context)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Failed { error: UpstreamError::TryTimeout(limit), request: copy, progress: Progress::Late }),
+        }
+    }
+
+    /// Sends a request over a connection that is there or a new one.
+    async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
+        let mut was_refused = false;
+        // HTTP/2 has no upgrades (RFC 9113 section 8.6).
+        let may_share = forwarding::upgrade(&request).is_none();
+        loop {
+            let (connected, was_reused) =
+                match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
+                    Ok(connected) => connected,
+                    Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
+                };
+            let is_http2 = matches!(connected, Connected::Http2(_));
+            let was_sent_before = context.attempts.sending();
+            let sent = match connected {
+                Connected::Http1(connection) => connection.send(request, context, lease).await,
+                Connected::Http2(connection) => connection.send(request, context, lease).await,
+            };
+            let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
+                Ok(response) => return Ok(response),
+                Err(failed) => *failed,
+            };
+            if !was_sent {
+                context.attempts.not_sent(was_sent_before);
+            }
+            let progress = match (was_sent, was_reused) {
+                (false, _) => Progress::Unsent,
+                // The end of a shared connection is announced or seen at once: there is no such moment.
+                (true, true) if !is_http2 => Progress::SentOnReused,
+                (true, _) => Progress::SentOnGood,
+            };
+            match again {
+                // The server closed a connection of before, or said that it would not work on this request (RFC 9113
+                // section 8.7), so the request may go another way whatever its method. Idle connections grow fewer with
+                // each turn, and a shared one gets one turn, so the turns end.
+                Some(again) if was_reused && progress == Progress::Unsent && !was_refused => {
+                    was_refused = is_http2;
+                    (request, lease) = (again, returned);
+                }
+                again => return Err(Failed { error, request: again, progress }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_been_worked_on_is_repeated_only_if_idempotent() {
+        for (progress, method, alone, with_other) in [
+            (Progress::Unsent, Method::GET, false, true),
+            (Progress::Unsent, Method::POST, false, true),
+            (Progress::SentOnReused, Method::GET, true, true),
+            (Progress::SentOnReused, Method::POST, false, false),
+            (Progress::SentOnGood, Method::DELETE, false, true),
+            (Progress::SentOnGood, Method::PATCH, false, false),
+            (Progress::Late, Method::HEAD, true, true),
+            (Progress::Late, Method::POST, false, false),
+        ] {
+            let allowed = [false, true].map(|has_other| progress.allows_second(&method, has_other));
+            assert_eq!(allowed, [alone, with_other], "{progress:?} {method}");
+        }
+    }
+}

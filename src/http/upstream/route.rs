@@ -1,0 +1,332 @@
+//! Which requests go where: `--upstream [HOST][/PREFIX]=URL[,URL...]`.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use super::address::{Scheme, Server};
+use crate::engine::rules::matching::HostPattern;
+use crate::message::path;
+
+/// Routes of a process. A request looks at one after the other, so a thousand would cost it microseconds.
+const MAX_ROUTES: usize = 256;
+
+/// Servers of one route. Each pick looks at all of them, and each worker holds connections to each.
+const MAX_SERVERS: usize = 64;
+
+/// All routes, the most specific first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes(Vec<Route>);
+
+/// Which requests, and where they go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// `None`: any host.
+    host: Option<HostPattern>,
+    /// A normalised path without a slash at its end; empty: any path.
+    prefix: String,
+    pub(super) upstream: Upstream,
+}
+
+/// Where the requests of a route go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    /// To the built-in upstream that answers with what it received.
+    Echo,
+    /// To one of these, at least one.
+    Servers(Vec<Server>),
+}
+
+impl Routes {
+    /// Parses the values of `--upstream`. The errors are those of all values, and each says what would be right.
+    pub fn parse<S: AsRef<str>>(given: &[S]) -> Result<Self, Vec<String>> {
+        if given.len() > MAX_ROUTES {
+            return Err(vec![format!("at most {MAX_ROUTES} routes can be given, not {}", given.len())]);
+        }
+        let mut routes: Vec<Route> = Vec::with_capacity(given.len());
+        let mut mistakes = Vec::new();
+        for text in given {
+            match Route::parse(text.as_ref()) {
+                Ok(route) => {
+                    let same = |known: &&Route| (&known.host, &known.prefix) == (&route.host, &route.prefix);
+                    match routes.iter().find(same) {
+                        Some(known) => mistakes.push(format!(
+                            "two routes are for {}; give all servers of a route in one value, \
+                             `--upstream {}http://HOST:PORT,http://HOST:PORT`",
+                            known.describe(),
+                            known.matcher()
+                        )),
+                        None => routes.push(route),
+                    }
+                }
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        // Exact hosts before wildcards, the longer wildcard before the shorter, any host last; then longer prefixes.
+        // So the first that fits is the one.
+        routes.sort_by_key(|route| {
+            let host = match &route.host {
+                Some(HostPattern::Exact(_)) => (0, Reverse(0)),
+                Some(HostPattern::Below(suffix)) => (1, Reverse(suffix.len())),
+                None => (2, Reverse(0)),
+            };
+            (host, Reverse(route.prefix.len()))
+        });
+        Ok(Self(routes))
+    }
+
+    /// Whether a server is reached over TLS.
+    pub fn use_tls(&self) -> bool {
+        self.0.iter().any(|route| match &route.upstream {
+            Upstream::Echo => false,
+            Upstream::Servers(servers) => servers.iter().any(|server| server.scheme == Scheme::Https),
+        })
+    }
+
+    /// The place of the route of a request, if there is one: its host in lower case without a port, its path normalised.
+    ///
+    /// An exact host comes before a wildcard and a wildcard before any host; among those the longest prefix counts. A
+    /// request whose host has routes, but none for its path, goes on to the routes of wildcards and of any host, so that
+    /// the default route is one for all that have no other.
+    pub(super) fn pick(&self, host: &str, path: &str) -> Option<usize> {
+        self.0.iter().position(|route| route.covers(host, path))
+    }
+
+    /// The routes, in the order that [`Self::pick`] counts in.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.0.iter()
+    }
+}
+
+impl Route {
+    fn parse(text: &str) -> Result<Self, String> {
+        let begins_with_url = ["http://", "https://", "h2c://", "unix:"].iter().any(|scheme| text.starts_with(scheme));
+        let (matcher, urls) = match text.split_once('=') {
+            // A unix socket's path may have a `=`, and the others may not, so this is a matcher with a scheme.
+            Some((matcher, urls)) if begins_with_url && !text.starts_with("unix:") => {
+                let bare = matcher.split_once("://").map_or(matcher, |(_, bare)| bare);
+                return Err(format!("`{text}`: the requests of a route have no scheme; write `{bare}={urls}`"));
+            }
+            Some((matcher, urls)) if !begins_with_url => (matcher, urls),
+            _ => ("", text),
+        };
+        if matcher.is_empty() && urls.len() < text.len() {
+            return Err(format!("`{text}` has nothing before the `=`; write `{urls}` for a route of all requests"));
+        }
+        let (host, prefix) = matcher.split_at(matcher.find('/').unwrap_or(matcher.len()));
+        let host = match host {
+            "" => None,
+            host => Some(
+                HostPattern::parse(host).map_err(|help| format!("`{text}`: `{host}` is no host to match; {help}"))?,
+            ),
+        };
+        Ok(Self { host, prefix: parse_prefix(text, prefix)?, upstream: Upstream::parse(text, urls)? })
+    }
+
+    fn covers(&self, host: &str, path: &str) -> bool {
+        self.host.as_ref().is_none_or(|pattern| pattern.matches(host))
+            && path.strip_prefix(self.prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// What stands before the URLs, with the `=`.
+    fn matcher(&self) -> String {
+        let matcher = match &self.host {
+            Some(host) => format!("{host}{}", self.prefix),
+            None => self.prefix.clone(),
+        };
+        if matcher.is_empty() { matcher } else { matcher + "=" }
+    }
+
+    fn describe(&self) -> String {
+        match self.matcher().strip_suffix('=') {
+            Some(matcher) => format!("`{matcher}`"),
+            None => "all requests".to_owned(),
+        }
+    }
+}
+
+impl Upstream {
+    fn parse(text: &str, urls: &str) -> Result<Self, String> {
+        if urls == "echo" {
+            return Ok(Self::Echo);
+        }
+        let mut servers = Vec::new();
+        for url in urls.split(',') {
+            match url {
+                "" if urls.is_empty() => {
+                    return Err(format!("`{text}` names no server; write `{text}http://HOST:PORT`"));
+                }
+                "" => return Err(format!("`{text}` has a comma too many; write `URL,URL`")),
+                "echo" => return Err(format!("`{text}`: `echo` answers by itself and stands alone")),
+                url => {
+                    let server = Server::parse(url)?;
+                    if servers.contains(&server) {
+                        return Err(format!("`{text}`: `{url}` stands there twice; every server gets its share once"));
+                    }
+                    servers.push(server);
+                }
+            }
+        }
+        if servers.len() > MAX_SERVERS {
+            let count = servers.len();
+            return Err(format!(
+                "a route has at most {MAX_SERVERS} servers, not {count}; give servers one name with several addresses"
+            ));
+        }
+        Ok(Self::Servers(servers))
+    }
+}
+
+fn parse_prefix(text: &str, given: &str) -> Result<String, String> {
+    if let Some(body) = given.strip_suffix("/**").or_else(|| given.strip_suffix("/*")) {
+        let right = if body.is_empty() { "/" } else { body };
+        return Err(format!("`{text}`: a prefix covers all that is below it; write `{right}`"));
+    }
+    if let Some(odd) =
+        given.chars().find(|char| matches!(char, '?' | '#' | '*' | '{' | '}' | '\\') || !char.is_ascii_graphic())
+    {
+        return Err(format!(
+            "`{text}`: `{odd}` cannot stand in a path prefix; a prefix is literal, such as `/v1/orders`"
+        ));
+    }
+    if given.is_empty() {
+        return Ok(String::new());
+    }
+    let normal = path::normalise(given);
+    Ok(if normal == "/" { String::new() } else { normal.into_owned() })
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Echo => f.write_str("echo"),
+            Self::Servers(servers) => {
+                for (place, server) in servers.iter().enumerate() {
+                    if place > 0 {
+                        f.write_str(",")?;
+                    }
+                    write!(f, "{server}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(given: &[&str], requests: &[(&str, &str, Option<&str>)]) {
+        for given in [given.to_vec(), given.iter().rev().copied().collect()] {
+            let routes = Routes::parse(&given).unwrap();
+            for (host, path, expected) in requests {
+                let picked = routes.pick(host, path).map(|place| routes.0[place].upstream.to_string());
+                let expected = expected.map(|name| format!("http://{name}:80"));
+                assert_eq!(picked, expected, "{host}{path} by {given:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_route_takes_all() {
+        check(&["http://a"], &[("x", "/", Some("a")), ("", "/v1", Some("a"))]);
+        check(&["/=http://a"], &[("x", "/", Some("a")), ("x", "/v1", Some("a"))]);
+    }
+
+    #[test]
+    fn prefixes_match_whole_segments_of_the_normalised_path() {
+        check(
+            &["/v1=http://a", "/v1/x/=http://b", "//%76%32=http://c"],
+            &[
+                ("h", "/v1", Some("a")),
+                ("h", "/v1/y", Some("a")),
+                ("h", "/v1/x", Some("b")),
+                ("h", "/v1/x/y", Some("b")),
+                ("h", "/v10", None),
+                ("h", "/v2/z", Some("c")),
+                ("h", "/", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_exact_host_goes_before_the_longest_wildcard_before_any() {
+        check(
+            &[
+                "API.example.com=http://exact",
+                "*.example.com=http://wide",
+                "*.eu.example.com=http://narrow",
+                "*.eu.example.com/deep/path=http://deep",
+                "/deep=http://path",
+                "[0:0::1]=http://six",
+            ],
+            &[
+                ("api.example.com", "/deep/path", Some("exact")),
+                ("x.example.com", "/deep", Some("wide")),
+                ("a.b.eu.example.com", "/", Some("narrow")),
+                ("b.eu.example.com", "/deep/path/x", Some("deep")),
+                ("example.com", "/deep", Some("path")),
+                ("example.com", "/", None),
+                ("::1", "/", Some("six")),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_host_without_a_route_for_the_path_falls_back() {
+        check(
+            &["api.example.com/v1=http://v1", "http://rest"],
+            &[("api.example.com", "/v1", Some("v1")), ("api.example.com", "/v2", Some("rest"))],
+        );
+    }
+
+    #[test]
+    fn a_route_may_have_several_servers() {
+        for (given, expected) in [
+            ("http://a,https://b:8443", "http://a:80,https://b:8443"),
+            ("/v1=unix:/run/a=b.sock,h2c://c", "unix:/run/a=b.sock,h2c://c:80"),
+            ("unix:/run/a=b.sock", "unix:/run/a=b.sock"),
+            ("api.example.com=echo", "echo"),
+            ("echo", "echo"),
+        ] {
+            let Routes(routes) = Routes::parse(&[given]).unwrap();
+            assert_eq!(routes[0].upstream.to_string(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn mistaken_routes_say_what_is_right() {
+        for (given, part) in [
+            (&["=http://a"][..], "nothing before the `=`"),
+            (&["/v1="], "write `/v1=http://HOST:PORT`"),
+            (&["http://a,"], "a comma too many"),
+            (&["http://a,echo"], "stands alone"),
+            (&["http://a,http://a:80"], "twice"),
+            (&["http://api.example.com/v1=http://a"], "write `api.example.com/v1=http://a`"),
+            (&["api.example.com:443=http://a"], "write api.example.com"),
+            (&["::1=http://a", "[0::1]=http://b"], "two routes are for `[::1]`"),
+            (&["*=http://a"], "leave it out"),
+            (&["a.*.com=http://a"], "*.example.com"),
+            (&["/v1/*=http://a"], "write `/v1`"),
+            (&["/**=http://a"], "write `/`"),
+            (&["/{id}=http://a"], "a prefix is literal"),
+            (&["/v1?x=http://a"], "`?` cannot stand"),
+            (&["/v1=http://a/v2"], "leave out `/v2`"),
+            (&["/v1=http://a", "/v1/=http://b"], "two routes are for `/v1`"),
+            (&["http://a", "http://b"], "two routes are for all requests"),
+            (&["A=http://a", "a=http://b"], "`--upstream a=http://HOST:PORT,"),
+        ] {
+            let mistakes = Routes::parse(given).unwrap_err();
+            assert!(mistakes.len() == 1 && mistakes[0].contains(part), "{given:?}: {mistakes:?}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        assert_eq!(Routes::parse(&["ftp://a", "http://b", "/v1=c", "/v1="]).unwrap_err().len(), 3);
+    }
+}

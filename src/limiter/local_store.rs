@@ -1,0 +1,94 @@
+//! The memory that stands in for a store that is away, and when it is emptied.
+//!
+//! It must not be emptied at once when the store answers again: with a store that comes and goes every second, each
+//! absence would be worth a full burst. Nor may it be kept forever: a limit that hardly refills would begin the next
+//! outage with what was used in the last one.
+
+use std::time::{Duration, Instant};
+
+use super::{Gate, Shared};
+use crate::store::StoreError;
+
+/// How long the store must have answered without a failure.
+const SETTLED: Duration = Duration::from_mins(1);
+
+impl Shared {
+    /// A worker has got no answer from the store, or has no connection to it.
+    fn store_failed(&self, now: Instant) {
+        *self.store_failed.lock() = Some(now);
+    }
+
+    /// A worker has got an answer. Empties the memory if all of them have had nothing else for long enough.
+    fn store_answered(&self, now: Instant) {
+        let mut failed = self.store_failed.lock();
+        if failed.is_some_and(|failed| now.saturating_duration_since(failed) >= SETTLED) {
+            *failed = None;
+            self.local.clear();
+        }
+    }
+}
+
+impl Gate {
+    /// Counts and logs that a decision got no answer from the store.
+    pub(super) fn failed(&self, error: &StoreError) {
+        self.shared.metrics.store_error(error.kind());
+        if !matches!(error, StoreError::Busy { .. }) {
+            self.shared.store_failed(Instant::now());
+        }
+        self.complain(error);
+    }
+
+    /// Notes how the store has been. To be called about once a second.
+    pub(super) fn note_store(&self) {
+        let answered = self.answered.take();
+        if !self.store.is_remote() {
+            return;
+        }
+        if self.store.ready().is_err() {
+            self.shared.store_failed(Instant::now());
+        } else if answered {
+            self.shared.store_answered(Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+    use crate::engine::algorithms::numbers::{Micros, Numbers};
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::rule_set::Rules;
+    use crate::store::Batch;
+    use crate::store::memory::MemoryStore;
+    use crate::telemetry::metrics::Metrics;
+
+    #[test]
+    fn it_is_emptied_when_the_store_has_answered_for_a_minute() {
+        let rules = Rules::new(Vec::new(), Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(10));
+        let spend = || {
+            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let charges = [Charge::new(bucket, Numbers::fixed(3).unwrap(), 1, Mode::Spend)];
+            let batch = Batch { charges: &charges, effective_from: Micros(0), now: Micros(0) };
+            !shared.local.decide(&batch).unwrap()[0].is_denied()
+        };
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        shared.store_failed(at(0));
+        assert_eq!([spend(), spend(), spend(), spend()], [true, true, true, false]);
+        for flap in 1..100 {
+            shared.store_answered(at(flap));
+            shared.store_failed(at(flap));
+            assert!(!spend(), "after {flap} s");
+        }
+        shared.store_answered(at(158));
+        assert!(!spend());
+        shared.store_answered(at(159));
+        assert_eq!([spend(), spend(), spend(), spend()], [true, true, true, false]);
+        shared.store_answered(at(1_000));
+        assert!(!spend(), "there was no other outage");
+    }
+}

@@ -1,0 +1,61 @@
+//! What the admin door tells of buckets and blocks, as JSON. Spans are whole milliseconds, rounded up; null is never.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::rules::blocks::Block;
+use crate::engine::rules::limit::LimitMode;
+use crate::limiter::operator::{State, WindowState};
+
+/// How a bucket stands.
+pub(super) fn state(state: &State) -> Value {
+    json!({
+        "bucket": state.bucket,
+        "mode": match state.mode {
+            LimitMode::Enforce => "enforce",
+            LimitMode::Shadow => "shadow",
+            LimitMode::Off => "off",
+        },
+        "enforced": state.enforced,
+        "allows": match state.allowance {
+            Allowance::Disabled => "nothing",
+            Allowance::Unlimited => "unlimited",
+            Allowance::Deny => "deny",
+            Allowance::Windows(_) | Allowance::Elevated(_) => "windows",
+        },
+        "given_by": state.given_by.as_ref().map(|(place, comment)| json!({ "place": place, "comment": comment })),
+        "blocked": state.blocked.as_ref().map(|(block, left)| self::block(block, *left)),
+        "windows": state.windows.iter().map(window).collect::<Vec<_>>(),
+    })
+}
+
+fn window(state: &WindowState) -> Value {
+    let mut allows = String::new();
+    state.numbers.describe(&mut allows);
+    json!({
+        "algorithm": state.numbers.refill().algorithm(),
+        "allows": allows,
+        "limit": state.limit,
+        "remaining": state.remaining,
+        "used": state.limit.saturating_sub(state.remaining),
+        "retry_after_ms": state.retry_after.map(milliseconds),
+        "reset_after_ms": state.reset_after.map(milliseconds),
+    })
+}
+
+/// A block, and for how long yet.
+pub(super) fn block(block: &Block, left: Micros) -> Value {
+    let until = Timestamp::from_second(i64::try_from(block.until.ceil_seconds()).unwrap_or(i64::MAX));
+    json!({
+        "bucket": block.bucket,
+        "until": until.map(|until| until.to_string()).ok(),
+        "left_ms": milliseconds(left),
+        "reason": block.reason,
+        "by": block.by,
+    })
+}
+
+fn milliseconds(span: Micros) -> u64 {
+    span.0.div_ceil(1_000)
+}

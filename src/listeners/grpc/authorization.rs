@@ -1,0 +1,630 @@
+//! External authorization: what Envoy says of a request becomes the view that rules have of one, and the verdict becomes
+//! what Envoy is to do.
+//!
+//! How Envoy behaves is in the comments where it decides something; all of it was measured on Envoy 1.40.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::messages::authorization::{
+    AppendAction, AttributeContext, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpRequest,
+    HttpResponse, HttpStatus, OkHttpResponse, Peer,
+};
+use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatus, Struct, make_text, text};
+use super::protocol::{Code, Status};
+use super::{Caller, Envoy};
+use crate::engine::answer::accepted::{self, QUEUE_ENTRY};
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::rules::request::{self, Entry};
+use crate::engine::rules::rule_set::Rules;
+use crate::http::{Passage, subject_of_pem};
+use crate::limiter::denials;
+use crate::message::address;
+use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::headers::{self, Fields};
+use crate::message::lossless;
+use crate::message::path::{self, EscapedSlashes};
+use crate::message::target;
+use crate::message::underscores::Underscores;
+use crate::telemetry::metrics::DecidingDoor;
+
+/// Where the client's address is looked for before Envoy's own `source.address`, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressSources {
+    /// `x-envoy-external-address`, which an Envoy with `use_remote_address` sets or replaces. One without passes on what
+    /// the client sends.
+    pub external: bool,
+    /// `X-Forwarded-For` and `Forwarded`, as far as they were written by trusted proxies.
+    pub forwarded: bool,
+}
+
+impl Default for AddressSources {
+    fn default() -> Self {
+        Self { external: true, forwarded: true }
+    }
+}
+
+const EXTERNAL_ADDRESS: &str = "x-envoy-external-address";
+
+impl Envoy {
+    /// `Check`.
+    pub(super) async fn check(
+        &self,
+        request: CheckRequest,
+        caller: &Caller<'_>,
+        passage: &mut Passage,
+    ) -> Result<CheckResponse, Status> {
+        let front = &self.front;
+        let attributes = request.attributes.unwrap_or_default();
+        let read = Asked::read(attributes, self.address_sources, &front.trusted_proxies, front.limits.escaped_slashes);
+        let read = read.and_then(|asked| asked.folded(front.client_headers.underscores));
+        let asked = match read {
+            Ok(asked) => asked,
+            Err(Unfit::Call(status)) => return Err(status),
+            Err(Unfit::Request(reply)) => return Ok(bad_request(reply)),
+        };
+        if asked.client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::ExtAuthz);
+        }
+        let (path, query) = target::split(&asked.target);
+        let view = request::Request {
+            method: &asked.method,
+            host: &asked.host,
+            path: &path::normalise(path),
+            query,
+            headers: &asked.fields,
+            client: asked.client.map(|client| client.address),
+            tls_subject: asked.subject.as_deref(),
+            domain: None,
+            descriptor: &asked.descriptor(),
+            now: front.clock.now(),
+        };
+        let judged = match self.gate.judge_until(&view, DecidingDoor::ExtAuthz, caller.start, caller.deadline).await {
+            Ok(judged) => judged,
+            Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
+        };
+        passage.judged(&judged, caller.start, Some(&view));
+        caller.context.judged().await;
+        Ok(answer(judged.snapshot.rules(), &judged.verdict, self.generations, asked.fields.is_grpc()))
+    }
+}
+
+/// A request at Envoy, read.
+#[derive(Debug)]
+struct Asked {
+    method: String,
+    host: String,
+    target: String,
+    fields: Fields,
+    client: Option<Client>,
+    subject: Option<String>,
+    extensions: Vec<MapEntry>,
+}
+
+/// Why there is nothing for the rules to look at.
+#[derive(Debug)]
+enum Unfit {
+    /// Envoy's configuration is wrong: the call fails.
+    Call(Status),
+    /// The client's request is wrong: Envoy passes the answer on.
+    Request(Reply),
+}
+
+impl Asked {
+    /// Reads what Envoy says of a request.
+    fn read(
+        attributes: AttributeContext,
+        sources: AddressSources,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+    ) -> Result<Self, Unfit> {
+        let AttributeContext { source, request, context_extensions: mut extensions } = attributes;
+        for entry in &mut extensions {
+            make_text(&mut entry.key);
+            make_text(&mut entry.value);
+        }
+        let Some(http) = request.and_then(|request| request.http) else {
+            let message = "the check has no attributes.request.http; only HTTP requests are limited, so ask from \
+                           envoy.filters.http.ext_authz";
+            return Err(Unfit::Call(Status::new(Code::InvalidArgument, message)));
+        };
+        let source = source.unwrap_or_default();
+        let fields = fields_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
+        let client = client(&source, &fields, sources, trusted);
+        let HttpRequest { method, path, host, .. } = http;
+        let [method, path, host] = [method, path, host].map(|bytes| lossless::text(&bytes).into_owned());
+        // CONNECT has no path.
+        let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
+        target::check(&method, &target, slashes).map_err(bad)?;
+        let host = request::host_of(&host).ok_or_else(|| bad("the `Host` field is no host"))?.into_owned();
+        Ok(Self { method, host, target, fields, client, subject: subject(&source), extensions })
+    }
+
+    /// With the headers as the rules see them.
+    fn folded(mut self, underscores: Underscores) -> Result<Self, Unfit> {
+        underscores.fold(&mut self.fields).map_err(bad)?;
+        Ok(self)
+    }
+
+    /// What the route says of the request beside it.
+    fn descriptor(&self) -> Vec<Entry<'_>> {
+        self.extensions.iter().map(|entry| Entry { key: text(&entry.key), value: text(&entry.value) }).collect()
+    }
+}
+
+/// A request that no rule can be applied to, and why.
+fn bad(detail: &str) -> Unfit {
+    Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail))
+}
+
+/// The fields that rules see of a request at Envoy, if they see it at all.
+#[cfg(any(test, fuzzing))]
+pub(super) fn seen(request: CheckRequest) -> Option<Fields> {
+    let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().ok()?]);
+    let attributes = request.attributes?;
+    let asked = Asked::read(attributes, AddressSources::default(), &trusted, EscapedSlashes::Keep).ok()?;
+    asked.descriptor();
+    Some(asked.fields)
+}
+
+/// The fields of the client's request. Envoy has the pseudo-fields of HTTP/2 among them, also of a request of HTTP/1;
+/// `:authority` is the `Host` here as at every door. `None` if a value cannot be one: left out, it would hide what proxies
+/// have added to it.
+fn fields_of(http: &HttpRequest) -> Option<Fields> {
+    let raw = http.header_map.as_ref().map_or(&[][..], |map| &map.headers);
+    let raw = raw.iter().map(|line| (&line.key, if line.raw_value.is_empty() { &line.value } else { &line.raw_value }));
+    let lines = http.headers.iter().map(|entry| (&entry.key, &entry.value)).chain(raw);
+    let bytes: usize = lines.clone().map(|(name, value)| name.len() + value.len()).sum();
+    let mut fields = Fields::with_capacity(lines.clone().count() + 1, bytes + http.host.len() + 64);
+    if headers::is_value(&http.host) {
+        fields.append("host", &http.host);
+    }
+    for (name, value) in lines {
+        // A colon is no part of a token, so the pseudo-fields go with the rest.
+        if headers::is_name(name) && !name.eq_ignore_ascii_case(b"host") {
+            if !headers::is_value(value) {
+                return None;
+            }
+            fields.append(name, value.trim_ascii());
+        }
+    }
+    Some(fields)
+}
+
+/// The client's address. The metadata of the call has an `x-forwarded-for` too, but that is Envoy's own address.
+///
+/// A source that is no IP address is a unix socket or another listener of the same Envoy; without a field that says more
+/// there is no address then.
+fn client(source: &Peer, fields: &Fields, sources: AddressSources, trusted: &TrustedProxies) -> Option<Client> {
+    if sources.external
+        && let Some(external) = fields.text(EXTERNAL_ADDRESS)
+        && let Ok(client) = address::parse(external.trim())
+    {
+        return Some(client.into());
+    }
+    let source = source.address.as_ref().and_then(|address| address.socket_address.as_ref());
+    let source = address::parse(text(&source?.address)).ok()?;
+    Some(if sources.forwarded { trusted.client(source, fields) } else { source.into() })
+}
+
+/// The subject of the client's certificate, as at the other doors if Envoy sends the certificate; else the name of it that
+/// Envoy chose.
+fn subject(source: &Peer) -> Option<String> {
+    if !source.certificate.is_empty()
+        && let Some(subject) = subject_of_pem(&request::decode(text(&source.certificate)))
+    {
+        return Some(subject);
+    }
+    Some(lossless::text(&source.principal).into_owned()).filter(|principal| !principal.is_empty())
+}
+
+/// What Envoy is to do.
+fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
+    let response = match verdict.standing {
+        Standing::Allowed => match accepted::accepted(rules, verdict, generations) {
+            // For Envoy it is a refusal like others: what is not OK has the status and the body that come with it.
+            Some(accepted) => denied(Code::Cancelled, accepted),
+            None => allowed(rules, verdict, generations),
+        },
+        Standing::Denied => denied(Code::ResourceExhausted, refusal(rules, verdict, generations, is_grpc)),
+        // A denial and no error, which Envoy might let pass: a flood must not switch limits off.
+        Standing::Overloaded => denied(Code::Unavailable, refusal(rules, verdict, generations, is_grpc)),
+        // Envoy's `failure_mode_allow` decides over an error, as it does if nobody answers at all. Envoy before 1.37 does
+        // not know the answer and denies with 403.
+        Standing::Unavailable => CheckResponse {
+            status: Some(rpc_status(Code::Unavailable)),
+            http_response: Some(HttpResponse::Error(refused(refusal(rules, verdict, generations, is_grpc)))),
+            dynamic_metadata: None,
+        },
+    };
+    CheckResponse { dynamic_metadata: metadata(rules, verdict), ..response }
+}
+
+/// The refusal that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
+/// becomes the message, and the field the code, which would be 14 without it.
+fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
+    let mut refusal = reply::refusal(rules, verdict, generations, false);
+    if is_grpc {
+        let grpc = reply::refusal(rules, verdict, generations, true);
+        grpc.fields.text("grpc-message").unwrap_or_default().clone_into(&mut refusal.body);
+        refusal.fields.append("grpc-status", grpc.fields.text("grpc-status").unwrap_or_default());
+        refusal.fields.remove("content-type");
+    }
+    refusal
+}
+
+/// An answer to a request that no rule can be applied to.
+fn bad_request(reply: Reply) -> CheckResponse {
+    denied(Code::InvalidArgument, reply)
+}
+
+fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckResponse {
+    let mut fields = Fields::new();
+    reply::add_fields(rules, verdict, generations, &mut fields);
+    let options = fields.iter().map(|(name, _)| reply::is_list(name)).zip(HeaderValue::list(&fields));
+    let response_headers_to_add =
+        options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
+    let mut entries = Fields::new();
+    accepted::add_entries(rules, verdict, &mut entries);
+    // What the client has sent of that name is replaced or, where there is nothing to say, removed.
+    let may_be_forged = rules.has_queues() && entries.is_empty();
+    let headers_to_remove = if may_be_forged { vec![QUEUE_ENTRY.to_owned()] } else { Vec::new() };
+    let first = HeaderValue::list(&entries).map(replaced).take(1);
+    let headers = first.chain(HeaderValue::list(&entries).skip(1).map(appended)).collect();
+    CheckResponse {
+        status: Some(rpc_status(Code::Ok)),
+        http_response: Some(HttpResponse::Ok(OkHttpResponse { headers, headers_to_remove, response_headers_to_add })),
+        dynamic_metadata: None,
+    }
+}
+
+fn denied(code: Code, reply: Reply) -> CheckResponse {
+    CheckResponse {
+        status: Some(rpc_status(code)),
+        http_response: Some(HttpResponse::Denied(refused(reply))),
+        dynamic_metadata: None,
+    }
+}
+
+fn refused(reply: Reply) -> DeniedHttpResponse {
+    DeniedHttpResponse {
+        status: Some(HttpStatus { code: reply.status.as_u16().into() }),
+        headers: HeaderValue::list(&reply.fields).map(replaced).collect(),
+        body: Bytes::from(reply.body),
+    }
+}
+
+fn rpc_status(code: Code) -> RpcStatus {
+    RpcStatus { code: i32::from(code as u8), message: String::new() }
+}
+
+/// A field that replaces one of its name. Of the two ways to say so, which one counts differs from version to version of
+/// Envoy and from list to list, so both are given.
+fn replaced(header: HeaderValue) -> HeaderValueOption {
+    let append = Some(BoolValue { value: false });
+    HeaderValueOption { header: Some(header), append, append_action: AppendAction::OverwriteIfExistsOrAdd.into() }
+}
+
+/// A field that stands beside one of its name: a list goes on in another line (RFC 9110 section 5.3).
+fn appended(header: HeaderValue) -> HeaderValueOption {
+    let append = Some(BoolValue { value: true });
+    HeaderValueOption { header: Some(header), append, append_action: AppendAction::AppendIfExistsOrAdd.into() }
+}
+
+/// The limit that binds, for Envoy's access log and the filters after this one: its name, whose bucket it was without
+/// saying who that is, and what is left in it.
+fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
+    let binding = verdict.binding()?;
+    let mut members = vec![("limit", Kind::Text(rules.limit(binding.limit)?.name.clone()))];
+    if let Some(fingerprint) = binding.fingerprint {
+        members.push(("id", Kind::Text(denials::hash(fingerprint))));
+    }
+    if !binding.numbers.is_some_and(|numbers| numbers.is_script()) {
+        #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]
+        members.push(("remaining", Kind::Number(binding.decision.remaining as f64)));
+    }
+    if let Some(elevation) = verdict.elevation(binding.limit) {
+        members.push(("elevated", Kind::Bool(elevation.active)));
+        members.push(("elevated_now", Kind::Bool(elevation.triggered)));
+    }
+    Some(Struct::of(members))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::super::messages::authorization::{Address, AttributeRequest, HeaderMap, SocketAddress};
+    use super::*;
+    use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
+    use crate::engine::algorithms::details::{Detail, Elevation};
+    use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::algorithms::queue::{EntryId, Queue, Storage, Then};
+    use crate::engine::answer::verdict::Unanswered;
+    use crate::engine::rules::by::{Component, Source};
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
+    use crate::engine::rules::value_type::Form;
+    use crate::store::Batch;
+    use crate::store::memory::MemoryStore;
+
+    fn peer(address: &str) -> Peer {
+        let socket_address = Some(SocketAddress { address: address.to_owned().into() });
+        Peer { address: Some(Address { socket_address }), ..Peer::default() }
+    }
+
+    fn attributes(source: Peer, http: HttpRequest) -> AttributeContext {
+        let request = Some(AttributeRequest { http: Some(http) });
+        AttributeContext { source: Some(source), request, context_extensions: Vec::new() }
+    }
+
+    fn entries(lines: &[(&'static str, &'static str)]) -> Vec<MapEntry> {
+        lines.iter().map(|(key, value)| MapEntry { key: (*key).into(), value: (*value).into() }).collect()
+    }
+
+    fn http(method: &str, path: &str, lines: &[(&'static str, &'static str)]) -> HttpRequest {
+        HttpRequest {
+            method: method.to_owned().into(),
+            path: path.to_owned().into(),
+            host: "A.example:80".into(),
+            headers: entries(lines),
+            header_map: None,
+        }
+    }
+
+    fn read(attributes: AttributeContext, sources: AddressSources) -> Result<Asked, Unfit> {
+        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        Asked::read(attributes, sources, &trusted, EscapedSlashes::Keep)
+    }
+
+    #[track_caller]
+    fn check_client(sources: AddressSources, source: Peer, lines: &[(&'static str, &'static str)], expected: &str) {
+        let asked = read(attributes(source, http("GET", "/", lines)), sources).unwrap();
+        assert_eq!(asked.client.map(|client| client.address), expected.parse().ok());
+    }
+
+    #[test]
+    fn the_client_is_whom_envoy_says_it_is() {
+        let both = AddressSources::default();
+        let forwarded = AddressSources { external: false, forwarded: true };
+        let source = AddressSources { external: false, forwarded: false };
+        let lines =
+            [("x-forwarded-for", "9.9.9.9, 203.0.113.7, 10.0.0.2"), ("x-envoy-external-address", "203.0.113.8")];
+        check_client(both, peer("10.0.0.1"), &lines, "203.0.113.8");
+        check_client(forwarded, peer("10.0.0.1"), &lines, "203.0.113.7");
+        check_client(source, peer("10.0.0.1"), &lines, "10.0.0.1");
+        check_client(both, peer("192.0.2.1"), &lines[..1], "192.0.2.1");
+        check_client(both, peer("10.0.0.1"), &[("x-forwarded-for", "\u{e9}, 203.0.113.7, 10.0.0.2")], "203.0.113.7");
+        check_client(both, peer("::ffff:192.0.2.1"), &[], "192.0.2.1");
+        check_client(both, peer("192.0.2.1"), &[("x-envoy-external-address", "nobody")], "192.0.2.1");
+        check_client(both, Peer::default(), &lines[..1], "none");
+        check_client(both, peer("@internal"), &lines, "203.0.113.8");
+    }
+
+    #[test]
+    fn fields_are_those_of_the_client() {
+        let mut given = http("GET", "/", &[(":method", "GET"), (":authority", "b"), ("x-id", " 7 "), ("x y", "1")]);
+        given.headers.extend(entries(&[("host", "b\n")]));
+        let raw = |key: &'static str, value: &'static str, raw_value: &'static [u8]| HeaderValue {
+            key: key.into(),
+            value: value.into(),
+            raw_value: raw_value.into(),
+        };
+        given.header_map = Some(HeaderMap { headers: vec![raw("x-raw", "", b"\xff"), raw("x-raw", "2", b"")] });
+        let found = fields_of(&given).unwrap();
+        let lines: Vec<_> = found.iter().collect();
+        let expected: [(&[u8], &[u8]); 4] =
+            [(b"host", b"A.example:80"), (b"x-id", b"7"), (b"x-raw", b"\xff"), (b"x-raw", b"2")];
+        assert_eq!(lines, expected);
+        given.headers.extend(entries(&[("x-forwarded-for", "\u{1}, 203.0.113.7")]));
+        assert!(fields_of(&given).is_none());
+    }
+
+    #[test]
+    fn names_with_underscores_are_folded_or_rejected() {
+        let lines = [("x_api_key", "1"), ("x_forwarded_for", "203.0.113.7")];
+        let asked = || read(attributes(peer("10.0.0.1"), http("GET", "/", &lines)), AddressSources::default()).unwrap();
+        let folded = asked().folded(Underscores::Drop).unwrap();
+        assert_eq!(
+            (folded.client, folded.fields.text("x-api-key")),
+            (Some(IpAddr::from([10, 0, 0, 1]).into()), Some("1"))
+        );
+        assert_eq!(asked().folded(Underscores::Keep).unwrap().fields.text("x-api-key"), None);
+        assert!(matches!(asked().folded(Underscores::Reject), Err(Unfit::Request(reply)) if reply.status == 400));
+    }
+
+    #[test]
+    fn what_no_rule_can_be_applied_to_is_the_clients_mistake() {
+        for (method, path, host, part) in [
+            ("get", "/", "a", "upper case"),
+            ("GET", "/a\\b", "a", "backslash"),
+            ("GET", "/%zz", "a", "escape"),
+            ("GET", "/?a#b", "a", "fragment"),
+            ("GET", "*", "a", "OPTIONS"),
+            ("GET", "ftp://a/", "a", "a target is a path"),
+            ("GET", "x://", "a", "a target is a path"),
+            ("GET", "", "a", "a target is a path"),
+            ("G T", "/", "a", "token"),
+            ("", "/", "a", "token"),
+            ("GET", "/", "a b", "no host"),
+        ] {
+            let given = HttpRequest { host: host.to_owned().into(), ..http(method, path, &[]) };
+            let Err(Unfit::Request(reply)) = read(attributes(peer("192.0.2.1"), given), AddressSources::default())
+            else {
+                panic!("{method} {path} passes")
+            };
+            assert!(reply.status == 400 && reply.body.contains(part), "{reply:?}");
+            let Some(HttpResponse::Denied(denied)) = bad_request(reply).http_response else { panic!("no denial") };
+            assert_eq!(denied.status, Some(HttpStatus { code: 400 }));
+        }
+        let connect = read(attributes(peer("192.0.2.1"), http("CONNECT", "", &[])), AddressSources::default()).unwrap();
+        assert_eq!((connect.target.as_str(), connect.host.as_str()), ("/", "a.example"));
+    }
+
+    #[test]
+    fn a_check_without_a_request_of_http_is_envoys_mistake() {
+        let Err(Unfit::Call(status)) = read(AttributeContext::default(), AddressSources::default()) else {
+            panic!("it passes")
+        };
+        assert_eq!(status.code, Code::InvalidArgument);
+    }
+
+    #[test]
+    fn the_subject_is_that_of_the_certificate_or_what_envoy_calls_it() {
+        let mut parameters = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, "client 1");
+        let pem = parameters.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+        let escaped = pem.replace(' ', "%20").replace('\n', "%0A").replace('+', "%2B");
+        let source = |principal: &str, certificate: &str| Peer {
+            principal: principal.to_owned().into(),
+            certificate: certificate.to_owned().into(),
+            ..Peer::default()
+        };
+        assert_eq!(subject(&source("spiffe://a/b", &escaped)).as_deref(), Some("CN=client 1"));
+        assert_eq!(subject(&source("spiffe://a/b", "")).as_deref(), Some("spiffe://a/b"));
+        assert_eq!(subject(&source("spiffe://a/b", "no%20certificate")).as_deref(), Some("spiffe://a/b"));
+        assert_eq!(subject(&source("", "")), None);
+    }
+
+    /// The verdicts of so many requests to a limit `L` by address, which allows one request.
+    fn verdicts(count: usize) -> (Rules, Vec<Verdict>) {
+        let by = vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
+        let windows = [Numbers::new(1, 1, 60_000_000_000).unwrap()].into();
+        let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
+        assert_eq!(limit.on_store_error, StoreErrorPolicy::Allow);
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let headers = Fields::new();
+        let client = "192.0.2.7".parse().ok();
+        let request = request::Request { client, ..request::sample(&headers) };
+        let store = MemoryStore::new(100);
+        let decide = |_| {
+            let plan = rules.charges(&request).unwrap();
+            let batch = Batch { charges: &plan.charges, effective_from: Micros(0), now: Micros(1_000_000) };
+            Verdict::decided(&plan, &store.decide(&batch).unwrap())
+        };
+        let verdicts = (0..count).map(decide).collect();
+        (rules, verdicts)
+    }
+
+    /// What is told of the headers: name, value, and whether it stands beside one of its name.
+    fn told(options: &[HeaderValueOption]) -> Vec<String> {
+        let line = |option: &HeaderValueOption| {
+            let header = option.header.as_ref().unwrap();
+            let is_appended = option.append.unwrap().value;
+            let action =
+                if is_appended { AppendAction::AppendIfExistsOrAdd } else { AppendAction::OverwriteIfExistsOrAdd };
+            assert_eq!(option.append_action(), action);
+            let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+            format!("{}{}: {}", if is_appended { "+" } else { "" }, text(&header.key), text(&header.value))
+        };
+        options.iter().map(line).collect()
+    }
+
+    const ALL: Generations = Generations { ietf_11: true, ietf_03: false, x_ratelimit: true };
+
+    #[test]
+    fn an_allowance_adds_to_the_lists_of_the_response_and_replaces_the_rest() {
+        let (rules, verdicts) = verdicts(1);
+        let answer = answer(&rules, &verdicts[0], ALL, false);
+        assert_eq!(answer.status.unwrap().code, 0);
+        let Some(HttpResponse::Ok(ok)) = answer.http_response else { panic!("it is refused") };
+        assert_eq!(
+            told(&ok.response_headers_to_add),
+            [
+                "+ratelimit-policy: \"L\";q=1;w=60",
+                "+ratelimit: \"L\";r=0;t=60",
+                "x-ratelimit-limit: 1, 1;w=60",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 60",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_the_proxys() {
+        let (rules, verdicts) = verdicts(2);
+        let answered = answer(&rules, &verdicts[1], Generations::default(), false);
+        assert_eq!(answered.status.unwrap().code, 8);
+        let Some(HttpResponse::Denied(denied)) = answered.http_response else { panic!("it passes") };
+        let refusal = reply::refusal(&rules, &verdicts[1], Generations::default(), false);
+        assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 429 }), refusal.body.as_bytes()));
+        let fields = refusal
+            .fields
+            .iter()
+            .map(|(name, value)| format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
+        assert_eq!(told(&denied.headers), fields.collect::<Vec<_>>());
+        let Some(HttpResponse::Denied(denied)) = answer(&rules, &verdicts[1], ALL, true).http_response else {
+            panic!("it passes")
+        };
+        assert!(told(&denied.headers).contains(&"grpc-status: 8".to_owned()));
+        assert_eq!(denied.body, "L allows burst 1, 1 per 1m; retry after 60 s");
+    }
+
+    /// What Envoy is told of a request that a queue has taken, whose `then` is this one.
+    fn queued(then: Then) -> CheckResponse {
+        let allowance = Allowance::Windows([Numbers::queue(3, None).unwrap()].into());
+        let queue = Queue { storage: Storage::Stream, then, fields: Vec::new() };
+        let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let headers = Fields::new();
+        let plan = rules.charges(&request::sample(&headers)).unwrap();
+        let decision = Decision {
+            outcome: Outcome::Allowed,
+            limit: 3,
+            remaining: 2,
+            retry_after: Some(Micros(0)),
+            reset_after: None,
+        };
+        let mut decisions: Decisions = std::iter::once(decision).collect();
+        decisions.details.push((0, Detail::Entry(EntryId::parse("17-0").unwrap())));
+        answer(&rules, &Verdict::decided(&plan, &decisions), Generations::default(), false)
+    }
+
+    #[test]
+    fn a_request_in_a_queue_is_answered_with_202_or_tells_the_upstream_its_entry() {
+        let accepted = queued(Then::Accept);
+        assert_ne!(accepted.status.unwrap().code, 0);
+        let Some(HttpResponse::Denied(denied)) = accepted.http_response else { panic!("it passes") };
+        assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 202 }), &b"{\"id\":\"17-0\"}\n"[..]));
+        let Some(HttpResponse::Ok(ok)) = queued(Then::Forward).http_response else { panic!("it is refused") };
+        assert_eq!((told(&ok.headers), ok.headers_to_remove), (vec!["x-queue-entry: 17-0".to_owned()], Vec::new()));
+        let (rules, verdicts) = verdicts(1);
+        let Some(HttpResponse::Ok(ok)) = answer(&rules, &verdicts[0], ALL, false).http_response else {
+            panic!("it is refused")
+        };
+        assert!(ok.headers.is_empty() && ok.headers_to_remove.is_empty(), "there are no queues");
+    }
+
+    #[test]
+    fn metadata_names_the_limit_and_hides_the_id() {
+        let (rules, verdicts) = verdicts(2);
+        let [first, second] = [0, 1].map(|place| metadata(&rules, &verdicts[place]).unwrap());
+        let member = |of: &Struct, name: &str| {
+            of.fields.iter().find(|field| field.key == name).and_then(|field| field.value.clone()?.kind)
+        };
+        assert_eq!(member(&first, "limit"), Some(Kind::Text("L".to_owned())));
+        assert_eq!(member(&first, "remaining"), Some(Kind::Number(0.0)));
+        let Some(Kind::Text(id)) = member(&first, "id") else { panic!("no id") };
+        assert!(id.len() == 16 && !id.contains("192"), "{id}");
+        assert_eq!(member(&second, "id"), Some(Kind::Text(id)));
+        assert_eq!(member(&second, "elevated"), None);
+        let elevation = Elevation { triggered: false, active: true, activations_left: None };
+        let raised = Verdict { details: vec![(0, Detail::Elevated(elevation))], ..verdicts[0].clone() };
+        let raised = metadata(&rules, &raised).unwrap();
+        let elevated = ["elevated", "elevated_now"].map(|name| member(&raised, name));
+        assert_eq!(elevated, [true, false].map(|truth| Some(Kind::Bool(truth))));
+    }
+
+    #[test]
+    fn a_store_without_an_answer_is_an_error_that_envoy_decides_over() {
+        let (rules, mut verdicts) = verdicts(1);
+        let verdict = verdicts.remove(0).unanswered(vec![Unanswered { limit: 0, refuses: true }]);
+        let answer = answer(&rules, &verdict, Generations::default(), false);
+        assert_eq!(answer.status.unwrap().code, 14);
+        let Some(HttpResponse::Error(error)) = answer.http_response else { panic!("it is no error") };
+        assert_eq!(error.status, Some(HttpStatus { code: 503 }));
+        assert!(told(&error.headers).contains(&"retry-after: 1".to_owned()));
+    }
+}

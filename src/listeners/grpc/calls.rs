@@ -1,0 +1,148 @@
+//! The calls of the door: which there are, how they are counted, and how many may go on for long.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use prometheus::IntCounter;
+
+use super::protocol::{Code, Status};
+use crate::telemetry::metrics::{GRPC_CODES, GRPC_METHODS, Metrics};
+
+/// Calls of a worker that last: watches of the health service and conversations about what there is to call. Each takes
+/// some hundred bytes and its place among the streams of its connection; those that watch are few, one a gateway.
+const MAX_STREAMS: usize = 256;
+
+/// A method of the door's services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `envoy.service.auth.v3.Authorization/Check`
+    Check,
+    /// `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`
+    ShouldRateLimit,
+    /// `kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit`
+    CheckRateLimit,
+    /// `kuadrant.service.ratelimit.v1.RateLimitService/Report`
+    Report,
+    /// `grpc.health.v1.Health/Check`
+    HealthCheck,
+    /// `grpc.health.v1.Health/List`
+    HealthList,
+    /// `grpc.health.v1.Health/Watch`
+    HealthWatch,
+    /// `grpc.reflection.v1.ServerReflection/ServerReflectionInfo`, and the same of v1alpha
+    Reflection,
+    /// None of these.
+    Unknown,
+}
+
+impl Method {
+    /// The method of a path.
+    pub(super) fn of(path: &str) -> Self {
+        match path {
+            "/envoy.service.auth.v3.Authorization/Check" => Self::Check,
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Self::ShouldRateLimit,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Self::CheckRateLimit,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Self::Report,
+            "/grpc.health.v1.Health/Check" => Self::HealthCheck,
+            "/grpc.health.v1.Health/List" => Self::HealthList,
+            "/grpc.health.v1.Health/Watch" => Self::HealthWatch,
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::Reflection,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// What a worker's door counts.
+pub(super) struct Calls {
+    counters: [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()],
+}
+
+impl Calls {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        Self { counters: metrics.grpc_counters() }
+    }
+
+    /// Counts a call. One that lasts is counted when it begins.
+    pub(super) fn count(&self, method: Method, code: Code) {
+        let place = Code::ALL.iter().position(|known| *known == code);
+        let counter = place.and_then(|place| self.counters.get(method as usize)?.get(place));
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+}
+
+/// The calls of a worker that last.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    open: Rc<Cell<usize>>,
+}
+
+/// A place among the calls that last, until it is dropped.
+#[derive(Debug)]
+pub(super) struct StreamPermit {
+    open: Rc<Cell<usize>>,
+}
+
+impl Streams {
+    /// Takes a place.
+    pub(super) fn begin(&self) -> Result<StreamPermit, Status> {
+        if self.open.get() >= MAX_STREAMS {
+            return Err(Status::new(Code::ResourceExhausted, "there are too many calls that last; come back later"));
+        }
+        self.open.set(self.open.get() + 1);
+        Ok(StreamPermit { open: self.open.clone() })
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reflection::methods;
+    use super::*;
+
+    #[test]
+    fn every_method_that_reflection_shows_is_there() {
+        let mut methods: Vec<_> = methods().iter().map(|path| Method::of(path) as usize).collect();
+        assert!(!methods.contains(&(Method::Unknown as usize)));
+        methods.dedup();
+        assert_eq!(methods.len(), GRPC_METHODS.len() - 1);
+        assert_eq!(Method::of("/grpc.health.v1.Health/Nothing"), Method::Unknown);
+    }
+
+    #[test]
+    fn each_method_and_code_has_a_counter() {
+        let metrics = Metrics::new().unwrap();
+        let calls = Calls::new(&metrics);
+        calls.count(Method::HealthWatch, Code::ResourceExhausted);
+        calls.count(Method::Unknown, Code::Unimplemented);
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        for line in [
+            "weir_grpc_calls_total{code=\"resource_exhausted\",method=\"health_watch\"} 1",
+            "weir_grpc_calls_total{code=\"unimplemented\",method=\"unknown\"} 1",
+            "weir_grpc_calls_total{code=\"ok\",method=\"check\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        let series = text.lines().filter(|line| line.starts_with("weir_grpc_calls_total{")).count();
+        assert_eq!(series, GRPC_METHODS.len() * GRPC_CODES.len(), "two share a counter");
+        for (code, label) in Code::ALL.iter().zip(GRPC_CODES) {
+            assert_eq!(format!("{code:?}").to_lowercase(), label.replace('_', ""));
+        }
+    }
+
+    #[test]
+    fn calls_that_last_are_bounded() {
+        let streams = Streams::default();
+        let mut open: Vec<_> = (0..MAX_STREAMS).map(|_| streams.begin().unwrap()).collect();
+        assert_eq!(streams.begin().unwrap_err().code, Code::ResourceExhausted);
+        open.pop();
+        assert!(streams.begin().is_ok());
+    }
+}

@@ -1,0 +1,192 @@
+//! gRPC's health service: what `/readyz` says, for those who ask by gRPC.
+//!
+//! A process that starts or ends is not serving; one whose store is away is, because its limits' `on_store_error` says
+//! what happens then. All services share one status.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::watch::Receiver;
+
+use super::calls::StreamPermit;
+use super::messages::health::{
+    HealthCheckRequest, HealthCheckResponse, HealthListResponse, ServiceStatus, ServingStatus,
+};
+use super::protocol::{Code, Status, frame};
+use crate::http::message::{BodyError, BodyStream, Piece};
+use crate::listeners::admin::{Phase, Readiness};
+
+/// The status of a phase.
+const fn status(phase: Phase) -> ServingStatus {
+    match phase {
+        Phase::Serving => ServingStatus::Serving,
+        Phase::Starting | Phase::Draining => ServingStatus::NotServing,
+    }
+}
+
+const fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status as i32 }
+}
+
+/// `Check`: one service, or with no name the process.
+pub(super) fn check(
+    readiness: &Readiness,
+    services: &[String],
+    request: &HealthCheckRequest,
+) -> Result<HealthCheckResponse, Status> {
+    if is_known(services, &request.service) {
+        Ok(response(status(readiness.phase())))
+    } else {
+        Err(Status::new(Code::NotFound, format!("there is no service `{}`", shortened(&request.service))))
+    }
+}
+
+/// `List`: the process and each service.
+pub(super) fn list(readiness: &Readiness, services: &[String]) -> HealthListResponse {
+    let value = Some(response(status(readiness.phase())));
+    let names = std::iter::once(String::new()).chain(services.iter().cloned());
+    HealthListResponse { statuses: names.map(|key| ServiceStatus { key, value }).collect() }
+}
+
+fn is_known(services: &[String], name: &str) -> bool {
+    name.is_empty() || services.iter().any(|service| service == name)
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().take(80).collect()
+}
+
+/// `Watch`: the status now, and again whenever it changes, until the process ends.
+pub(super) struct Watch {
+    phases: Phases,
+    is_known: bool,
+    said: Option<ServingStatus>,
+    has_ended: bool,
+    _permit: StreamPermit,
+}
+
+impl Watch {
+    pub(super) fn new(
+        readiness: &Readiness,
+        services: &[String],
+        request: &HealthCheckRequest,
+        permit: StreamPermit,
+    ) -> Self {
+        let is_known = is_known(services, &request.service);
+        Self { phases: Phases::of(readiness), is_known, said: None, has_ended: false, _permit: permit }
+    }
+}
+
+impl BodyStream for Watch {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+        loop {
+            // The health protocol has a watch of an unknown service go on, for it may come to be.
+            let now = if self.is_known { status(self.phases.now) } else { ServingStatus::ServiceUnknown };
+            if self.said != Some(now) {
+                self.said = Some(now);
+                return Poll::Ready(Some(Ok(Piece::Data(frame(&response(now))))));
+            }
+            if self.phases.now == Phase::Draining {
+                let is_last = !std::mem::replace(&mut self.has_ended, true);
+                return Poll::Ready(is_last.then(|| Ok(Piece::Trailers(Status::ending().fields()))));
+            }
+            ready!(self.phases.poll_next(cx));
+        }
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Watch").field("said", &self.said).finish_non_exhaustive()
+    }
+}
+
+/// The phases of the process, one after the other.
+pub(super) struct Phases {
+    pub(super) now: Phase,
+    next: Pin<Box<dyn Future<Output = (Phase, Receiver<Phase>)>>>,
+}
+
+impl Phases {
+    pub(super) fn of(readiness: &Readiness) -> Self {
+        let mut phases = readiness.phases();
+        let now = *phases.borrow_and_update();
+        Self { now, next: Box::pin(next_phase(phases)) }
+    }
+
+    /// Waits until the phase has changed.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (now, phases) = ready!(self.next.as_mut().poll(cx));
+        self.now = now;
+        self.next = Box::pin(next_phase(phases));
+        Poll::Ready(())
+    }
+}
+
+async fn next_phase(mut phases: Receiver<Phase>) -> (Phase, Receiver<Phase>) {
+    if phases.changed().await.is_err() {
+        // Whoever knew it is gone, and the process with it.
+        return (Phase::Draining, phases);
+    }
+    let now = *phases.borrow_and_update();
+    (now, phases)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::listeners::grpc::calls::Streams;
+
+    fn ask(readiness: &Readiness, service: &str) -> Result<ServingStatus, Code> {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        check(readiness, &["a.B".to_owned()], &request).map(|found| found.status()).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn the_status_follows_the_phase_of_the_process() {
+        let readiness = Readiness::default();
+        assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));
+        readiness.serving();
+        assert_eq!(ask(&readiness, "a.B"), Ok(ServingStatus::Serving));
+        assert_eq!(ask(&readiness, "a.C"), Err(Code::NotFound));
+        readiness.draining();
+        assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));
+        let names: Vec<_> = list(&readiness, &["a.B".to_owned()]).statuses.into_iter().map(|one| one.key).collect();
+        assert_eq!(names, ["", "a.B"]);
+    }
+
+    /// What comes next of a watch: a status, `None` while there is nothing, or the end.
+    fn next(watch: &mut Watch) -> Option<Result<ServingStatus, String>> {
+        match watch.poll_piece(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Pending => None,
+            Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                Some(Ok(HealthCheckResponse::decode(data.slice(5..)).unwrap().status()))
+            }
+            Poll::Ready(Some(Ok(Piece::Trailers(fields)))) => Some(Err(fields.text("grpc-status").unwrap().to_owned())),
+            Poll::Ready(other) => Some(Err(format!("{other:?}"))),
+        }
+    }
+
+    #[test]
+    fn a_watch_says_what_changes_until_the_end() {
+        let (readiness, streams) = (Readiness::default(), Streams::default());
+        let watching = |service: &str| {
+            let request = HealthCheckRequest { service: service.to_owned() };
+            Watch::new(&readiness, &[], &request, streams.begin().unwrap())
+        };
+        let (mut watch, mut unknown) = (watching(""), watching("a.C"));
+        assert_eq!(next(&mut watch), Some(Ok(ServingStatus::NotServing)));
+        assert_eq!(next(&mut unknown), Some(Ok(ServingStatus::ServiceUnknown)));
+        assert_eq!(next(&mut watch), None);
+        readiness.serving();
+        assert_eq!(next(&mut watch), Some(Ok(ServingStatus::Serving)));
+        assert_eq!((next(&mut watch), next(&mut unknown)), (None, None));
+        readiness.draining();
+        assert_eq!(next(&mut watch), Some(Ok(ServingStatus::NotServing)));
+        assert_eq!(next(&mut watch), Some(Err("14".to_owned())));
+        assert_eq!(next(&mut watch), Some(Err("None".to_owned())));
+        assert_eq!(next(&mut unknown), Some(Err("14".to_owned())));
+    }
+}

@@ -1,0 +1,135 @@
+//! What must hold of everything that the gRPC door parses, whatever it is given. The proptests below and
+//! `integration/fuzz.sh` look for what it does not hold of.
+
+#![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::authorization;
+use super::messages::authorization::CheckRequest;
+use super::messages::health::HealthCheckRequest;
+use super::messages::rate_limit::RateLimitRequest;
+use super::messages::reflection::ServerReflectionRequest;
+use super::protocol::{Code, DEFAULT_MAX_MESSAGE, deframe, timeout};
+use super::reflection::Files;
+use crate::http::properties::Property;
+use crate::message::headers::{self, Fields};
+
+/// What can be fuzzed, by name.
+pub const ALL: [(&str, Property); 5] = [
+    ("grpc_frames", grpc_frames),
+    ("grpc_check", grpc_check),
+    ("grpc_rate_limit", grpc_rate_limit),
+    ("grpc_reflection", grpc_reflection),
+    ("grpc_timeout", grpc_timeout),
+];
+
+/// However a stream is cut, the same messages come of it, and together they are the stream.
+fn grpc_frames(bytes: &[u8]) {
+    let whole = deframe(&[bytes]);
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    assert_eq!(deframe(&[first, second]), whole);
+    assert_eq!(deframe(&bytes.chunks(1).collect::<Vec<_>>()), whole);
+    let lengths: usize = whole.0.iter().map(|message| message.len() + 5).sum();
+    assert!(whole.0.iter().all(|message| message.len() <= DEFAULT_MAX_MESSAGE) && lengths <= bytes.len());
+    assert_eq!(whole.1 == Code::Ok, lengths == bytes.len());
+}
+
+/// A message that is read is written as one that means the same.
+fn again<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M> {
+    let message = M::decode(Bytes::copy_from_slice(bytes)).ok()?;
+    let written = message.encode_to_vec();
+    assert_eq!(written.len(), message.encoded_len());
+    assert!(M::decode(Bytes::from(written)).unwrap() == message, "it is read as another");
+    Some(message)
+}
+
+/// Whatever Envoy says of a request, the rules see fields that are some.
+fn grpc_check(bytes: &[u8]) {
+    let Some(request) = again::<CheckRequest>(bytes) else { return };
+    if let Some(seen) = authorization::seen(request) {
+        assert!(seen.iter().all(|(name, value)| headers::is_name(name) && headers::is_value(value)), "{seen:?}");
+        assert!(seen.all("host").count() <= 1, "{seen:?}");
+    }
+}
+
+fn grpc_rate_limit(bytes: &[u8]) {
+    again::<RateLimitRequest>(bytes);
+    again::<HealthCheckRequest>(bytes);
+}
+
+/// Every question has an answer, which repeats it.
+fn grpc_reflection(bytes: &[u8]) {
+    let Some(question) = again::<ServerReflectionRequest>(bytes) else { return };
+    let answer = Files::own().answer(question.clone());
+    assert!(answer.original_request == Some(question) && answer.message_response.is_some());
+}
+
+/// A timeout is taken as it is, or refused.
+fn grpc_timeout(bytes: &[u8]) {
+    let fields = Fields::from_iter([("grpc-timeout", bytes)]);
+    if let Ok(Some(given)) = timeout(&fields) {
+        let (unit, number) = bytes.split_last().unwrap();
+        let number: u128 = str::from_utf8(number).unwrap().parse().unwrap();
+        let nanoseconds = match unit {
+            b'H' => 3_600_000_000_000,
+            b'M' => 60_000_000_000,
+            b'S' => 1_000_000_000,
+            b'm' => 1_000_000,
+            b'u' => 1_000,
+            _ => 1,
+        };
+        assert_eq!(given.as_nanos(), number * nanoseconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::service::auth::v3 as auth;
+    use envoy_types::pb::envoy::service::ratelimit::v3 as rls;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A part of a message: a key of any of the wire types, or something that may come after one.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            (1_u8..16, 0_u8..6).prop_map(|(number, wire)| vec![number << 3 | wire]),
+            (0_u8..24).prop_map(|length| vec![length]),
+            prop::collection::vec(any::<u8>(), 0..6),
+            "[a-z:.%/@-]{1,8}".prop_map(|text| { [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat() }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn of_messages(parts in prop::collection::vec(part(), 0..16)) {
+            let bytes = parts.concat();
+            for (_, property) in ALL {
+                property(&bytes);
+            }
+            // What is read from Envoy's own files as a message is one to us; the other way round, text may be none there.
+            let bytes = Bytes::from(bytes);
+            if auth::CheckRequest::decode(bytes.clone()).is_ok() {
+                prop_assert!(CheckRequest::decode(bytes.clone()).is_ok());
+            }
+            if rls::RateLimitRequest::decode(bytes.clone()).is_ok() {
+                prop_assert!(RateLimitRequest::decode(bytes).is_ok());
+            }
+        }
+
+        #[test]
+        fn of_timeouts(text in "[0-9]{0,9}[HMSmunx]?") {
+            grpc_timeout(text.as_bytes());
+        }
+
+        #[test]
+        fn of_frames(lengths in prop::collection::vec((0_u8..3, 0_u8..9, 0_u8..9), 0..6)) {
+            let frames = lengths.iter().map(|(flag, length, given)| {
+                [&[flag / 2, 0, 0, 0, *length], &[7; 9][..usize::from(*given)]].concat()
+            });
+            grpc_frames(&frames.collect::<Vec<_>>().concat());
+        }
+    }
+}

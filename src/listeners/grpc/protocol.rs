@@ -1,0 +1,369 @@
+//! gRPC over HTTP/2: messages with a prefix of their length, statuses and deadlines.
+//!
+//! The source is gRPC's `doc/PROTOCOL-HTTP2.md`; which code is for which mistake is in its `doc/statuscodes.md`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
+
+use crate::message::headers::Fields;
+
+/// A flag and the length of what follows.
+const PREFIX: usize = 5;
+
+/// Bytes of a message that is taken unless something else is said: as many as libraries of gRPC take.
+pub const DEFAULT_MAX_MESSAGE: usize = 4 * 1024 * 1024;
+
+/// The codes of gRPC; the numbers are those on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Code {
+    Ok = 0,
+    Cancelled = 1,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+/// How a call ends that has no message for an answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code:?}: {message}")]
+pub(super) struct Status {
+    pub(super) code: Code,
+    /// For people.
+    pub(super) message: Cow<'static, str>,
+}
+
+impl Code {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Ok,
+        Self::Cancelled,
+        Self::InvalidArgument,
+        Self::DeadlineExceeded,
+        Self::NotFound,
+        Self::ResourceExhausted,
+        Self::Unimplemented,
+        Self::Internal,
+        Self::Unavailable,
+    ];
+
+    /// As it stands in `grpc-status`.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "0",
+            Self::Cancelled => "1",
+            Self::InvalidArgument => "3",
+            Self::DeadlineExceeded => "4",
+            Self::NotFound => "5",
+            Self::ResourceExhausted => "8",
+            Self::Unimplemented => "12",
+            Self::Internal => "13",
+            Self::Unavailable => "14",
+        }
+    }
+}
+
+impl Status {
+    pub(super) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// The end of a call that goes on for as long as the process.
+    pub(super) fn ending() -> Self {
+        Self::new(Code::Unavailable, "this process ends")
+    }
+
+    /// The fields that say it, after the messages of a call.
+    pub(super) fn fields(&self) -> Fields {
+        let mut fields = Fields::new();
+        self.write(&mut fields);
+        fields
+    }
+
+    /// Adds the fields that say it.
+    pub(super) fn write(&self, fields: &mut Fields) {
+        fields.append("grpc-status", self.code.text());
+        fields.append_with("grpc-message", |value| escape(&self.message, value));
+    }
+}
+
+/// What takes messages apart that come in pieces. A message that comes in one piece is a part of that piece.
+#[derive(Debug)]
+pub(super) struct Deframer {
+    /// The beginning of a message.
+    buffer: BytesMut,
+    /// Bytes of a message; a longer one ends the call.
+    most: usize,
+}
+
+impl Deframer {
+    /// Takes messages of up to `most` bytes apart.
+    pub(super) fn new(most: usize) -> Self {
+        Self { buffer: BytesMut::new(), most }
+    }
+
+    /// Bytes of a message that is not complete.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next message that `data` completes, which is taken from it. `None` if more is needed; then `data` is empty.
+    pub(super) fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Status> {
+        if self.buffer.is_empty()
+            && let Some(length) = length(data, self.most)?
+            && data.len() >= PREFIX + length
+        {
+            data.advance(PREFIX);
+            return Ok(Some(data.split_to(length)));
+        }
+        self.fill(PREFIX, data);
+        let Some(length) = length(&self.buffer, self.most)? else { return Ok(None) };
+        self.fill(PREFIX + length, data);
+        if self.buffer.len() < PREFIX + length {
+            return Ok(None);
+        }
+        let mut message = self.buffer.split().freeze();
+        message.advance(PREFIX);
+        Ok(Some(message))
+    }
+
+    /// Takes from `data` what the buffer lacks to so many bytes. It grows by what has come, not by what was announced.
+    fn fill(&mut self, wanted: usize, data: &mut Bytes) {
+        let missing = wanted.saturating_sub(self.buffer.len()).min(data.len());
+        self.buffer.extend_from_slice(&data.split_to(missing));
+    }
+
+    /// The sender has ended: an error if that was in the middle of a message.
+    pub(super) fn finish(&self) -> Result<(), Status> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        Err(Status::new(Code::Internal, "the request ends in the middle of a message"))
+    }
+}
+
+/// The length of the message that begins here, if its prefix is complete.
+fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
+    let [flag, length @ ..] = bytes else { return Ok(None) };
+    match flag {
+        0 => {}
+        1 => return Err(Status::new(Code::Unimplemented, "the message is compressed; the only encoding is identity")),
+        _ => return Err(Status::new(Code::Internal, "a message begins with a byte that is 0 or 1")),
+    }
+    let Some(length) = length.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else { return Ok(None) };
+    match usize::try_from(length) {
+        Ok(length) if length <= most => Ok(Some(length)),
+        _ => Err(Status::new(Code::ResourceExhausted, format!("the message has {length} bytes, more than {most}"))),
+    }
+}
+
+/// A message with its prefix, as it is sent.
+pub(super) fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    bytes.extend_from_slice(&[0]);
+    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    // It fails only where there is no room, and a buffer of this kind grows.
+    let _ = message.encode(&mut bytes);
+    bytes.freeze()
+}
+
+/// Reads a message.
+pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
+    M::decode(bytes).map_err(|error| Status::new(Code::Internal, format!("the message cannot be read: {error}")))
+}
+
+/// How long the caller waits for the answer: `grpc-timeout`, and what Envoy says of its own timeout, whichever is less.
+pub(super) fn timeout(fields: &Fields) -> Result<Option<Duration>, Status> {
+    let given = match fields.get("grpc-timeout") {
+        Some(value) => Some(duration(value).ok_or_else(|| {
+            let given = String::from_utf8_lossy(value).chars().take(20).collect::<String>();
+            Status::new(
+                Code::InvalidArgument,
+                format!("`grpc-timeout` is up to 8 digits and one of H, M, S, m, u and n, not `{given}`"),
+            )
+        })?),
+        None => None,
+    };
+    // It is Envoy's and no part of gRPC, so a value that is no number is nobody's mistake that a caller could mend.
+    let expected = fields.text("x-envoy-expected-rq-timeout-ms").and_then(|value| value.trim().parse().ok());
+    let expected = expected.map(Duration::from_millis);
+    Ok(match (given, expected) {
+        (Some(given), Some(expected)) => Some(given.min(expected)),
+        (given, expected) => given.or(expected),
+    })
+}
+
+/// The value of `grpc-timeout`.
+fn duration(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3_600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// Writes text as `grpc-message` has it: all but printable ASCII is percent-encoded, and `%` itself.
+fn escape(text: &str, to: &mut Vec<u8>) {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'%' {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    to.extend_from_slice(escaped.trim_end().as_bytes());
+}
+
+/// Whether a content type is one of gRPC with protocol buffers.
+pub(super) fn is_grpc(content_type: Option<&[u8]>) -> bool {
+    content_type.and_then(|kind| kind.strip_prefix(b"application/grpc")).is_some_and(|rest| {
+        let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
+        rest.is_empty() || rest.starts_with(b";")
+    })
+}
+
+/// The messages that come of these pieces of a stream, and the code at its end.
+#[cfg(any(test, fuzzing))]
+pub(super) fn deframe(pieces: &[&[u8]]) -> (Vec<Bytes>, Code) {
+    let (mut deframer, mut messages) = (Deframer::new(DEFAULT_MAX_MESSAGE), Vec::new());
+    for piece in pieces {
+        let mut data = Bytes::copy_from_slice(piece);
+        loop {
+            match deframer.next(&mut data) {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(status) => return (messages, status.code),
+            }
+        }
+        assert!(data.is_empty(), "something was left");
+    }
+    (messages, deframer.finish().map_or_else(|status| status.code, |()| Code::Ok))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_taken_apart() {
+        let whole = [0, 0, 0, 0, 2, 7, 8];
+        for (pieces, messages, code) in [
+            (&[&whole[..]][..], vec![&[7, 8][..]], Code::Ok),
+            (&[&whole[..3], &whole[3..6], &whole[6..]], vec![&[7, 8]], Code::Ok),
+            (&[&[0, 0, 0, 0, 0]], vec![&[]], Code::Ok),
+            (&[&[0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 1, 6]], vec![&[5], &[6]], Code::Ok),
+            (&[], vec![], Code::Ok),
+            (&[&whole[..6]], vec![], Code::Internal),
+            (&[&whole[..2]], vec![], Code::Internal),
+            (&[&[1, 0, 0, 0, 0]], vec![], Code::Unimplemented),
+            (&[&[1]], vec![], Code::Unimplemented),
+            (&[&[2, 0, 0, 0, 0]], vec![], Code::Internal),
+            (&[&[0, 0, 64, 0, 1]], vec![], Code::ResourceExhausted),
+            (&[&[0, 255, 255, 255, 255]], vec![], Code::ResourceExhausted),
+            (&[&[0, 0, 64, 0, 0]], vec![], Code::Internal),
+        ] {
+            assert_eq!(deframe(pieces), (messages.into_iter().map(Bytes::from).collect(), code), "{pieces:?}");
+        }
+    }
+
+    proptest! {
+        /// However a stream of messages is cut, the same messages come of it.
+        #[test]
+        fn cuts_change_nothing(
+            lengths in prop::collection::vec(0_usize..40, 0..5),
+            cuts in prop::collection::vec(0_usize..200, 0..6),
+        ) {
+            let messages: Vec<Bytes> = lengths.iter().map(|length| vec![7_u8; *length].into()).collect();
+            let stream: Vec<u8> = messages.iter().flat_map(|message| {
+                [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], &message[..]].concat()
+            }).collect();
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(deframe(&pieces), (messages, Code::Ok));
+        }
+    }
+
+    #[test]
+    fn timeouts_have_units() {
+        for (value, expected) in [
+            ("20m", Some(Duration::from_millis(20))),
+            ("1S", Some(Duration::from_secs(1))),
+            ("2M", Some(Duration::from_mins(2))),
+            ("99999999H", Some(Duration::from_hours(99_999_999))),
+            ("5u", Some(Duration::from_micros(5))),
+            ("0n", Some(Duration::ZERO)),
+        ] {
+            assert_eq!(timeout(&Fields::from_iter([("grpc-timeout", value)])), Ok(expected));
+        }
+        for value in ["", "m", "123456789m", "-1m", "1", "1 m", "1s"] {
+            let status = timeout(&Fields::from_iter([("grpc-timeout", value)])).unwrap_err();
+            assert_eq!(status.code, Code::InvalidArgument, "{value}");
+        }
+    }
+
+    #[test]
+    fn envoys_timeout_counts_beside_that_of_grpc() {
+        const ENVOYS: &str = "x-envoy-expected-rq-timeout-ms";
+        let given = |lines: &[(&str, &str)]| timeout(&lines.iter().copied().collect()).unwrap();
+        let millis = |millis| Some(Duration::from_millis(millis));
+        assert_eq!(given(&[]), None);
+        assert_eq!(given(&[(ENVOYS, "200")]), millis(200));
+        assert_eq!(given(&[(ENVOYS, "soon")]), None);
+        assert_eq!(given(&[(ENVOYS, "200"), ("grpc-timeout", "20m")]), millis(20));
+        assert_eq!(given(&[(ENVOYS, "20"), ("grpc-timeout", "1S")]), millis(20));
+    }
+
+    #[test]
+    fn messages_for_people_are_percent_encoded() {
+        let mut fields = Fields::new();
+        Status::new(Code::NotFound, "100 % é\nnot").write(&mut fields);
+        Status::new(Code::Ok, "").write(&mut fields);
+        let lines: Vec<_> =
+            fields.iter().map(|(n, v)| (str::from_utf8(n).unwrap(), str::from_utf8(v).unwrap())).collect();
+        assert_eq!(lines, [("grpc-status", "5"), ("grpc-message", "100 %25 %C3%A9%0Anot"), ("grpc-status", "0")]);
+    }
+
+    #[test]
+    fn codes_are_their_numbers() {
+        for code in Code::ALL {
+            assert_eq!(code.text(), (code as u8).to_string());
+        }
+    }
+
+    #[test]
+    fn content_types_of_grpc() {
+        for (kind, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;charset=x", true),
+            ("application/grpc-web", false),
+            ("application/grpc+json", false),
+            ("application/json", false),
+        ] {
+            assert_eq!(is_grpc(Some(kind.as_bytes())), expected, "{kind}");
+        }
+        assert!(!is_grpc(None));
+    }
+}

@@ -1,0 +1,198 @@
+//! What the check door answers.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::call::Mistake;
+use super::{Answer, Asked, OPENAPI};
+use crate::engine::algorithms::charge::Outcome;
+use crate::engine::algorithms::details::{Detail, Elevation};
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::script::{Said, SaidValue};
+use crate::engine::answer::accepted;
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::verdict::{self, Standing, Verdict};
+use crate::engine::rules::rule_set::Rules;
+use crate::limiter::Judged;
+use crate::message::headers::Fields;
+use crate::telemetry::metrics::CheckResult;
+
+const CONTENT_TYPE: &str = "content-type";
+
+/// The true status, where a gateway can only be told 403.
+const TRUE_STATUS: &str = "x-ratelimit-status";
+
+/// The answer to a gateway: 200 with the rate limit fields, or the refusal that the client is to see.
+pub(super) fn to_gateway(judged: &Judged, generations: Generations) -> Answer {
+    let (rules, verdict) = (judged.snapshot.rules(), &judged.verdict);
+    if !verdict.is_allowed() {
+        // Never as gRPC is refused: that status is 200.
+        return (reply::refusal(rules, verdict, generations, false), result(verdict));
+    }
+    if let Some(accepted) = accepted::accepted(rules, verdict, generations) {
+        return (accepted, CheckResult::Allowed);
+    }
+    let mut fields = Fields::with_capacity(4, 256);
+    reply::add_fields(rules, verdict, generations, &mut fields);
+    accepted::add_entries(rules, verdict, &mut fields);
+    (Reply { status: StatusCode::OK, fields, body: String::new() }, CheckResult::Allowed)
+}
+
+/// What nginx is told instead: it lets pass at 2xx, refuses at 403, and takes all else for a broken check.
+pub(super) fn for_nginx(mut reply: Reply) -> Reply {
+    if reply.status != StatusCode::OK {
+        reply.fields.append(TRUE_STATUS, reply.status.as_str());
+        reply.status = StatusCode::FORBIDDEN;
+    }
+    reply
+}
+
+/// What Envoy is told of a call of gRPC: it makes an answer of gRPC of the refusal by itself, and keeps the status that is
+/// there already. Its own would be UNAVAILABLE, after which many clients try again at once.
+pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
+    if reply.status == StatusCode::TOO_MANY_REQUESTS {
+        reply.fields.append("grpc-status", reply::RESOURCE_EXHAUSTED);
+    }
+    reply
+}
+
+/// The answer to an application: what every limit says, with the status and the fields that a client would get.
+pub(super) fn to_application(judged: &Judged, generations: Generations) -> Answer {
+    let (mut reply, result) = to_gateway(judged, generations);
+    if reply.status == StatusCode::ACCEPTED {
+        // The application knows what a queue is, and has the id in the body.
+        reply.status = StatusCode::OK;
+    }
+    reply.fields.set(CONTENT_TYPE, "application/json");
+    if !reply.fields.contains("cache-control") {
+        reply.fields.append("cache-control", "no-store");
+    }
+    reply.body = format!("{}\n", told(judged.snapshot.rules(), &judged.verdict));
+    (reply, result)
+}
+
+fn result(verdict: &Verdict) -> CheckResult {
+    match verdict.standing {
+        Standing::Allowed => CheckResult::Allowed,
+        Standing::Denied => CheckResult::Denied,
+        Standing::Unavailable | Standing::Overloaded => CheckResult::Unavailable,
+    }
+}
+
+/// A verdict as JSON. Spans are whole milliseconds, rounded up; null is never.
+fn told(rules: &Rules, verdict: &Verdict) -> Value {
+    let name = |limit: u32| rules.limit(limit).map_or("", |limit| limit.name.as_str());
+    let unanswered = verdict.unanswered.iter();
+    json!({
+        "allowed": verdict.is_allowed(),
+        "binding": verdict.binding().map(|answer| name(answer.limit)),
+        "retry_after_ms": match verdict.standing {
+            Standing::Allowed => Some(0),
+            _ => reply::retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
+        },
+        "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
+        "unanswered": unanswered
+            .map(|limit| json!({ "name": name(limit.limit), "refused": limit.refuses }))
+            .collect::<Vec<_>>(),
+    })
+}
+
+/// How long the limit that binds has a refused request wait, in milliseconds.
+fn exact_wait(verdict: &Verdict) -> Option<u64> {
+    let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied)?;
+    binding.decision.retry_after.map(milliseconds)
+}
+
+fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
+    let decision = &answer.decision;
+    // What a script allows is nobody's knowledge but its own.
+    let known = |number: u64| Some(number).filter(|_| !answer.numbers.is_some_and(|numbers| numbers.is_script()));
+    let mut told = json!({
+        "name": rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()),
+        "window": answer.window,
+        "outcome": match decision.outcome {
+            Outcome::Allowed => "allowed",
+            Outcome::Denied => "denied",
+            Outcome::Unchanged => "unchanged",
+        },
+        "enforced": answer.enforced,
+        "cost": answer.cost,
+        "limit": known(decision.limit),
+        "remaining": known(decision.remaining),
+        "retry_after_ms": decision.retry_after.map(milliseconds),
+        "reset_after_ms": decision.reset_after.map(milliseconds),
+    });
+    let detail = verdict.details.iter().find(|(limit, _)| *limit == answer.limit).map(|(_, detail)| detail);
+    match (detail, told.as_object_mut()) {
+        (Some(Detail::Entry(id)), Some(members)) => drop(members.insert("entry".into(), id.as_str().into())),
+        (Some(Detail::Script(said)), Some(members)) => drop(members.insert("script".into(), script(said))),
+        (Some(Detail::Elevated(elevation)), Some(members)) => {
+            let Elevation { triggered, active, activations_left } = elevation;
+            let elevated = json!({ "triggered": triggered, "active": active, "activations_left": activations_left });
+            members.insert("elevated".to_owned(), elevated);
+        }
+        _ => {}
+    }
+    told
+}
+
+/// What a script has said: values, of which a pair has a name, and whatever else there is.
+fn script(said: &Said) -> Value {
+    let value = |value: &SaidValue| match &value.name {
+        Some(name) => json!([name, value.text]),
+        None => json!(value.text),
+    };
+    json!({ "values": said.values.iter().map(value).collect::<Vec<_>>(), "extras": said.extras })
+}
+
+fn milliseconds(span: Micros) -> u64 {
+    span.0.div_ceil(1_000)
+}
+
+/// The answer to a call with mistakes: a problem (RFC 9457) that lists them.
+pub(super) fn mistaken(mistakes: &[Mistake]) -> Reply {
+    let errors: Vec<Value> = mistakes
+        .iter()
+        .map(|mistake| json!({ "pointer": format!("#{}", mistake.pointer), "detail": mistake.detail }))
+        .collect();
+    let first = mistakes.first().map_or("", |mistake| mistake.detail.as_str());
+    let body = json!({
+        "type": "about:blank",
+        "title": "Bad Request",
+        "status": 400,
+        "detail": first,
+        "errors": errors,
+    });
+    let fields = Fields::from_iter([(CONTENT_TYPE, "application/problem+json")]);
+    Reply { status: StatusCode::BAD_REQUEST, fields, body: format!("{body}\n") }
+}
+
+/// The answer to what is no check.
+pub(super) fn elsewhere(asked: Option<&Asked<'_>>, method: &Method) -> Reply {
+    match asked {
+        Some(Asked::Openapi) if matches!(*method, Method::GET | Method::HEAD) => {
+            let fields = Fields::from_iter([(CONTENT_TYPE, "application/json")]);
+            Reply { status: StatusCode::OK, fields, body: OPENAPI.to_owned() }
+        }
+        Some(Asked::Openapi) => not_with(method, "GET, HEAD"),
+        Some(_) => not_with(method, "POST"),
+        None => {
+            let detail = "there are /envoy, /nginx, /forward, /haproxy, /json and /openapi.json";
+            reply::problem(StatusCode::NOT_FOUND, detail)
+        }
+    }
+}
+
+fn not_with(method: &Method, allowed: &str) -> Reply {
+    let detail = format!("this is asked with {allowed}, not {method}");
+    let mut reply = reply::problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+    reply.fields.append("allow", allowed);
+    reply
+}
+
+/// Whether a body is said to be JSON. A page that a browser shows can post text to any address without asking first
+/// (Fetch, CORS-safelisted request headers), and this is what keeps it from spending and resetting what is not its own.
+pub(super) fn is_json(fields: &Fields) -> bool {
+    let kind = fields.text(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}

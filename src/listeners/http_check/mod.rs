@@ -1,0 +1,346 @@
+//! The check door: gateways ask over HTTP whether a request may pass, each in its own way, and so do applications.
+//!
+//! | path | who asks | how the original request is told | allowed | refused |
+//! |---|---|---|---|---|
+//! | `/envoy` + path | Envoy's `ext_authz` with `http_service` | the request itself | 200 | 429 |
+//! | `/nginx` | nginx' `auth_request` | `X-Original-*`, `X-Real-IP` | 200 | 403 and `X-RateLimit-Status: 429` |
+//! | `/forward` | Traefik's `ForwardAuth`, Caddy's `forward_auth` | `X-Forwarded-*` | 200 | 429 |
+//! | `/haproxy` | HAProxy by `haproxy-auth-request` | `X-Forwarded-*` | 200 | 429 |
+//! | `/json` | applications | the body | 200 | 429 |
+//!
+//! Allowed is exactly 200 and nothing else is, because that is what every gateway takes for it: Envoy refuses at a 204, and
+//! nginx, Traefik, Caddy and HAProxy let pass at any 2xx. So whatever goes wrong here is a 4xx or 5xx, and a call of gRPC
+//! is refused with 429 as any other: the 200 that gRPC itself would be refused with lets it pass. A request that a queue
+//! has taken for good (`then: accept`) is refused with 202 where a gateway refuses at that, at `/envoy`, and at `/nginx` as
+//! all else is. Elsewhere it would pass, so it is a mistake of the configuration, and no entry is added.
+//!
+//! What a gateway does with the rest: Envoy hands 4xx on to the client and takes 5xx for a failure of the check, which
+//! `failure_mode_allow` lets pass. nginx knows 2xx, 401 and 403, and makes a 500 of anything else; so what the client
+//! should hear goes as 403 with the true status beside it, and a mistake in nginx' own configuration as 400, which nginx
+//! logs. Traefik, Caddy and HAProxy hand everything on that is not 2xx.
+//!
+//! Whoever can reach this door is believed to be a gateway, in what it says of the original request and of its client.
+//! `--trusted-proxies` are those before the gateway, whose entries in `X-Forwarded-For` are passed over.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use http::{Method, StatusCode};
+use prometheus::IntCounter;
+use tokio_util::sync::CancellationToken;
+
+use self::call::{Call, Mistake, Subject};
+use self::original::{Original, Unusable};
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::rules::request;
+use crate::http::context::Context;
+use crate::http::failure::Failure;
+use crate::http::forwarding;
+use crate::http::log::Throttle;
+use crate::http::message::{Request, Response};
+use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Stream};
+use crate::limiter::denials::ShownIds;
+use crate::limiter::{Gate, Judged, Objection, Purpose};
+use crate::message::headers::Fields;
+use crate::message::{path, target};
+use crate::telemetry::metrics::{CheckResult, Convention, DecidingDoor, HttpDoor};
+
+mod answer;
+mod body;
+mod call;
+pub(super) mod json;
+mod original;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+
+/// The description of `/json`, for machines (`OpenAPI` 3.1).
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// How the check door is set up.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// How it takes connections and requests.
+    pub front: FrontOptions,
+    /// Which rate limit fields are sent.
+    pub generations: Generations,
+}
+
+/// A worker's check door.
+pub struct Check {
+    front: Front,
+    gate: Rc<Gate>,
+    generations: Generations,
+    /// By [`Convention`] and [`CheckResult`].
+    answers: [[IntCounter; CheckResult::COUNT]; Convention::ALL.len()],
+    complaints: Throttle,
+}
+
+/// What a target of this door asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked<'a> {
+    /// By Envoy: what follows `/envoy`.
+    Envoy(&'a str),
+    Nginx,
+    Forward,
+    Haproxy,
+    Json,
+    Openapi,
+}
+
+/// An answer, and as what it is counted.
+type Answer = (Reply, CheckResult);
+
+impl Check {
+    /// A check door.
+    pub fn new(gate: Rc<Gate>, options: &CheckOptions) -> Rc<Self> {
+        let metrics = gate.shared().metrics();
+        let front = Front::new(&options.front, HttpDoor::Check, gate.shared());
+        let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
+        Rc::new(Self { front, gate, generations: options.generations, answers, complaints: Throttle::default() })
+    }
+
+    /// Serves a gateway's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
+    /// that was on its way.
+    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
+        connections::serve(self, stream, peer, drain).await;
+    }
+
+    /// Tells the metrics what was timed. To be called about once a second.
+    pub fn reap(&self) {
+        self.front.flush();
+    }
+
+    /// Answers a gateway that asks about a request of its client.
+    async fn answer_gateway(
+        &self,
+        convention: Convention,
+        rest: &str,
+        context: &Context,
+        request: &mut Request,
+        passage: &mut Passage,
+    ) -> Reply {
+        forwarding::strip_named(&mut request.fields);
+        let is_grpc = request.fields.is_grpc();
+        let (trusted, slashes) = (&self.front.trusted_proxies, self.front.limits.escaped_slashes);
+        let original = match convention {
+            Convention::Envoy => Original::envoy(request, rest, trusted, slashes),
+            Convention::Nginx => Original::nginx(&request.fields, trusted, slashes),
+            _ => Original::forward(&request.fields, trusted, slashes),
+        };
+        let judged = match original {
+            Ok(original) => {
+                // Where any 2xx lets pass, one that says "accepted" would be a request that is done twice.
+                let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
+                let purpose = Purpose { mode: Mode::Spend, cost: None, can_accept };
+                self.judge(&original, &mut request.fields, purpose, context, passage).await
+            }
+            Err(unusable) => Err(unusable),
+        };
+        let (reply, result) = match judged {
+            Ok(judged) => answer::to_gateway(&judged, self.generations),
+            Err(Unusable::Client(reason)) => (reply::problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
+            Err(unusable) => {
+                self.complain(convention, &unusable);
+                self.count(convention, CheckResult::Misconfigured);
+                return reply::problem(
+                    StatusCode::BAD_REQUEST,
+                    &format!("the gateway's configuration is wrong: {unusable}"),
+                );
+            }
+        };
+        self.count(convention, result);
+        match convention {
+            Convention::Nginx => answer::for_nginx(reply),
+            Convention::Envoy if is_grpc => answer::for_envoy_and_grpc(reply),
+            _ => reply,
+        }
+    }
+
+    /// Judges a request, whose fields become those of the original. The error is the client's or the gateway's.
+    async fn judge(
+        &self,
+        original: &Original,
+        fields: &mut Fields,
+        purpose: Purpose,
+        context: &Context,
+        passage: &mut Passage,
+    ) -> Result<Judged, Unusable> {
+        if fields.text("host") != Some(&original.authority) {
+            fields.set("host", &original.authority);
+        }
+        let underscores = self.front.client_headers.underscores;
+        underscores.fold(fields).map_err(|reason| Unusable::Client(reason.into()))?;
+        let (path, query) = target::split(&original.target);
+        let path = path::normalise(path);
+        if original.client.is_none()
+            && let Some(limit) = self.gate.view().rules().needs_client()
+        {
+            let reason = format!("nothing says the client's address, and {} goes by it", limit.name);
+            return Err(Unusable::Gateway(reason));
+        }
+        if original.client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::Check);
+        }
+        let view = request::Request {
+            method: &original.method,
+            host: &original.host,
+            path: &path,
+            query,
+            headers: fields,
+            client: original.client.map(|client| client.address),
+            tls_subject: None,
+            domain: None,
+            descriptor: &[],
+            now: self.front.clock.now(),
+        };
+        let judged = self.gate.judge_as(&view, purpose, DecidingDoor::Check, context.activity.now()).await;
+        let judged = judged.map_err(|objection| match objection {
+            Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
+            Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
+        })?;
+        passage.judged(&judged, context.activity.now(), Some(&view));
+        context.judged().await;
+        Ok(judged)
+    }
+
+    /// Answers an application. The error is an answer that no call was made by.
+    async fn answer_application(
+        &self,
+        context: &Context,
+        request: &mut Request,
+        passage: &mut Passage,
+    ) -> Result<Answer, Failure> {
+        if !answer::is_json(&request.fields) {
+            let detail = "the body of a call is JSON: send `Content-Type: application/json`";
+            return Ok((reply::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
+        }
+        let text = body::read(&mut request.body, &context.activity).await?;
+        let judged = match call::parse(&text) {
+            Ok(call) => self.judge_call(call, context, passage).await,
+            Err(mistakes) => Err(mistakes),
+        };
+        Ok(match judged {
+            Ok(judged) => answer::to_application(&judged, self.generations),
+            Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
+        })
+    }
+
+    async fn judge_call(&self, call: Call, context: &Context, passage: &mut Passage) -> Result<Judged, Vec<Mistake>> {
+        match call.subject {
+            Subject::Named { charges, in_list } => {
+                let (now, start) = (self.front.clock.now(), context.activity.now());
+                let judged = self.gate.judge_named(&charges, call.mode, DecidingDoor::Check, now, start).await;
+                let judged = judged.map_err(|error| vec![Mistake::of_charge(&error, in_list)])?;
+                passage.judged(&judged, start, None);
+                context.judged().await;
+                Ok(judged)
+            }
+            Subject::Request { mut request, cost } => {
+                let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
+                let original = Original::described(&request, self.front.limits.escaped_slashes).map_err(wrong)?;
+                let as_asked = Purpose { mode: call.mode, cost, can_accept: true };
+                self.judge(&original, &mut request.fields, as_asked, context, passage).await.map_err(wrong)
+            }
+        }
+    }
+
+    fn count(&self, convention: Convention, result: CheckResult) {
+        self.answers[convention as usize][result as usize].inc();
+    }
+
+    /// Tells the operator what the gateway's operator has to mend.
+    fn complain(&self, convention: Convention, unusable: &Unusable) {
+        if let Some(suppressed) = self.complaints.pass() {
+            let reason = match self.gate.shared().shown_ids() {
+                ShownIds::Clear => unusable.to_string(),
+                ShownIds::Hash | ShownIds::None => unusable.hidden(),
+            };
+            tracing::warn!(convention = convention.label(), suppressed, "a gateway asks wrongly: {reason}");
+        }
+    }
+}
+
+impl Service for Check {
+    fn front(&self) -> &Front {
+        &self.front
+    }
+
+    async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
+        let asked_for = std::mem::take(&mut request.target);
+        let (convention, rest) = match asked(&asked_for) {
+            Some(Asked::Envoy(rest)) => (Convention::Envoy, rest),
+            Some(Asked::Nginx) => (Convention::Nginx, ""),
+            Some(Asked::Forward) => (Convention::Forward, ""),
+            Some(Asked::Haproxy) => (Convention::Haproxy, ""),
+            Some(Asked::Json) if request.method == Method::POST => {
+                let answer = self.answer_application(context, &mut request, passage).await;
+                passage.unread = request.body;
+                return match answer {
+                    Ok((reply, result)) => {
+                        self.count(Convention::Json, result);
+                        self.front.own(reply)
+                    }
+                    Err(failure) => {
+                        self.count(Convention::Json, CheckResult::Malformed);
+                        self.front.failed(&failure)
+                    }
+                };
+            }
+            other => {
+                passage.unread = request.body;
+                return self.front.own(answer::elsewhere(other.as_ref(), &request.method));
+            }
+        };
+        let reply = self.answer_gateway(convention, rest, context, &mut request, passage).await;
+        passage.unread = request.body;
+        self.front.own(reply)
+    }
+}
+
+/// What is asked for; Caddy puts the original query behind our path, and it means nothing there.
+fn asked(target: &str) -> Option<Asked<'_>> {
+    if let Some(rest) = target.strip_prefix("/envoy")
+        && (rest.is_empty() || rest.starts_with(['/', '?', '*']))
+    {
+        return Some(Asked::Envoy(rest));
+    }
+    match target::split(target).0 {
+        "/nginx" => Some(Asked::Nginx),
+        "/forward" => Some(Asked::Forward),
+        "/haproxy" => Some(Asked::Haproxy),
+        "/json" => Some(Asked::Json),
+        "/openapi.json" => Some(Asked::Openapi),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_convention_has_its_path() {
+        for (target, expected) in [
+            ("/envoy/x%2f?q=1", Some(Asked::Envoy("/x%2f?q=1"))),
+            ("/envoy//", Some(Asked::Envoy("//"))),
+            ("/envoy", Some(Asked::Envoy(""))),
+            ("/envoy?q", Some(Asked::Envoy("?q"))),
+            ("/envoy*", Some(Asked::Envoy("*"))),
+            ("/envoyx", None),
+            ("/nginx", Some(Asked::Nginx)),
+            ("/nginx/", None),
+            ("/forward?q=1&/json", Some(Asked::Forward)),
+            ("/haproxy", Some(Asked::Haproxy)),
+            ("/json", Some(Asked::Json)),
+            ("/openapi.json", Some(Asked::Openapi)),
+            ("/Nginx", None),
+            ("/%6eginx", None),
+            ("/", None),
+            ("*", None),
+            ("", None),
+        ] {
+            assert_eq!(asked(target), expected, "{target}");
+        }
+    }
+}

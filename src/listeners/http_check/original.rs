@@ -1,0 +1,424 @@
+//! The request that a gateway asks about, as each convention tells of it.
+//!
+//! Whoever can reach this door is a gateway, so what it says of the original request is believed. What must not be
+//! believed is what a client has slipped in beside it: a field that may come once and comes twice, or two fields of the
+//! gateway that contradict each other, is an error and never a choice.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::call::Described;
+use crate::engine::rules::quote::quoted;
+use crate::engine::rules::request::host_of;
+use crate::http::message::Request;
+use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::headers::{self, Fields};
+use crate::message::path::EscapedSlashes;
+use crate::message::target::UrlError;
+use crate::message::{address, target};
+
+/// A request that may be judged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Original {
+    /// The method, as the client sent it.
+    pub(super) method: String,
+    /// The target in origin form as the client sent it, or `*`.
+    pub(super) target: String,
+    /// The authority, as `Host` has it.
+    pub(super) authority: String,
+    /// [`Self::authority`] without its port, in lower case.
+    pub(super) host: String,
+    /// The client, if the gateway says who it is.
+    pub(super) client: Option<Client>,
+}
+
+/// Why a request cannot be judged.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    /// The gateway does not say what it should: its configuration is wrong.
+    #[error("{0}")]
+    Gateway(String),
+    /// As [`Self::Gateway`], for a value that may be the client's, which is not for every log.
+    #[error("{told}")]
+    Value {
+        /// What is wrong, with the value.
+        told: String,
+        /// The same without it.
+        hidden: String,
+    },
+    /// The client's request is none that all servers read alike.
+    #[error("{0}")]
+    Client(Cow<'static, str>),
+}
+
+impl Unusable {
+    /// What a log is told that does not name clients.
+    pub(super) fn hidden(&self) -> String {
+        match self {
+            Self::Value { hidden, .. } => hidden.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl Original {
+    /// Checks what a gateway says of a request.
+    pub(super) fn new(
+        method: &str,
+        target: &str,
+        authority: &str,
+        client: Option<Client>,
+        slashes: EscapedSlashes,
+    ) -> Result<Self, Unusable> {
+        target::check(method, target, slashes).map_err(|reason| Unusable::Client(reason.into()))?;
+        let host = host_of(authority).ok_or(Unusable::Client("the host is none".into()))?.into_owned();
+        let (method, target, authority) = (method.to_owned(), target.to_owned(), authority.to_owned());
+        Ok(Self { method, target, authority, host, client })
+    }
+
+    /// Envoy's `ext_authz` over HTTP: the request itself, its path behind ours. `rest` is what follows ours in the target.
+    ///
+    /// `X-Envoy-External-Address` is Envoy's own word only with `use_remote_address`; it comes here only if
+    /// `allowed_headers` lets it, as any field does.
+    pub(super) fn envoy(
+        request: &Request,
+        rest: &str,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+    ) -> Result<Self, Unusable> {
+        if rest.is_empty() || rest.starts_with('?') {
+            let reason = "the original path is missing: write `path_prefix: /envoy`, and no `path_override`";
+            return Err(Unusable::Gateway(reason.to_owned()));
+        }
+        let fields = &request.fields;
+        let host = required(fields, "Host", "Envoy sends it by itself")?;
+        let client = match address(fields, "X-Envoy-External-Address")? {
+            Some(client) => Some(client.into()),
+            None => trusted.client_of_gateway(fields),
+        };
+        Self::new(request.method.as_str(), rest, host, client, slashes)
+    }
+
+    /// nginx' `auth_request`: `X-Original-Method`, `-URI` and `-Host` and `X-Real-IP`, as our example sets them; or
+    /// `X-Original-URL` with all in one, as ingress-nginx does; or `Method` and `Path` beside the original `Host`, as
+    /// NGINX Gateway Fabric does.
+    ///
+    /// A client of the one may send what the other sets, so `Method` and `Path` count only where there is no `X-Original-*`,
+    /// and where `X-Original-URI` and `-URL` are both there they must say the same.
+    pub(super) fn nginx(fields: &Fields, trusted: &TrustedProxies, slashes: EscapedSlashes) -> Result<Self, Unusable> {
+        let client = match address(fields, "X-Real-IP")? {
+            // The address that nginx has from the socket, or from its realip module: it stands for a socket's peer here.
+            Some(peer) => Some(trusted.client(peer, fields)),
+            None => trusted.client_of_gateway(fields),
+        };
+        let (uri, url) = (only(fields, "X-Original-URI")?, only(fields, "X-Original-URL")?);
+        if uri.is_none() && url.is_none() {
+            let set = "write `proxy_set_header X-Original-URI $request_uri;`";
+            let Some(path) = only(fields, "Path")? else { return Err(missing("X-Original-URI", set)) };
+            let method = required(fields, "Method", "it comes with `Path`")?;
+            let host = required(fields, "Host", "it comes with `Path`")?;
+            return Self::new(method, path, host, client, slashes);
+        }
+        let method = "write `proxy_set_header X-Original-Method $request_method;`";
+        let method = required(fields, "X-Original-Method", method)?;
+        let url = url.map(|url| split_url(method, url)).transpose()?;
+        let target = match (uri, &url) {
+            (Some(uri), Some((_, target))) if uri != target => {
+                return Err(contradiction("X-Original-URI", "X-Original-URL"));
+            }
+            (Some(uri), _) => uri,
+            (None, Some((_, target))) => target,
+            (None, None) => return Err(missing("X-Original-URI", "")),
+        };
+        let host = match (only(fields, "X-Original-Host")?, &url) {
+            (Some(host), Some((authority, _))) if host_of(host) != host_of(authority) => {
+                return Err(contradiction("X-Original-Host", "X-Original-URL"));
+            }
+            (Some(host), _) => host,
+            (None, Some((authority, _))) => authority,
+            (None, None) => return Err(missing("X-Original-Host", "write `proxy_set_header X-Original-Host $host;`")),
+        };
+        Self::new(method, target, host, client, slashes)
+    }
+
+    /// A request as an application describes it, by its URL or by its path and a `Host`.
+    pub(super) fn described(request: &Described, slashes: EscapedSlashes) -> Result<Self, Unusable> {
+        if request.url.starts_with('/') {
+            let host = required(&request.fields, "Host", "give an absolute `url`, or `host` among the `headers`")?;
+            return Self::new(&request.method, &request.url, host, request.client.map(Client::from), slashes);
+        }
+        let (authority, target) = split_url(&request.method, &request.url)?;
+        Self::new(&request.method, &target, authority, request.client.map(Client::from), slashes)
+    }
+
+    /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these fields set: `X-Forwarded-Method`, `-Uri`,
+    /// `-Host` and `-For`.
+    pub(super) fn forward(
+        fields: &Fields,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+    ) -> Result<Self, Unusable> {
+        const SET: &str = "Traefik and Caddy send it by themselves, HAProxy with `http-request set-header`";
+        let method = required(fields, "X-Forwarded-Method", SET)?;
+        let target = required(fields, "X-Forwarded-Uri", SET)?;
+        let host = required(fields, "X-Forwarded-Host", SET)?;
+        Self::new(method, target, host, trusted.client_of_gateway(fields), slashes)
+    }
+}
+
+/// The value of a header that comes once at most; an empty one counts as absent, as nginx makes of it what is not set.
+fn single<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a [u8]>, Unusable> {
+    let mut values = fields.all(name);
+    let (first, second) = (values.next(), values.next());
+    if second.is_some() {
+        let reason =
+            format!("`{name}` comes twice; let the gateway replace what the client sends of it, not add to it");
+        return Err(Unusable::Gateway(reason));
+    }
+    Ok(first.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()))
+}
+
+/// As [`single`], of a part of the client's request.
+fn only<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a str>, Unusable> {
+    let text = |value| headers::text(value).ok_or(Unusable::Client(NOT_TEXT.into()));
+    single(fields, name)?.map(text).transpose()
+}
+
+const NOT_TEXT: &str = "a request has printable ASCII in its target and its host";
+
+/// As [`single`], of an address that the gateway says.
+fn address(fields: &Fields, name: &'static str) -> Result<Option<IpAddr>, Unusable> {
+    let parse = |value: &[u8]| {
+        let text = String::from_utf8_lossy(value);
+        address::parse(&text).map_err(|_| Unusable::Value {
+            told: format!("`{name}` is {}, which is no IP address", quoted(&text)),
+            hidden: format!("`{name}` is no IP address"),
+        })
+    };
+    single(fields, name)?.map(parse).transpose()
+}
+
+fn required<'a>(fields: &'a Fields, name: &'static str, help: &str) -> Result<&'a str, Unusable> {
+    only(fields, name)?.ok_or_else(|| missing(name, help))
+}
+
+fn missing(name: &str, help: &str) -> Unusable {
+    Unusable::Gateway(format!("`{name}` is missing; {help}"))
+}
+
+fn contradiction(one: &str, other: &str) -> Unusable {
+    let reason = format!("`{one}` and `{other}` contradict each other; let the gateway set or remove both");
+    Unusable::Gateway(reason)
+}
+
+/// The authority and the target of an absolute URL.
+fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), Unusable> {
+    target::split_url(method, url).map_err(|error| match error {
+        UrlError::Form => Unusable::Value {
+            told: format!("{} is not an `http://` or `https://` URL", quoted(url)),
+            hidden: "what comes as a URL is not an `http://` or `https://` URL".to_owned(),
+        },
+        UrlError::Authority => Unusable::Client(error.reason().into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Version;
+
+    use super::*;
+    use crate::http::message::RequestBody;
+
+    type Lines<'a> = &'a [(&'a str, &'a str)];
+
+    /// What a convention makes of fields, as `METHOD target authority client`.
+    fn shown(original: Result<Original, Unusable>) -> String {
+        match original {
+            Ok(Original { method, target, authority, client, .. }) => {
+                let client = client.map_or_else(|| "-".to_owned(), |client| client.address.to_string());
+                format!("{method} {target} {authority} {client}")
+            }
+            Err(Unusable::Client(reason)) => format!("client: {reason}"),
+            Err(unusable) => format!("gateway: {unusable}"),
+        }
+    }
+
+    fn trusted() -> TrustedProxies {
+        TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()])
+    }
+
+    #[track_caller]
+    fn check(found: Result<Original, Unusable>, expected: &str) {
+        let found = shown(found);
+        // What begins with a blame is a part of the reason.
+        let (blame, part) = expected.split_once(": ").unwrap_or(("", expected));
+        if matches!(blame, "gateway" | "client") {
+            assert!(found.starts_with(&format!("{blame}: ")) && found.contains(part), "{found}, not {expected}");
+        } else {
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[track_caller]
+    fn check_nginx(lines: Lines<'_>, expected: &str) {
+        let fields: Fields = lines.iter().copied().collect();
+        check(Original::nginx(&fields, &trusted(), EscapedSlashes::Keep), expected);
+    }
+
+    /// What our example configuration sends.
+    const NGINX: [(&str, &str); 5] = [
+        ("Host", "limiter"),
+        ("X-Original-Method", "POST"),
+        ("X-Original-URI", "/x%2e%2e//y?q=1"),
+        ("X-Original-Host", "A.example"),
+        ("X-Real-IP", "203.0.113.7"),
+    ];
+
+    fn nginx_with(more: Lines<'_>) -> Vec<(&str, &str)> {
+        NGINX.into_iter().chain(more.iter().copied()).collect()
+    }
+
+    fn nginx_without(name: &str) -> Vec<(&'static str, &'static str)> {
+        NGINX.into_iter().filter(|(given, _)| *given != name).collect()
+    }
+
+    #[test]
+    fn nginx_says_it_in_four_fields() {
+        check_nginx(&NGINX, "POST /x%2e%2e//y?q=1 A.example 203.0.113.7");
+        for name in ["X-Original-Method", "X-Original-URI", "X-Original-Host"] {
+            check_nginx(&nginx_without(name), &format!("gateway: `{name}` is missing"));
+            check_nginx(
+                &nginx_with(&[(&name.to_lowercase(), "/x%2e%2e//y?q=1")]),
+                &format!("gateway: `{name}` comes twice"),
+            );
+        }
+        check_nginx(&nginx_without("X-Real-IP"), "POST /x%2e%2e//y?q=1 A.example -");
+        check_nginx(&nginx_with(&[("x-real-ip", "1.2.3.4")]), "gateway: `X-Real-IP` comes twice");
+        // What the client claims counts only behind a proxy that is trusted.
+        check_nginx(&nginx_with(&[("X-Forwarded-For", "1.2.3.4")]), "POST /x%2e%2e//y?q=1 A.example 203.0.113.7");
+        let mut behind = nginx_without("X-Real-IP");
+        behind.extend([("X-Real-IP", "10.0.0.1"), ("X-Forwarded-For", "9.9.9.9, 198.51.100.1, 10.0.0.2")]);
+        check_nginx(&behind, "POST /x%2e%2e//y?q=1 A.example 198.51.100.1");
+        behind[4].1 = "unix:";
+        check_nginx(&behind, "gateway: `X-Real-IP` is `unix:`, which is no IP address");
+        behind[4].1 = "10.0.0.\u{e9}";
+        check_nginx(&behind, "gateway: which is no IP address");
+        // A byte of the client's does not hide what its proxies have added.
+        behind[4..]
+            .copy_from_slice(&[("X-Real-IP", "10.0.0.1"), ("X-Forwarded-For", "\u{e9}, 198.51.100.1, 10.0.0.2")]);
+        check_nginx(&behind, "POST /x%2e%2e//y?q=1 A.example 198.51.100.1");
+    }
+
+    #[test]
+    fn a_client_cannot_add_the_fields_of_another_gateway() {
+        check_nginx(&nginx_with(&[("Path", "/free"), ("Method", "GET")]), "POST /x%2e%2e//y?q=1 A.example 203.0.113.7");
+        check_nginx(&nginx_with(&[("X-Original-URL", "https://a.example/free")]), "gateway: contradict");
+        check_nginx(&nginx_with(&[("X-Original-URL", "https://b.example/x%2e%2e//y?q=1")]), "gateway: contradict");
+        check_nginx(
+            &nginx_with(&[("X-Original-URL", "https://a.example:443/x%2e%2e//y?q=1")]),
+            "POST /x%2e%2e//y?q=1 A.example 203.0.113.7",
+        );
+    }
+
+    #[test]
+    fn ingress_nginx_and_nginx_gateway_fabric_say_it_otherwise() {
+        let ingress = [
+            ("Host", "limiter"),
+            ("X-Original-URL", "https://a.example:8443/x?q=1"),
+            ("X-Original-Method", "PUT"),
+            ("X-Real-IP", "203.0.113.7"),
+            ("X-Forwarded-For", "203.0.113.7"),
+        ];
+        check_nginx(&ingress, "PUT /x?q=1 a.example:8443 203.0.113.7");
+        let with = |name, value| ingress.into_iter().chain([(name, value)]).collect::<Vec<_>>();
+        check_nginx(&with("X-Original-URI", "/x?q=1"), "PUT /x?q=1 a.example:8443 203.0.113.7");
+        check_nginx(&with("X-Original-URI", "/free"), "gateway: contradict");
+        check_nginx(&with("X-Original-Host", "b.example"), "gateway: contradict");
+        for (url, expected) in [
+            ("/x", "gateway: `/x` is not an `http://` or `https://` URL"),
+            ("ftp://a.example/x", "gateway: is not an `http://`"),
+            ("http://a b/x", "client: not a host"),
+            ("http://a.example?q", "PUT /?q a.example -"),
+            ("http:///x", "client: not a host"),
+        ] {
+            check_nginx(&[("X-Original-URL", url), ("X-Original-Method", "PUT")], expected);
+        }
+        let fabric = [("Host", "a.example"), ("Method", "PATCH"), ("Path", "/x?q=1")];
+        check_nginx(&fabric, "PATCH /x?q=1 a.example -");
+        check_nginx(&fabric[..2], "gateway: `X-Original-URI` is missing");
+        check_nginx(&fabric[1..], "gateway: `Host` is missing");
+        check_nginx(&[fabric[0], fabric[2]], "gateway: `Method` is missing");
+    }
+
+    #[test]
+    fn forwarded_fields_tell_of_a_request_too() {
+        let given = [
+            ("Host", "limiter"),
+            ("X-Forwarded-Method", "POST"),
+            ("X-Forwarded-Uri", "/x%2e%2e//y?q=1"),
+            ("X-Forwarded-Host", "a.example"),
+            ("X-Forwarded-For", "9.9.9.9, 203.0.113.7"),
+        ];
+        let forward = |lines: Lines<'_>, expected: &str| {
+            let fields: Fields = lines.iter().copied().collect();
+            check(Original::forward(&fields, &trusted(), EscapedSlashes::Keep), expected);
+        };
+        forward(&given, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
+        forward(&given[..4], "POST /x%2e%2e//y?q=1 a.example -");
+        let appended = [&given[..4], &[("X-Forwarded-For", "\u{e9}, 203.0.113.7")]].concat();
+        forward(&appended, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
+        for missing in 1..4 {
+            let name = given[missing].0;
+            let lines: Vec<_> = given.into_iter().filter(|(other, _)| *other != name).collect();
+            forward(&lines, &format!("gateway: `{name}` is missing"));
+            let lines: Vec<_> = given.into_iter().chain([(name, "x")]).collect();
+            forward(&lines, &format!("gateway: `{name}` comes twice"));
+        }
+    }
+
+    #[test]
+    fn envoy_asks_with_the_request_itself() {
+        let envoy = |method: &'static str, rest: &str, lines: Lines<'_>, expected: &str| {
+            let request = Request {
+                method: method.parse().unwrap(),
+                target: format!("/envoy{rest}"),
+                version: Version::HTTP_11,
+                fields: lines.iter().copied().collect(),
+                body: RequestBody::Empty,
+            };
+            check(Original::envoy(&request, rest, &trusted(), EscapedSlashes::Keep), expected);
+        };
+        let host = ("host", "a.example:8080");
+        let lines = [host, ("x-forwarded-for", "9.9.9.9,203.0.113.7"), ("x-envoy-external-address", "198.51.100.9")];
+        envoy("POST", "/x%2e%2e//y?q=1", &lines, "POST /x%2e%2e//y?q=1 a.example:8080 198.51.100.9");
+        envoy("GET", "/", &lines[..2], "GET / a.example:8080 203.0.113.7");
+        envoy("GET", "/", &[host], "GET / a.example:8080 -");
+        envoy("OPTIONS", "*", &[host], "OPTIONS * a.example:8080 -");
+        envoy("GET", "*", &[host], "client: only OPTIONS");
+        envoy("GET", "", &[host], "gateway: path_override");
+        envoy("GET", "?q=1", &[host], "gateway: path_override");
+        envoy("GET", "/", &[], "gateway: `Host` is missing");
+        envoy("GET", "/", &[host, lines[2], lines[2]], "gateway: comes twice");
+        envoy("GET", "/", &[host, ("x-envoy-external-address", "x")], "gateway: no IP address");
+    }
+
+    #[test]
+    fn what_servers_read_differently_is_the_clients_mistake() {
+        for (method, target, host, part) in [
+            ("get", "/", "a", "upper case"),
+            ("G T", "/", "a", "a token"),
+            ("", "/", "a", "a token"),
+            ("GET", "x", "a", "a target is a path"),
+            ("GET", "/a\\b", "a", "backslash"),
+            ("GET", "/%00", "a", "control"),
+            ("GET", "/%g0", "a", "escape"),
+            ("GET", "/?a#b", "a", "fragment"),
+            ("GET", "/", "a/b", "host"),
+        ] {
+            check(Original::new(method, target, host, None, EscapedSlashes::Keep), &format!("client: {part}"));
+        }
+        check(Original::new("GET", "/%2f", "a", None, EscapedSlashes::Reject), "client: escaped slashes");
+        check(Original::new("M-SEARCH", "/%2f", "", None, EscapedSlashes::Keep), "M-SEARCH /%2f  -");
+        check_nginx(&[("X-Original-URI", "/\u{e4}"), ("X-Original-Method", "GET")], "client: printable ASCII");
+    }
+}

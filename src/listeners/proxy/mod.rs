@@ -1,0 +1,262 @@
+//! The proxy: requests come in, each is judged once before its body is read, and what passes goes to an upstream.
+//!
+//! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass),
+//! [`forwarding`] (what a proxy takes away and adds) and [`upstream`](crate::http::upstream); what goes wrong on the way
+//! becomes an answer in [`failure`].
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::StatusCode;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::answer::accepted;
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::rules::request;
+use crate::http::context::Context;
+use crate::http::failure::{self, Failure};
+use crate::http::forwarding::{self, Peer};
+use crate::http::log::Throttle;
+use crate::http::message::{Request, Response, ResponseBody};
+use crate::http::upstream::{Upstreams, Way};
+use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Source, Stream, UpstreamOptions};
+use crate::limiter::{Gate, Judged, Settling};
+use crate::message::headers::Fields;
+use crate::message::path;
+use crate::message::target::split;
+use crate::telemetry::metrics::{DecidingDoor, HttpDoor};
+use crate::telemetry::traces::Trace;
+
+mod echo;
+mod refusals;
+mod settling;
+mod target;
+
+use self::refusals::Refusals;
+use self::settling::Orphans;
+
+/// How the proxy is set up.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    /// How it takes connections and requests.
+    pub front: FrontOptions,
+    /// Where requests go.
+    pub upstream: UpstreamOptions,
+    /// Which rate limit fields are sent.
+    pub generations: Generations,
+}
+
+/// A worker's proxy.
+pub struct Proxy {
+    front: Front,
+    gate: Rc<Gate>,
+    upstreams: Upstreams,
+    generations: Generations,
+    refusals: Refusals,
+    orphans: Orphans,
+    complaints: Throttle,
+}
+
+impl Proxy {
+    /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
+    pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
+        let front = Front::new(&options.front, HttpDoor::Proxy, gate.shared());
+        let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
+        let (generations, refusals) = (options.generations, Refusals::new(options.generations));
+        let orphans = Orphans::new(options.front.timeouts.response);
+        Rc::new(Self { front, gate, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
+    }
+
+    /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
+    /// that was on its way.
+    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
+        connections::serve(self, stream, peer, drain).await;
+    }
+
+    /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be
+    /// called about once a second.
+    pub fn reap(&self) {
+        self.upstreams.reap(Instant::now());
+        self.front.flush();
+    }
+
+    /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
+    async fn decide(
+        &self,
+        context: &Context,
+        request: &mut Request,
+        passage: &mut Passage,
+    ) -> Result<Ruled<'_>, Failure> {
+        target::check(request, &context.peer, self.front.limits.escaped_slashes)?;
+        self.front.client_headers.strip(&mut request.fields, context.peer.is_trusted)?;
+        forwarding::strip_named(&mut request.fields);
+        let host = target::host(request, &context.peer)?;
+        if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
+            return Err(Failure::Misdirected);
+        }
+        if request.body.length().is_some_and(|length| length > self.front.limits.body_bytes) {
+            return Err(Failure::TooLong(self.front.limits.body_bytes));
+        }
+        let client = self.client(&context.peer, &request.fields)?;
+        let (path, query) = split(&request.target);
+        let path = path::normalise(path);
+        let way = self.upstreams.pick(&host, &path);
+        let view = request::Request {
+            method: request.method.as_str(),
+            host: &host,
+            path: &path,
+            query,
+            headers: &request.fields,
+            client,
+            tls_subject: context.peer.subject(),
+            domain: None,
+            descriptor: &[],
+            now: self.front.clock.at(context.activity.now()),
+        };
+        let mut judged = self
+            .gate
+            .judge_in_flight(&view, DecidingDoor::Proxy, context.activity.now())
+            .await
+            .map_err(Failure::BadCost)?;
+        passage.slots = judged.in_flight.take().into();
+        let settling = self.gate.settling(&mut judged);
+        passage.judged(&judged, context.activity.now(), Some(&view));
+        context.judged().await;
+        let rules = judged.snapshot.rules();
+        if let Some(accepted) = accepted::accepted(rules, &judged.verdict, self.generations) {
+            return Ok(Ruled::Answered(accepted.into()));
+        }
+        if judged.verdict.is_allowed() {
+            return Ok(Ruled::Passed(way, judged, settling));
+        }
+        let is_grpc = request.fields.is_grpc();
+        Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
+    }
+
+    /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
+    /// it past a limit; the balancer's own, its health checks, are not.
+    fn client(&self, peer: &Peer, fields: &Fields) -> Result<Option<IpAddr>, Failure> {
+        let client = self.front.client(peer, fields);
+        if client.is_some_and(|client| client.is_disputed) {
+            self.gate.shared().metrics().client_disputed(DecidingDoor::Proxy);
+        }
+        if peer.source == Source::Unknown
+            && let Some(limit) = self.gate.view().rules().evaded_without_client()
+        {
+            if let Some(suppressed) = self.complaints.pass() {
+                tracing::warn!(
+                    suppressed,
+                    limit = limit.name,
+                    "a load balancer does not say whose connection it passes on"
+                );
+            }
+            return Err(Failure::Nameless);
+        }
+        Ok(client.map(|client| client.address))
+    }
+
+    /// Gets the answer to a request that may pass.
+    async fn pass(
+        &self,
+        context: &Context,
+        request: Request,
+        way: Option<&Way>,
+        judged: &Judged,
+        settling: Option<Settling>,
+        trace: &mut Trace,
+    ) -> Response {
+        let mut response = match self.forward(context, request, way, judged, settling, trace).await {
+            Ok(response) => {
+                self.front.counters.answered(response.status, false);
+                response
+            }
+            Err(failure) => self.front.failed(&failure),
+        };
+        reply::add_fields(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.fields);
+        response
+    }
+
+    async fn forward(
+        &self,
+        context: &Context,
+        mut request: Request,
+        way: Option<&Way>,
+        judged: &Judged,
+        settling: Option<Settling>,
+        trace: &mut Trace,
+    ) -> Result<Response, Failure> {
+        let way = way.ok_or(Failure::NoRoute)?;
+        if target::count_down(&mut request) == Some(0) {
+            return Ok(last_hop());
+        }
+        let upgrade = forwarding::upgrade(&request).map(str::to_owned);
+        forwarding::strip(&mut request.fields);
+        context.peer.forward(request.version, &mut request.fields);
+        accepted::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.fields);
+        trace.pass_on(&mut request.fields);
+        if let Some(protocol) = upgrade {
+            request.fields.append("connection", "upgrade");
+            request.fields.append("upgrade", protocol);
+        }
+        let mut response = match (way, settling) {
+            (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
+            (Way::Servers(forwarder), Some(settling)) => {
+                settling::exchange(forwarder.clone(), request, context, settling, &self.orphans).await?
+            }
+            (Way::Echo, None) => echo::answer(request, &context.activity).await?,
+            (Way::Echo, Some(mut settling)) => {
+                settling.sent();
+                settling::settle(settling, echo::answer(request, &context.activity).await, true)?
+            }
+        };
+        let protocol = match response.body {
+            ResponseBody::Tunnel(_) => response.fields.text("upgrade").map(str::to_owned),
+            _ => None,
+        };
+        forwarding::strip(&mut response.fields);
+        if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
+            // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
+            response.fields.remove("content-length");
+        }
+        if let Some(protocol) = protocol {
+            response.fields.append("upgrade", protocol);
+        }
+        Ok(response)
+    }
+}
+
+impl Service for Proxy {
+    fn front(&self) -> &Front {
+        &self.front
+    }
+
+    async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
+        match self.decide(context, &mut request, passage).await {
+            Ok(Ruled::Answered(response)) => {
+                passage.unread = request.body;
+                self.front.own(response)
+            }
+            Ok(Ruled::Passed(way, judged, settling)) => {
+                self.pass(context, request, way, &judged, settling, &mut passage.trace).await
+            }
+            Err(failure) => {
+                passage.unread = request.body;
+                self.front.failed(&failure)
+            }
+        }
+    }
+}
+
+/// What became of a request at the gate.
+enum Ruled<'a> {
+    /// It is refused, or a queue has taken it.
+    Answered(Response),
+    Passed(Option<&'a Way>, Judged, Option<Settling>),
+}
+
+/// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).
+fn last_hop() -> Response {
+    let fields = Fields::from_iter([("allow", failure::ALLOWED)]);
+    Reply { status: StatusCode::NO_CONTENT, fields, body: String::new() }.into()
+}

@@ -1,0 +1,175 @@
+//! What refused clients are told.
+//!
+//! A flood of refusals is a flood of few: who is told to come back in a second is told so until the second is over, and
+//! so is as a rule every other client whom the same limit refuses. So they are kept: to write one again would be a fifth of
+//! the instructions of the whole request.
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::verdict::Verdict;
+use crate::http::message::{KeptFields, Response, ResponseBody, ResponseFields};
+use crate::limiter::{Judged, View};
+
+/// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
+const PLACES: usize = 64;
+
+/// The refusals of a worker.
+pub(super) struct Refusals {
+    generations: Generations,
+    /// The last for each place.
+    kept: RefCell<[Option<Refusal>; PLACES]>,
+}
+
+/// A refusal, and what it was made of.
+struct Refusal {
+    /// The rules, which are not kept by this beyond their time.
+    view: Weak<View>,
+    /// The verdict by them, rounded.
+    verdict: Verdict,
+    is_grpc: bool,
+    status: StatusCode,
+    fields: Rc<KeptFields>,
+    body: Bytes,
+}
+
+impl Refusals {
+    pub(super) fn new(generations: Generations) -> Self {
+        Self { generations, kept: RefCell::new([const { None }; PLACES]) }
+    }
+
+    /// The answer to a request that is refused; `is_grpc` if it is a call of gRPC.
+    pub(super) fn response(&self, judged: Judged, is_grpc: bool) -> Response {
+        let Judged { snapshot: view, mut verdict, .. } = judged;
+        reply::round(&mut verdict);
+        let mut kept = self.kept.borrow_mut();
+        let place = &mut kept[place(&verdict)];
+        let is_same = |kept: &&Refusal| {
+            kept.verdict == verdict && kept.is_grpc == is_grpc && std::ptr::eq(kept.view.as_ptr(), Rc::as_ptr(&view))
+        };
+        if let Some(refusal) = place.as_ref().filter(is_same) {
+            return refusal.response();
+        }
+        let Reply { status, fields, body } = reply::refusal(view.rules(), &verdict, self.generations, is_grpc);
+        let view = Rc::downgrade(&view);
+        let (fields, body) = (Rc::new(fields.into()), body.into());
+        place.insert(Refusal { view, verdict, is_grpc, status, fields, body }).response()
+    }
+}
+
+/// Where the refusal by a verdict is kept.
+fn place(verdict: &Verdict) -> usize {
+    let limit = verdict.binding().map_or(0, |answer| answer.limit);
+    let seconds = reply::retry_after(verdict).unwrap_or(0);
+    usize::try_from(seconds.wrapping_add(limit.into())).unwrap_or(0) % PLACES
+}
+
+impl Refusal {
+    fn response(&self) -> Response {
+        let (fields, body) = (ResponseFields::Kept(self.fields.clone()), ResponseBody::Text(self.body.clone()));
+        Response { status: self.status, fields, body }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::engine::algorithms::charge::{Decision, Outcome};
+    use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::limit::Limit;
+    use crate::engine::rules::request::sample;
+    use crate::engine::rules::rule_set::Rules;
+    use crate::limiter::{Gate, Shared};
+    use crate::message::headers::Fields;
+    use crate::store::Store;
+    use crate::store::memory::MemoryStore;
+    use crate::telemetry::metrics::{DecidingDoor, Metrics};
+
+    /// A limit of one a second, by address.
+    fn rules(name: &str) -> Rules {
+        let windows = [Numbers::new(1, 1, 1_000_000_000).unwrap()].into();
+        let limit = Limit { allowance: Allowance::Windows(windows), ..Limit::new(name) };
+        Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new())
+    }
+
+    /// A refusal by the rules in force that differs from others in the microseconds until the client may come back.
+    async fn judged(gate: &Gate, retry_after: u64) -> Judged {
+        let fields = Fields::new();
+        let mut judged = gate.judge(&sample(&fields), DecidingDoor::Proxy, Instant::now()).await.unwrap();
+        for answer in &mut judged.verdict.answers {
+            let wait = Some(Micros(retry_after));
+            let outcome = Outcome::Denied;
+            answer.decision = Decision { outcome, retry_after: wait, reset_after: wait, ..answer.decision };
+        }
+        judged.verdict.standing = crate::engine::answer::verdict::Standing::Denied;
+        judged
+    }
+
+    /// What a response says.
+    fn said(response: &Response) -> String {
+        let ResponseBody::Text(body) = &response.body else { panic!("no text") };
+        let mut said = format!("{}\n", response.status).into_bytes();
+        response.fields.write(&mut said);
+        said.extend_from_slice(body);
+        String::from_utf8(said).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_kept_as_long_as_it_would_be_written_alike() {
+        let store = || MemoryStore::new(10);
+        let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
+        let gate = Gate::new(shared.clone(), Store::Memory(Arc::new(store())));
+        let refusals = Refusals::new(Generations::default());
+        let mut responses: Vec<Response> = Vec::new();
+        // The microseconds, whether it is a call of gRPC, and the first of these that is the same piece of memory.
+        for (retry_after, is_grpc, first) in [
+            (400_000, false, 0),
+            (999_999, false, 0),
+            (1_000_000, false, 0),
+            (1_000_001, false, 3),
+            (2_000_000, true, 4),
+            (2_000_000, true, 4),
+            (2_000_000, false, 6),
+            (1_000_000, false, 0),
+            (65_000_000, false, 8),
+            (1_000_000, false, 9),
+        ] {
+            let (given, other) = (judged(&gate, retry_after).await, judged(&gate, retry_after).await);
+            let written = reply::refusal(given.snapshot.rules(), &given.verdict, Generations::default(), is_grpc);
+            responses.push(refusals.response(other, is_grpc));
+            let kept = |response: &Response| match &response.fields {
+                ResponseFields::Kept(kept) => Some(Rc::as_ptr(kept)),
+                ResponseFields::Own(_) => None,
+            };
+            let last = responses.last().unwrap();
+            assert_eq!(said(last), said(&written.into()), "{retry_after} us");
+            let found = responses.iter().position(|response| kept(response) == kept(last));
+            assert_eq!((kept(last).is_some(), found), (true, Some(first)), "{retry_after} us");
+        }
+
+        shared.replace(rules("Second"));
+        let words = said(&refusals.response(judged(&gate, 2_000_000).await, false));
+        assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
+    }
+
+    #[tokio::test]
+    async fn rules_are_not_kept_beyond_their_time() {
+        let store = || MemoryStore::new(10);
+        let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
+        let gate = Gate::new(shared.clone(), Store::Memory(Arc::new(store())));
+        let refusals = Refusals::new(Generations::default());
+        let view = Rc::downgrade(&gate.view());
+        refusals.response(judged(&gate, 1).await, false);
+        shared.replace(rules("Second"));
+        gate.flush();
+        assert!(view.upgrade().is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! Whether a request is one that can be forwarded, and whom it is for (RFC 9112 section 3.2, RFC 9110 section 7.2).
+
+use std::rc::Rc;
+
+use http::{Method, Version};
+
+use crate::http::failure::Failure;
+use crate::http::forwarding::{self, Peer};
+use crate::http::message::Request;
+use crate::message::path::EscapedSlashes;
+use crate::message::target;
+
+/// How often a request may come by here: more proxies of this kind in a row than anybody has, and few turns of a loop.
+const MOST_HOPS: usize = 5;
+
+/// Checks a request, and makes its target the origin form and its `Host` the target's. Whether that is a host is for
+/// [`host`] to say.
+pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes) -> Result<(), Failure> {
+    match request.method {
+        Method::CONNECT => return Err(Failure::Method("this proxy opens no tunnels")),
+        Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
+        _ => {}
+    }
+    if request.fields.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
+        return Err(Failure::Expectation);
+    }
+    if request.fields.contains("via") && forwarding::hops(&request.fields) >= MOST_HOPS {
+        return Err(Failure::Loop);
+    }
+    if request.fields.all("host").count() > 1 {
+        return Err(Failure::Malformed("a request has one `Host` field"));
+    }
+    if !request.target.starts_with('/') && request.target != "*" {
+        absolute(request, peer)?;
+    }
+    target::check(request.method.as_str(), &request.target, slashes).map_err(Failure::Malformed)
+}
+
+/// The host of a request that was checked, without its port and in lower case; empty if an HTTP/1.0 request names none.
+pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
+    match request.fields.get("host") {
+        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` field is no host")),
+        None if request.version < Version::HTTP_11 => Ok("".into()),
+        None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
+    }
+}
+
+/// A target in absolute form: its authority counts and `Host` is ignored and replaced.
+fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
+    // `Host` has to be one all the same.
+    host(request, peer)?;
+    let split = target::split_url(request.method.as_str(), &request.target);
+    let (authority, target) = split.map_err(|error| Failure::Malformed(error.reason()))?;
+    let (authority, target) = (authority.to_owned(), target.into_owned());
+    request.fields.set("host", authority);
+    request.target = target;
+    Ok(())
+}
+
+/// What RFC 9110 section 7.6.2 says of `Max-Forwards`: for how many more hops an OPTIONS request is. `None` if it says
+/// nothing; otherwise it is counted down, and `Some(0)` is a request for us.
+pub(super) fn count_down(request: &mut Request) -> Option<u64> {
+    if request.method != Method::OPTIONS {
+        return None;
+    }
+    let left: u64 = request.fields.text("max-forwards")?.trim().parse().ok()?;
+    if left > 0 {
+        request.fields.set("max-forwards", (left - 1).to_string());
+    }
+    Some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::message::RequestBody;
+
+    type Lines = &'static [(&'static str, &'static str)];
+
+    fn request(method: &str, target: &str, version: Version, lines: Lines) -> Request {
+        let (method, fields) = (method.parse().unwrap(), lines.iter().copied().collect());
+        Request { method, target: target.to_owned(), version, fields, body: RequestBody::Empty }
+    }
+
+    #[track_caller]
+    fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
+        let mut request = request(method, target, version, lines);
+        let peer = Peer::untrusted([192, 0, 2, 7]);
+        check(&mut request, &peer, EscapedSlashes::Keep)?;
+        let host = host(&request, &peer)?;
+        Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))
+    }
+
+    #[test]
+    fn requests_are_made_origin_form() {
+        let cases: [(&str, Lines, &str); 6] = [
+            ("/a//b?c=%20d", &[("Host", "A.example:80")], "a.example /a//b?c=%20d A.example:80"),
+            ("http://b.example:81/x?y", &[("host", "a.example")], "b.example /x?y b.example:81"),
+            ("HTTPS://b.example?y", &[("host", "a.example")], "b.example /?y b.example"),
+            ("http://b.example", &[("host", "a.example")], "b.example * b.example"),
+            ("*", &[("host", "a.example")], "a.example * a.example"),
+            ("/", &[("host", "")], " / "),
+        ];
+        for (target, lines, expected) in cases {
+            assert_eq!(check_request("OPTIONS", target, Version::HTTP_11, lines).unwrap(), expected);
+        }
+        let lines: Lines = &[("host", "a.example")];
+        assert_eq!(check_request("GET", "http://b.example", Version::HTTP_11, lines).unwrap(), "b.example / b.example");
+        assert_eq!(check_request("GET", "/", Version::HTTP_10, &[]).unwrap(), " / ");
+    }
+
+    #[test]
+    fn what_cannot_be_forwarded_is_refused() {
+        let host: Lines = &[("host", "a")];
+        let cases: [(&str, &str, Lines, &str); 23] = [
+            ("GET", "/", &[], "has a `Host`"),
+            ("GET", "http://a/", &[], "has a `Host`"),
+            ("GET", "/", &[("host", "a"), ("Host", "a")], "one `Host`"),
+            ("GET", "/", &[("host", "a/b")], "no host"),
+            ("GET", "/", &[("host", "user@a")], "no host"),
+            ("CONNECT", "a.example:443", &[("host", "a.example:443")], "tunnels"),
+            ("TRACE", "/", host, "echoed"),
+            ("POST", "/", &[("host", "a"), ("expect", "200-ok")], "100-continue"),
+            ("POST", "/", &[("host", "a"), ("expect", "100-continue"), ("expect", "tea")], "100-continue"),
+            ("get", "/", host, "upper case"),
+            ("Options", "*", host, "upper case"),
+            ("GET", "http://a/", &[("host", "a/b")], "no host"),
+            ("GET", "*", host, "OPTIONS"),
+            ("GET", "a.example:443", host, "a target is a path"),
+            ("GET", "ftp://a/", host, "a target is a path"),
+            ("GET", "http:///x", host, "authority is not a host"),
+            ("GET", "http://u@a/x", host, "authority is not a host"),
+            ("GET", "/a#b", host, "fragment"),
+            ("GET", "/a?b#c", host, "fragment"),
+            ("GET", "/a\\b", host, "backslash"),
+            ("GET", "/%00", host, "control"),
+            ("GET", "/%g0", host, "escape"),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("via", "1.1 weir, 1.1 weir, 1.1 weir"), ("via", "2 weir, 1.1 weir")],
+                "before",
+            ),
+        ];
+        for (method, target, lines, part) in cases {
+            let error = check_request(method, target, Version::HTTP_11, lines).unwrap_err();
+            assert!(error.to_string().contains(part), "{method} {target}: {error}");
+        }
+    }
+
+    #[test]
+    fn max_forwards_is_counted_down() {
+        let check = |method, lines, left, then| {
+            let mut request = request(method, "/", Version::HTTP_11, lines);
+            assert_eq!((count_down(&mut request), request.fields.text("max-forwards")), (left, then));
+        };
+        check("OPTIONS", &[("Max-Forwards", "2")], Some(2), Some("1"));
+        check("OPTIONS", &[("max-forwards", "0")], Some(0), Some("0"));
+        check("OPTIONS", &[("max-forwards", "x")], None, Some("x"));
+        check("GET", &[("max-forwards", "0")], None, Some("0"));
+        check("OPTIONS", &[], None, None);
+    }
+}

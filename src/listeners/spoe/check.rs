@@ -1,0 +1,411 @@
+//! The message `check`: the arguments that say what a request is, made into the view that rules see.
+//!
+//! What makes no sense here was sent by a client of `HAProxy`'s, whose request it costs and not the connection, which has
+//! the requests of others on it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::str;
+
+use smallvec::SmallVec;
+
+use super::data::{Data, Reader};
+use super::frame::Arguments;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::request;
+use crate::engine::rules::request::{Entry, Request, host_of};
+use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::headers::{self, Fields};
+use crate::message::lossless;
+use crate::message::path::{self, EscapedSlashes};
+use crate::message::target::UrlError;
+use crate::message::underscores::Underscores;
+use crate::message::{address, target};
+
+/// What the arguments say of a request.
+#[derive(Debug)]
+pub(super) struct Check<'a> {
+    method: &'a str,
+    host: Cow<'a, str>,
+    path: Cow<'a, str>,
+    query: Option<&'a str>,
+    fields: Fields,
+    /// Who `HAProxy` saw, unless that is a trusted proxy.
+    pub(super) client: Option<Client>,
+    tls_subject: Option<Cow<'a, str>>,
+    /// Arguments of other names.
+    entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
+    /// What is wrong with the configuration that made the message.
+    pub(super) mistake: Option<Mistake>,
+}
+
+/// What is wrong with a configuration, whatever the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// An argument has no name.
+    Unnamed,
+    /// Nothing says what the client's address is.
+    NoSource,
+}
+
+impl Mistake {
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Unnamed => "an argument of the message `check` has no name and is not read; write `path=path`",
+            Self::NoSource => "the message `check` has no `src=src`, so limits by address do not apply",
+        }
+    }
+}
+
+impl<'a> Check<'a> {
+    /// Reads the arguments. The error is for the client.
+    pub(super) fn read(
+        arguments: &Arguments<'a>,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+        underscores: Underscores,
+    ) -> Result<Self, &'static str> {
+        let mut check = Self {
+            method: "",
+            host: Cow::Borrowed(""),
+            path: Cow::Borrowed("/"),
+            query: None,
+            fields: Fields::new(),
+            client: None,
+            tls_subject: None,
+            entries: SmallVec::new(),
+            mistake: None,
+        };
+        let (mut method, mut uri, mut host, mut query, mut peer) = (None, None, None, None, None);
+        let mut is_pathless = false;
+        for (name, value) in arguments {
+            match *name {
+                b"method" => method = text(*value, "the method is no text")?,
+                b"path" | b"uri" => {
+                    uri = text(*value, "the path is no text")?;
+                    is_pathless = uri.is_none();
+                }
+                b"query" => query = text(*value, "the query is no text")?,
+                b"host" => host = text(*value, "the host is no text")?,
+                b"src" => peer = source(*value),
+                b"headers" => check.fields = read_fields(*value).ok_or("a field is none")?,
+                b"tls_subject" => {
+                    let subject = bytes(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
+                    check.tls_subject = subject.map(lossless::text);
+                }
+                b"" => check.mistake = Some(Mistake::Unnamed),
+                name => check.entries.extend(str::from_utf8(name).ok().zip(words(*value))),
+            }
+        }
+        // HAProxy finds no path in the target `*`.
+        let pathless = if is_pathless && method == Some("OPTIONS") { "*" } else { "/" };
+        check.method = method.unwrap_or_default();
+        // A message need not have the method; no limit with `methods` covers its request then.
+        check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, slashes)?;
+        check.read_host(host)?;
+        match peer {
+            Some(peer) => check.client = Some(trusted.client(peer, &check.fields)),
+            None => check.mistake = Some(Mistake::NoSource),
+        }
+        underscores.fold(&mut check.fields)?;
+        Ok(check)
+    }
+
+    /// Reads a path, with its query or without, or an absolute URL, whose host counts more than any other (RFC 9112
+    /// section 3.2.2). HTTP/2 requests have such a one as their `url`.
+    fn read_target(
+        &mut self,
+        method: &str,
+        given: &'a str,
+        query: Option<&'a str>,
+        slashes: EscapedSlashes,
+    ) -> Result<(), &'static str> {
+        let mut target = Cow::Borrowed(given);
+        if !given.starts_with('/') && given != "*" {
+            let (authority, rest) = target::split_url(method, given).map_err(UrlError::reason)?;
+            self.host = host_of(authority).ok_or(UrlError::Authority.reason())?;
+            target = rest;
+        }
+        target::check(method, &target, slashes)?;
+        query.map_or(Ok(()), target::check_query)?;
+        self.path = match target {
+            Cow::Borrowed(target) => path::normalise(target::split(target).0),
+            Cow::Owned(target) => Cow::Owned(path::normalise(target::split(&target).0).into_owned()),
+        };
+        self.query = query.or(target::split(given).1);
+        Ok(())
+    }
+
+    fn read_host(&mut self, given: Option<&'a str>) -> Result<(), &'static str> {
+        let mut lines = self.fields.all("host");
+        let line = lines.next();
+        if lines.next().is_some() {
+            return Err("a request has one `Host` field");
+        }
+        let host = match (given, line) {
+            _ if !self.host.is_empty() => return Ok(()),
+            (Some(given), _) => host_of(given),
+            (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
+            (None, None) => return Ok(()),
+        };
+        self.host = host.ok_or("the `Host` field is no host")?;
+        Ok(())
+    }
+
+    /// The arguments of other names, as entries of a descriptor.
+    pub(super) fn entries(&self) -> SmallVec<[Entry<'_>; 4]> {
+        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    }
+
+    /// The view that rules see.
+    pub(super) fn view<'b>(&'b self, entries: &'b [Entry<'b>], now: Micros) -> request::Request<'b> {
+        Request {
+            method: self.method,
+            host: &self.host,
+            path: &self.path,
+            query: self.query,
+            headers: &self.fields,
+            client: self.client.map(|client| client.address),
+            tls_subject: self.tls_subject.as_deref(),
+            domain: None,
+            descriptor: entries,
+            now,
+        }
+    }
+
+    /// Whether the client speaks gRPC, and wants a refusal that it understands.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.fields.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    }
+}
+
+/// A value as text, or `mistake`. What `HAProxy` could not find is there as null.
+fn text<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a str>, &'static str> {
+    bytes(value, mistake)?.map(|text| str::from_utf8(text).map_err(|_| mistake)).transpose()
+}
+
+/// A value's bytes, or `mistake`.
+fn bytes<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a [u8]>, &'static str> {
+    match value {
+        Data::Null => Ok(None),
+        Data::Text(bytes) | Data::Binary(bytes) => Ok(Some(bytes)),
+        _ => Err(mistake),
+    }
+}
+
+/// Any value in words, as an entry has it; `None` for what is null.
+fn words(value: Data<'_>) -> Option<Cow<'_, str>> {
+    Some(match value {
+        Data::Null => return None,
+        Data::Bool(value) => Cow::Borrowed(if value { "true" } else { "false" }),
+        Data::Signed(value) => Cow::Owned(value.to_string()),
+        Data::Unsigned(value) => Cow::Owned(value.to_string()),
+        Data::Address(value) => Cow::Owned(value.to_canonical().to_string()),
+        Data::Text(text) | Data::Binary(text) => lossless::text(text),
+    })
+}
+
+fn source(value: Data<'_>) -> Option<IpAddr> {
+    match value {
+        Data::Address(address) => Some(address.to_canonical()),
+        Data::Text(text) => address::parse(str::from_utf8(text).ok()?).ok(),
+        _ => None,
+    }
+}
+
+/// The fields of a request: those of `req.hdrs_bin`, or the lines of `req.hdrs`. `None` if there is anything else.
+fn read_fields(value: Data<'_>) -> Option<Fields> {
+    let mut fields = Fields::new();
+    let mut append = |name: &[u8], value: &[u8]| {
+        let fits = headers::is_name(name) && headers::is_value(value);
+        fits.then(|| fields.append(name, value.trim_ascii()))
+    };
+    match value {
+        Data::Null => {}
+        Data::Binary(bytes) => {
+            let mut reader = Reader::new(bytes);
+            loop {
+                let (name, value) = (reader.string().ok()?, reader.string().ok()?);
+                // The list ends with two empty strings.
+                if name.is_empty() && value.is_empty() {
+                    break;
+                }
+                append(name, value)?;
+            }
+        }
+        Data::Text(text) => {
+            for line in text.split(|byte| *byte == b'\n') {
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                if line.is_empty() {
+                    break;
+                }
+                let colon = memchr::memchr(b':', line)?;
+                append(&line[..colon], &line[colon + 1..])?;
+            }
+        }
+        _ => return None,
+    }
+    Some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::write_string;
+    use super::*;
+
+    fn binary(lines: &[(&str, &str)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, value) in lines.iter().chain(&[("", "")]) {
+            write_string(&mut bytes, name.as_bytes());
+            write_string(&mut bytes, value.as_bytes());
+        }
+        bytes
+    }
+
+    fn text(text: &str) -> Data<'_> {
+        Data::Text(text.as_bytes())
+    }
+
+    fn read<'a>(arguments: &Arguments<'a>) -> Result<Check<'a>, &'static str> {
+        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+        Check::read(arguments, &trusted, EscapedSlashes::Keep, Underscores::Drop)
+    }
+
+    /// What rules see of a request, in a line: `METHOD host path?query client subject key=value,...`.
+    #[track_caller]
+    fn check(arguments: &[(&str, Data<'_>)], expected: Result<&str, &str>) {
+        let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+        let found = read(&arguments).map(|check| {
+            let entries = check.entries();
+            let view = check.view(&entries, Micros(0));
+            let query = view.query.map(|query| format!("?{query}")).unwrap_or_default();
+            let client = view.client.map_or("-".to_owned(), |client| client.to_string());
+            let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+            let subject = view.tls_subject.unwrap_or("-");
+            let entries = lossless::shown(&entries.join(",")).into_owned();
+            let subject = lossless::shown(subject);
+            format!("{} {} {}{query} {client} {subject} {entries}", view.method, view.host, view.path)
+        });
+        assert_eq!(found.as_deref(), expected.as_ref().map(|text| *text));
+    }
+
+    #[test]
+    fn arguments_say_what_a_request_is() {
+        let fields = binary(&[("host", "A.example:8080"), ("x-id", "7")]);
+        let source = Data::Address([192, 0, 2, 7].into());
+        check(
+            &[
+                ("method", text("GET")),
+                ("path", text("/v1//orders/")),
+                ("query", text("a=b")),
+                ("src", source),
+                ("headers", Data::Binary(&fields)),
+                ("tls_subject", text("CN=a")),
+                ("tenant", text("acme")),
+                ("port", Data::Signed(-443)),
+                ("is_tls", Data::Bool(true)),
+                ("dst", Data::Address("::ffff:192.0.2.9".parse().unwrap())),
+                ("none", Data::Null),
+            ],
+            Ok("GET a.example /v1/orders?a=b 192.0.2.7 CN=a tenant=acme,port=-443,is_tls=true,dst=192.0.2.9"),
+        );
+        check(&[("uri", text("/a?b=%20")), ("host", text("B.example"))], Ok(" b.example /a?b=%20 - - "));
+        check(&[("uri", text("https://c.example:1?b")), ("host", text("b.example"))], Ok(" c.example /?b - - "));
+        check(&[("path", Data::Null), ("tls_subject", text(""))], Ok("  / - - "));
+        let bytes = [("tls_subject", Data::Text(b"CN=\xe9")), ("tenant", Data::Binary(b"\xff"))];
+        check(&bytes, Ok("  / - CN=%E9 tenant=%FF"));
+        for whole_server in [("uri", text("*")), ("path", Data::Null), ("uri", text("http://a.example"))] {
+            let host = if whole_server.1 == text("http://a.example") { "a.example" } else { "" };
+            check(&[("method", text("OPTIONS")), whole_server], Ok(&format!("OPTIONS {host} /* - - ")));
+        }
+        check(&[("method", text("OPTIONS")), ("path", text("/"))], Ok("OPTIONS  / - - "));
+    }
+
+    #[test]
+    fn the_client_is_who_haproxy_saw_unless_that_is_a_trusted_proxy() {
+        let fields = binary(&[("x-forwarded-for", "\u{e9}, 203.0.113.9")]);
+        let headers = ("headers", Data::Binary(&fields));
+        for (source, expected) in [
+            (text("192.0.2.7"), "192.0.2.7"),
+            (Data::Address("::ffff:192.0.2.7".parse().unwrap()), "192.0.2.7"),
+            (Data::Address([10, 1, 2, 3].into()), "203.0.113.9"),
+            (text("localhost"), "-"),
+            (Data::Null, "-"),
+        ] {
+            check(&[headers, ("src", source)], Ok(&format!("  / {expected} - ")));
+        }
+    }
+
+    #[test]
+    fn a_name_with_underscores_counts_by_the_name_with_hyphens() {
+        let fields = binary(&[("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4")]);
+        let arguments = [("headers", Data::Binary(&fields)), ("src", Data::Address([10, 1, 2, 3].into()))];
+        let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+        let check = read(&arguments).unwrap();
+        assert_eq!(
+            (check.client, check.fields.text("x-api-key")),
+            (Some(IpAddr::from([10, 1, 2, 3]).into()), Some("1"))
+        );
+    }
+
+    #[test]
+    fn fields_come_in_two_forms() {
+        let lines = [("host", "a.example"), ("x", ""), ("x", "a:b")];
+        for value in [Data::Binary(&binary(&lines)), text("host: a.example\r\nx:\r\nx:a:b \r\n\r\n")] {
+            let fields = read_fields(value).unwrap();
+            let found: Vec<_> = fields.iter().map(|(name, value)| (str::from_utf8(name).unwrap(), value)).collect();
+            assert_eq!(found, lines.map(|(name, value)| (name, value.as_bytes())), "{value:?}");
+        }
+        for value in [
+            Data::Bool(true),
+            text("x\r\n\r\n"),
+            text("x y: 1\r\n\r\n"),
+            text("x: \u{1}\r\n\r\n"),
+            Data::Binary(b"\x04host"),
+            Data::Binary(b""),
+            Data::Binary(&binary(&[("x", "a\r\ny: b")])),
+            Data::Binary(&binary(&[("", "a")])),
+        ] {
+            assert!(read_fields(value).is_none(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn what_another_server_may_read_otherwise_is_refused() {
+        let two = binary(&[("host", "a.example"), ("host", "b.example")]);
+        check(&[("path", text("/a\\b"))], Err("a path has printable ASCII, without a backslash and a fragment"));
+        let form = "a target is a path, or an `http://` or `https://` URL";
+        for target in ["a", "", "ftp://a/", "x://", "a:443"] {
+            check(&[("path", text(target))], Err(form));
+        }
+        for target in ["*", "http://a.example/*#", "https://b/#c"] {
+            assert!(
+                read(&[(&b"method"[..], text("GET")), (b"uri", text(target))].into_iter().collect()).is_err(),
+                "{target}"
+            );
+        }
+        check(&[("method", text(""))], Err("a method is a token"));
+        check(&[("method", text("G T"))], Err("a method is a token"));
+        check(&[("path", Data::Text(b"/\xff"))], Err("the path is no text"));
+        check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
+        check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
+        check(&[("uri", text("/?a b"))], Err("a query has printable ASCII and no fragment"));
+        check(&[("host", text("a b"))], Err("the `Host` field is no host"));
+        check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` field"));
+        check(&[("headers", Data::Binary(b"\x04host"))], Err("a field is none"));
+        check(&[("method", text("get"))], Err("a method is spelt in upper case"));
+    }
+
+    #[test]
+    fn mistakes_of_a_configuration_are_told() {
+        let source = ("src", text("192.0.2.7"));
+        for (arguments, expected) in [
+            (vec![source], None),
+            (vec![source, ("", text("/"))], Some(Mistake::Unnamed)),
+            (vec![("path", text("/"))], Some(Mistake::NoSource)),
+        ] {
+            let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
+            assert_eq!(read(&arguments).unwrap().mistake, expected);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `HAProxy`'s Stream Processing Offload Engine: it asks about its requests over connections that stay, and is told the
+//! verdict in variables.
+//!
+//! The protocol is that of `doc/SPOE.txt` in `HAProxy`'s sources. It is written here, as far as an agent for one message
+//! needs it, because the library that reads it best, spop 0.13, does not say why a frame is none, so that no status code
+//! could be told, changes text that is not UTF-8, and copies each argument.
+//!
+//! # The message
+//!
+//! `check`, with any of these arguments; all others are entries of the request's descriptor by their names.
+//!
+//! | argument | sample | what it is |
+//! |---|---|---|
+//! | `method` | `method` | the method |
+//! | `path` or `uri` | `path`, `pathq`, `url` | the path, with its query or without, or the whole URL; none is that of `OPTIONS *` |
+//! | `query` | `query` | the query |
+//! | `host` | `req.hdr(host)` | the host; `headers` have it too |
+//! | `src` | `src` | the client's address |
+//! | `headers` | `req.hdrs_bin`, `req.hdrs` | the fields |
+//! | `tls_subject` | `ssl_c_s_dn(,0,rfc2253)` | the subject of a client's certificate that `HAProxy` has verified |
+//!
+//! # The variables
+//!
+//! All are of the transaction, behind `HAProxy`'s own prefix.
+//!
+//! | variable | what it is |
+//! |---|---|
+//! | `deny` | whether the request is to be refused; it is not there if Weir did not answer |
+//! | `status` | of a refusal: 429, 503 if the store is away and the limit fails closed, 400 if the request is none; 202 if a queue has taken it |
+//! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the fields of the response, each by its name with `_` for `-` |
+//! | `body` | of a refusal: the problem as JSON; of a 202 the entry's id |
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use tokio_util::sync::CancellationToken;
+
+use self::check::{Check, Mistake};
+use self::connection::Connection;
+use self::data::Data;
+use self::frame::{Ack, Notify};
+use self::status::Status;
+use crate::engine::answer::accepted;
+use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::http::log::Throttle;
+use crate::http::{FrontOptions, Stream};
+use crate::limiter::Gate;
+use crate::limiter::denials::Origin;
+use crate::message::client_address::TrustedProxies;
+use crate::message::headers::Fields;
+use crate::message::path::EscapedSlashes;
+use crate::message::underscores::Underscores;
+use crate::store::Clock;
+use crate::telemetry::metrics::DecidingDoor;
+
+mod check;
+mod connection;
+mod data;
+mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
+mod status;
+#[cfg(test)]
+mod tests;
+
+/// How the door is set up.
+#[derive(Clone, Debug)]
+pub struct SpoeOptions {
+    /// Peers of `HAProxy` whose word on the client's address is taken.
+    pub trusted_proxies: TrustedProxies,
+    /// Which rate limit fields there are variables for.
+    pub generations: Generations,
+    /// The time of each request: what the memory store decides by and overrides expire by.
+    pub clock: Clock,
+    /// What `%2F` and `%5C` in a path mean.
+    pub escaped_slashes: EscapedSlashes,
+    /// What becomes of headers whose names have underscores.
+    pub underscores: Underscores,
+    /// How long to wait for what.
+    pub timeouts: SpoeTimeouts,
+}
+
+impl SpoeOptions {
+    /// As the other doors take requests and connections.
+    pub fn new(front: &FrontOptions, generations: Generations) -> Self {
+        Self {
+            trusted_proxies: front.trusted_proxies.clone(),
+            generations,
+            clock: front.clock.clone(),
+            escaped_slashes: front.limits.escaped_slashes,
+            underscores: front.client_headers.underscores,
+            timeouts: SpoeTimeouts {
+                hello: front.timeouts.first_byte,
+                frame: front.timeouts.header,
+                ..SpoeTimeouts::default()
+            },
+        }
+    }
+}
+
+/// How long the door waits for `HAProxy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoeTimeouts {
+    /// For the first byte of a connection.
+    pub hello: Duration,
+    /// For the rest of a frame that has begun, and for an answer to be taken.
+    pub frame: Duration,
+    /// For the next question.
+    pub idle: Duration,
+}
+
+impl Default for SpoeTimeouts {
+    fn default() -> Self {
+        Self {
+            hello: Duration::from_secs(10),
+            frame: Duration::from_secs(10),
+            // HAProxy ends idle connections by its own `timeout idle`, minutes as a rule. It had better be the one who
+            // does: a question that crosses our farewell has no answer.
+            idle: Duration::from_mins(10),
+        }
+    }
+}
+
+/// A worker's door.
+pub struct Spoe {
+    gate: Rc<Gate>,
+    trusted_proxies: TrustedProxies,
+    generations: Generations,
+    clock: Clock,
+    escaped_slashes: EscapedSlashes,
+    underscores: Underscores,
+    timeouts: SpoeTimeouts,
+    /// What is logged of connections, and of configurations. One line a second each.
+    connection_log: Throttle,
+    message_log: Throttle,
+}
+
+impl Spoe {
+    /// A door that asks `gate`.
+    pub fn new(gate: Rc<Gate>, options: &SpoeOptions) -> Rc<Self> {
+        Rc::new(Self {
+            gate,
+            trusted_proxies: options.trusted_proxies.clone(),
+            generations: options.generations,
+            clock: options.clock.clone(),
+            escaped_slashes: options.escaped_slashes,
+            underscores: options.underscores,
+            timeouts: options.timeouts,
+            connection_log: Throttle::default(),
+            message_log: Throttle::default(),
+        })
+    }
+
+    /// Serves a connection of `HAProxy`'s to its end. When `drain` is cancelled, what has come is answered first.
+    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
+        Connection::new(&self, stream, peer).serve(&drain).await;
+    }
+
+    /// The ACK for a NOTIFY. The time that it takes is counted from `received`.
+    async fn answer(&self, notify: &Notify<'_>, max_frame: u32, received: Instant) -> Vec<u8> {
+        let mut ack = Ack::new(notify, max_frame);
+        if let Some(name) = notify.unknown {
+            let name = String::from_utf8_lossy(name);
+            self.misconfigured(&format!("the message `{}` is not known; name it `check`", shown(&name)));
+        }
+        let Some(arguments) = &notify.check else { return ack.finish() };
+        match Check::read(arguments, &self.trusted_proxies, self.escaped_slashes, self.underscores) {
+            Ok(check) => {
+                if let Some(mistake) = check.mistake {
+                    self.misconfigured(Mistake::text(mistake));
+                }
+                if check.client.is_some_and(|client| client.is_disputed) {
+                    self.gate.shared().metrics().client_disputed(DecidingDoor::Spoe);
+                }
+                self.judge(&check, &mut ack, received).await;
+            }
+            Err(detail) => refuse(&reply::problem(StatusCode::BAD_REQUEST, detail), &mut ack),
+        }
+        ack.finish()
+    }
+
+    async fn judge(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
+        let entries = check.entries();
+        let view = check.view(&entries, self.clock.now());
+        let judged = match self.gate.judge(&view, DecidingDoor::Spoe, received).await {
+            Ok(judged) => judged,
+            Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
+        };
+        judged.log_refusals(&Origin { request: Some(&view), trace_id: None });
+        let rules = judged.snapshot.rules();
+        if let Some(accepted) = accepted::accepted(rules, &judged.verdict, self.generations) {
+            refuse(&accepted, ack);
+        } else if judged.verdict.is_allowed() {
+            let mut fields = Fields::new();
+            reply::add_fields(rules, &judged.verdict, self.generations, &mut fields);
+            accepted::add_entries(rules, &judged.verdict, &mut fields);
+            ack.set("deny", Data::Bool(false));
+            set_fields(&fields, ack);
+        } else {
+            refuse(&reply::refusal(rules, &judged.verdict, self.generations, check.is_grpc()), ack);
+        }
+    }
+
+    /// Logs what is wrong with the messages of a configuration.
+    fn misconfigured(&self, mistake: &str) {
+        if let Some(suppressed) = self.message_log.pass() {
+            tracing::warn!(suppressed, "HAProxy's configuration: {mistake}");
+        }
+    }
+
+    /// Logs that `HAProxy` ends a connection because of us.
+    fn disconnected(&self, peer: IpAddr, code: u64, message: &[u8]) {
+        // It says so too when it has nothing more to ask, or has waited long enough for that.
+        if code == Status::Normal.code() || code == Status::Timeout.code() {
+            return;
+        }
+        if let Some(suppressed) = self.connection_log.pass() {
+            let message = String::from_utf8_lossy(message);
+            tracing::warn!(%peer, code, suppressed, "HAProxy ended a connection: {}", shown(&message));
+        }
+    }
+
+    /// Logs that we end a connection because of `HAProxy`, and counts it.
+    fn disconnects(&self, peer: IpAddr, status: Status) {
+        self.gate.shared().metrics().spoe_disconnect(status.label());
+        if status != Status::Normal
+            && let Some(suppressed) = self.connection_log.pass()
+        {
+            tracing::warn!(%peer, code = status.code(), suppressed, "disconnected from HAProxy: {}", status.message());
+        }
+    }
+}
+
+/// The variables of a request that goes no further.
+fn refuse(reply: &Reply, ack: &mut Ack) {
+    ack.set("deny", Data::Bool(true));
+    ack.set("status", Data::Unsigned(reply.status.as_u16().into()));
+    set_fields(&reply.fields, ack);
+    if !reply.body.is_empty() {
+        ack.set("body", Data::Text(reply.body.as_bytes()));
+    }
+}
+
+/// A variable for each field.
+fn set_fields(fields: &Fields, ack: &mut Ack) {
+    for (name, value) in fields.iter() {
+        // Names of ours, in lower case, or of a script; a variable's name has letters, digits and `_`.
+        let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '_' };
+        let name: String = name.iter().map(plain).collect();
+        ack.set(&name, Data::Text(value));
+    }
+}
+
+/// What a peer has written, as far as a log needs it and without what steers a terminal.
+fn shown(text: &str) -> Cow<'_, str> {
+    const MOST: usize = 60;
+    if text.len() <= MOST && !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().take(MOST).filter(|letter| !letter.is_control()).collect())
+}

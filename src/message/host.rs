@@ -1,0 +1,115 @@
+//! Host names: their canonical text, and their registered domain by the public suffix list.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::address::{self, network};
+
+/// The longest name, in characters.
+const LONGEST_NAME: usize = 253;
+
+/// Bytes of the longest name in Unicode.
+const LONGEST_UNICODE: usize = LONGEST_NAME * char::MAX.len_utf8();
+
+/// A host name in lower case without its trailing dot, or an address in its shortest text.
+///
+/// A name needs a dot: a label alone names no host on the internet, and in an override it is a typing error.
+pub fn hostname_or_address(text: &str) -> Result<String, String> {
+    if let Ok(address) = address::parse(text) {
+        return Ok(address.to_string());
+    }
+    hostname(text)
+}
+
+/// The host of `host:port` or `[address]:port`, without brackets; a text without a port is returned unchanged.
+pub(crate) fn without_port(text: &str) -> &str {
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((address, after)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let fits = after.is_empty() || after.strip_prefix(':').is_some_and(is_port);
+        return if fits { address } else { text };
+    }
+    text.split_once(':').filter(|(_, port)| is_port(port)).map_or(text, |(host, _)| host)
+}
+
+/// A name in ASCII (RFC 5891 section 4.4); `None` if it has no such form.
+pub(crate) fn in_ascii(name: &str) -> Option<Cow<'_, str>> {
+    if name.is_ascii() {
+        return Some(name.into());
+    }
+    // Punycode takes the square of a label's length.
+    if name.len() > LONGEST_UNICODE { None } else { idna::domain_to_ascii(name).ok().map(Cow::Owned) }
+}
+
+/// A host name in lower case without its trailing dot.
+pub(crate) fn hostname(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let wrong = |why: &str| Err(format!("`{text}` is no host name: {why}"));
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return wrong("a name has 1 to 253 characters");
+    }
+    if !name.contains('.') {
+        return wrong("it has no dot");
+    }
+    for label in name.split('.') {
+        let fits = !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-');
+        if !fits {
+            return wrong("a label has 1 to 63 letters, digits and inner hyphens (write other scripts as xn--...)");
+        }
+    }
+    // RFC 3696 section 2: a top-level domain is not all digits; such a name is a mistyped IPv4 address.
+    if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
+        return wrong("its last label is a number");
+    }
+    Ok(name)
+}
+
+/// The registered domain (eTLD+1) of a host name. A public suffix stays itself, an IPv4 address too; an IPv6 address
+/// becomes its /64, which is what one subscriber has.
+pub fn registered(text: &str) -> Result<String, String> {
+    match address::parse(text) {
+        Ok(IpAddr::V4(address)) => Ok(address.to_string()),
+        Ok(IpAddr::V6(address)) => Ok(format!("{}/64", network(address, 64))),
+        Err(_) => {
+            let name = hostname(text)?;
+            Ok(psl::domain_str(&name).map_or_else(|| name.clone(), str::to_owned))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_domains_follow_the_public_suffix_list() {
+        for (name, expected) in [
+            ("www.Example.COM.", "example.com"),
+            ("a.b.example.co.uk", "example.co.uk"),
+            ("co.uk", "co.uk"),
+            ("user.github.io", "user.github.io"),
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ] {
+            assert_eq!(registered(name).as_deref(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn names_have_a_bound_in_any_script() {
+        assert_eq!(in_ascii("m\u{fc}ller.example").as_deref(), Some("xn--mller-kva.example"));
+        assert_eq!(in_ascii(&"\u{fc}.".repeat(LONGEST_UNICODE)), None);
+        assert_eq!(in_ascii("\u{10FFE9}.example"), None);
+    }
+
+    #[test]
+    fn what_is_no_host_name_is_refused() {
+        for text in ["", "examplecom", "lol..99", "-a.com", "a b.com", "10.0.0.9000", "exämple.com", &"a.".repeat(130)]
+        {
+            assert!(hostname_or_address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The vocabulary of HTTP that rules and codecs share: headers, targets, paths, hosts, addresses and trace context.
+//! Pure: no I/O, no clock.
+
+pub mod address;
+pub mod client_address;
+pub mod headers;
+pub mod host;
+pub mod lossless;
+pub mod path;
+pub mod target;
+pub mod trace_context;
+pub mod underscores;

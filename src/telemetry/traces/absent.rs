@@ -1,0 +1,62 @@
+//! No traces: what there is in a build without the feature `otel`.
+
+use std::time::Instant;
+
+use crate::engine::answer::verdict::Verdict;
+use crate::engine::rules::request;
+use crate::engine::rules::rule_set::Rules;
+use crate::http::context::Context;
+use crate::http::message::{Request, Response};
+use crate::limiter::denials::ShownIds;
+use crate::message::headers::Fields;
+use crate::telemetry::metrics::{DecidingDoor, HttpDoor, Metrics};
+
+/// The traces of the process, of which there are none.
+#[derive(Clone, Debug)]
+pub enum Traces {}
+
+impl Traces {
+    /// Says that there are none to be had, if some are wanted.
+    pub fn start(endpoint: Option<&str>, _: ShownIds, _: &Metrics) -> Result<Option<Self>, String> {
+        match endpoint {
+            None => Ok(None),
+            Some(_) => {
+                Err("--otlp-endpoint: this binary exports no traces; build it with `--features otel`".to_owned())
+            }
+        }
+    }
+
+    /// Ends the export.
+    pub fn finish(&self) {}
+}
+
+/// The trace of a request.
+#[derive(Debug)]
+pub(crate) struct Trace;
+
+#[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "it stands for one that does something")]
+impl Trace {
+    pub(crate) const fn begin(_: Option<&Traces>, _: HttpDoor, _: &Request, _: bool) -> Self {
+        Self
+    }
+
+    pub(crate) const fn id(&self) -> Option<u128> {
+        None
+    }
+
+    pub(crate) const fn judged(
+        &mut self,
+        _: &Rules,
+        _: &Verdict,
+        _: DecidingDoor,
+        _: Instant,
+        _: Option<&request::Request<'_>>,
+    ) {
+    }
+
+    pub(crate) const fn called(&mut self, _: &str, _: &'static str) {}
+
+    pub(crate) const fn pass_on(&mut self, _: &mut Fields) {}
+
+    pub(crate) const fn answered(&mut self, _: &Context, _: &Response) {}
+}

@@ -1,0 +1,345 @@
+//! The spans of one request.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use http::Version;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+
+use super::export::Exporter;
+use super::settings::{Sampler, Settings};
+use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::rules::request;
+use crate::engine::rules::rule_set::Rules;
+use crate::http::context::Context;
+use crate::http::message::{Request, Response};
+use crate::limiter::denials::{OTHER_METHOD, ShownIds, hash, method};
+use crate::message::headers::{self, Fields};
+use crate::message::target;
+use crate::message::trace_context::{TRACEPARENT, TraceContext};
+use crate::telemetry::access_log::{Ruling, ruling};
+use crate::telemetry::metrics::{DecidingDoor, DecisionResult, HttpDoor, Metrics};
+
+/// What the vendors on a trace's way say of it, in their own words.
+const TRACESTATE: &str = "tracestate";
+
+/// Codes of gRPC that are a server's failure: deadline exceeded, unimplemented, internal, unavailable.
+const FAILURES: [&str; 4] = ["4", "12", "13", "14"];
+
+/// The traces of the process. Its copies are the same.
+#[derive(Clone, Debug)]
+pub struct Traces(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    sampler: Sampler,
+    ids: ShownIds,
+    scope: InstrumentationScope,
+    exporter: Exporter,
+}
+
+impl Traces {
+    /// Starts the export to `endpoint` or to where OpenTelemetry's variables say; `None` if neither says anything. The
+    /// error says what is wrong with them.
+    pub fn start(endpoint: Option<&str>, ids: ShownIds, metrics: &Metrics) -> Result<Option<Self>, String> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let Some(settings) = Settings::read(endpoint, variable)? else { return Ok(None) };
+        let exporter = Exporter::start(&settings, metrics)?;
+        if settings.wants_compression {
+            tracing::warn!("OTEL_EXPORTER_OTLP_COMPRESSION is passed over: spans are sent as they are");
+        }
+        tracing::info!(endpoint = %settings.endpoint, "traces are exported");
+        let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build();
+        Ok(Some(Self(Arc::new(Shared { sampler: settings.sampler, ids, scope, exporter }))))
+    }
+
+    /// Sends what is left and ends the export; waits for it, but no longer than a moment.
+    pub fn finish(&self) {
+        self.0.exporter.finish();
+    }
+}
+
+/// The trace of a request, if it is sampled. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Trace(Option<Box<Sampled>>);
+
+#[derive(Debug)]
+struct Sampled {
+    traces: Traces,
+    /// The span of the request.
+    own: TraceContext,
+    /// The span that the client has told.
+    parent: Option<u64>,
+    state: TraceState,
+    began: Instant,
+    began_at: SystemTime,
+    name: Cow<'static, str>,
+    method: &'static str,
+    attributes: Vec<KeyValue>,
+    /// The status of the answer, once there is one.
+    status: Option<u16>,
+    is_failure: bool,
+    /// The span of the upstream, and when it began.
+    upstream: Option<(u64, SystemTime)>,
+}
+
+impl Trace {
+    /// The trace of a request that begins now.
+    pub(crate) fn begin(traces: Option<&Traces>, door: HttpDoor, request: &Request, is_tls: bool) -> Self {
+        let Some(traces) = traces else { return Self(None) };
+        let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(&request.fields));
+        let trace_id = parent.map_or_else(|| generator.new_trace_id(), |parent| TraceId::from(parent.trace_id));
+        if !traces.0.sampler.samples(parent.as_ref(), trace_id) {
+            return Self(None);
+        }
+        let random = parent.map_or(TraceContext::RANDOM, |parent| parent.flags & TraceContext::RANDOM);
+        let own = TraceContext {
+            trace_id: u128::from_be_bytes(trace_id.to_bytes()),
+            span_id: new_span(),
+            flags: TraceContext::SAMPLED | random,
+        };
+        let method = method(request.method.as_str());
+        let mut attributes = Vec::with_capacity(12);
+        attributes.extend([
+            KeyValue::new("weir.door", door.label()),
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("url.scheme", if is_tls { "https" } else { "http" }),
+            KeyValue::new("network.protocol.version", protocol(request.version)),
+        ]);
+        if traces.0.ids == ShownIds::Clear {
+            attributes.push(KeyValue::new("url.path", target::split(&request.target).0.to_owned()));
+        }
+        Self(Some(Box::new(Sampled {
+            traces: traces.clone(),
+            own,
+            parent: parent.map(|parent| parent.span_id),
+            state: parent.map(|_| state(&request.fields)).unwrap_or_default(),
+            began: Instant::now(),
+            began_at: SystemTime::now(),
+            name: if method == OTHER_METHOD { "HTTP" } else { method }.into(),
+            method,
+            attributes,
+            status: None,
+            is_failure: false,
+            upstream: None,
+        })))
+    }
+
+    /// Which trace it is; `None` if it is not sampled.
+    pub(crate) fn id(&self) -> Option<u128> {
+        self.0.as_ref().map(|sampled| sampled.own.trace_id)
+    }
+
+    /// The request's limits have decided, from `start` on; `request` is what they have seen of it.
+    pub(crate) fn judged(
+        &mut self,
+        rules: &Rules,
+        verdict: &Verdict,
+        door: DecidingDoor,
+        start: Instant,
+        request: Option<&request::Request<'_>>,
+    ) {
+        if let Some(sampled) = &mut self.0 {
+            sampled.judged(rules, verdict, door, start, request);
+        }
+    }
+
+    /// It was a call of gRPC to this method, and ended with this code.
+    pub(crate) fn called(&mut self, path: &str, code: &'static str) {
+        let Some(sampled) = &mut self.0 else { return };
+        let name = path.trim_start_matches('/');
+        let (service, method) = name.rsplit_once('/').unwrap_or(("", name));
+        sampled.attributes.extend([
+            KeyValue::new("rpc.system", "grpc"),
+            KeyValue::new("rpc.service", service.to_owned()),
+            KeyValue::new("rpc.method", method.to_owned()),
+            KeyValue::new("rpc.grpc.status_code", code.parse().unwrap_or(0_i64)),
+        ]);
+        sampled.is_failure = FAILURES.contains(&code);
+        sampled.name = name.to_owned().into();
+    }
+
+    /// The request goes to an upstream now, with these fields.
+    pub(crate) fn pass_on(&mut self, fields: &mut Fields) {
+        let Some(sampled) = &mut self.0 else { return };
+        let span_id = new_span();
+        sampled.upstream = Some((span_id, SystemTime::now()));
+        fields.set(TRACEPARENT, TraceContext { span_id, ..sampled.own }.to_string());
+        if sampled.parent.is_none() {
+            // It is of a trace that nobody can read.
+            fields.remove(TRACESTATE);
+        }
+    }
+
+    /// There is an answer, of an upstream or of our own.
+    pub(crate) fn answered(&mut self, context: &Context, response: &Response) {
+        if let Some(sampled) = &mut self.0 {
+            sampled.answered(context, response);
+        }
+    }
+}
+
+impl Sampled {
+    fn judged(
+        &mut self,
+        rules: &Rules,
+        verdict: &Verdict,
+        door: DecidingDoor,
+        start: Instant,
+        request: Option<&request::Request<'_>>,
+    ) {
+        let (ruling, limit) = ruling(verdict);
+        let result = match (ruling, verdict.standing) {
+            (Ruling::Allowed, _) => DecisionResult::Allowed,
+            (Ruling::Denied, _) => DecisionResult::Denied,
+            (Ruling::Shadow, _) => DecisionResult::ShadowDenied,
+            (Ruling::Unlimited, _) => DecisionResult::Unlimited,
+            (Ruling::Rejected, _) => DecisionResult::Rejected,
+            (Ruling::Error, Standing::Unavailable) => DecisionResult::ErrorDenied,
+            (Ruling::Error, _) => DecisionResult::ErrorAllowed,
+        };
+        let mut attributes = Vec::with_capacity(6);
+        attributes.push(KeyValue::new("weir.door", door.label()));
+        attributes.push(KeyValue::new("weir.result", result.label()));
+        if let Some((place, limit)) = limit.and_then(|place| Some((place, rules.limit(place)?))) {
+            attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
+            let answer = verdict.binding().filter(|answer| answer.limit == place);
+            let answer = answer.or_else(|| verdict.answers.iter().find(|answer| answer.limit == place));
+            if let Some(answer) = answer.filter(|answer| answer.numbers.is_some_and(|numbers| !numbers.is_script())) {
+                attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
+            }
+            if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| answer.decision.retry_after)
+            {
+                attributes.push(KeyValue::new("weir.retry_after", integer(wait.ceil_seconds())));
+            }
+            let identified = || request.and_then(|request| rules.id_of(place, request));
+            let id = match self.traces.0.ids {
+                ShownIds::None => None,
+                ShownIds::Clear => identified().map(|(text, _)| text),
+                ShownIds::Hash => {
+                    identified().map(|(_, fingerprint)| fingerprint).or_else(|| answer?.fingerprint).map(hash)
+                }
+            };
+            attributes.extend(id.map(|id| KeyValue::new("weir.id", id)));
+        }
+        if self.traces.0.ids == ShownIds::Clear
+            && let Some(request) = request
+        {
+            let client = request.client.map(|client| KeyValue::new("client.address", client.to_string()));
+            self.attributes.extend(client);
+            self.attributes.push(KeyValue::new("server.address", request.host.to_owned()));
+        }
+        // The clock of a connection stands still while it is served, and so may be a little before the request.
+        let began_at = self.began_at + start.saturating_duration_since(self.began);
+        let name = Cow::Borrowed("decide");
+        self.export(new_span(), SpanKind::Internal, name, began_at, attributes, Status::Unset);
+    }
+
+    fn answered(&mut self, context: &Context, response: &Response) {
+        let status = response.status.as_u16();
+        self.status = Some(status);
+        self.is_failure |= status >= 500;
+        let Some((span_id, began_at)) = self.upstream.take() else { return };
+        let mut attributes = Vec::with_capacity(6);
+        attributes.push(KeyValue::new("http.request.method", self.method));
+        let used = context.attempts.told(self.began);
+        if let Some(used) = &used {
+            let (address, port) = used.address.rsplit_once(':').unwrap_or((&used.address, ""));
+            attributes.push(KeyValue::new("server.address", address.to_owned()));
+            attributes.extend(port.parse().ok().map(|port: i64| KeyValue::new("server.port", port)));
+            if used.attempts > 1 {
+                attributes.push(KeyValue::new("http.request.resend_count", i64::from(used.attempts - 1)));
+            }
+        }
+        // What the built-in upstream answers is text of our own too.
+        let is_answer = response.body.is_upstreams() || used.is_none();
+        if is_answer {
+            attributes.push(KeyValue::new("http.response.status_code", i64::from(status)));
+        }
+        // To a client, the errors of clients are errors as well.
+        let is_failure = !is_answer || status >= 400;
+        if is_failure {
+            attributes.push(KeyValue::new("error.type", status.to_string()));
+        }
+        let name = self.name.clone();
+        self.export(span_id, SpanKind::Client, name, began_at, attributes, error(is_failure));
+    }
+
+    /// Exports a span below that of the request, which ends now.
+    fn export(
+        &self,
+        span_id: u64,
+        kind: SpanKind,
+        name: Cow<'static, str>,
+        began_at: SystemTime,
+        attributes: Vec<KeyValue>,
+        status: Status,
+    ) {
+        let is_own = span_id == self.own.span_id;
+        let parent = if is_own { self.parent } else { Some(self.own.span_id) };
+        let trace = TraceId::from(self.own.trace_id);
+        let flags = TraceFlags::new(self.own.flags);
+        self.traces.0.exporter.push(SpanData {
+            span_context: SpanContext::new(trace, SpanId::from(span_id), flags, false, self.state.clone()),
+            parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: is_own && parent.is_some(),
+            span_kind: kind,
+            name,
+            start_time: began_at,
+            end_time: SystemTime::now().max(began_at),
+            attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status,
+            instrumentation_scope: self.traces.0.scope.clone(),
+        });
+    }
+}
+
+impl Drop for Sampled {
+    fn drop(&mut self) {
+        let mut attributes = std::mem::take(&mut self.attributes);
+        match self.status {
+            Some(status) => {
+                attributes.push(KeyValue::new("http.response.status_code", i64::from(status)));
+                if status >= 500 {
+                    attributes.push(KeyValue::new("error.type", status.to_string()));
+                }
+            }
+            None => attributes.push(KeyValue::new("error.type", "client_gone")),
+        }
+        let name = std::mem::take(&mut self.name);
+        let status = error(self.is_failure);
+        self.export(self.own.span_id, SpanKind::Server, name, self.began_at, attributes, status);
+    }
+}
+
+fn error(is_failure: bool) -> Status {
+    if is_failure { Status::error("") } else { Status::Unset }
+}
+
+fn new_span() -> u64 {
+    u64::from_be_bytes(RandomIdGenerator::default().new_span_id().to_bytes())
+}
+
+/// What the lines of `tracestate` say together; nothing if they cannot be read.
+fn state(fields: &Fields) -> TraceState {
+    let lines: Vec<&str> = fields.all(TRACESTATE).filter_map(headers::text).collect();
+    lines.join(",").parse().unwrap_or_default()
+}
+
+const fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
+    }
+}
+
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
