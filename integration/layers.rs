@@ -19,11 +19,11 @@ const LAYERS: &[(&str, &[&str])] = &[
 const SECRETS: &[(&str, &[&str])] = &[
     ("saphyr_parser", &["config"]),
     ("redis::", &["store"]),
-    ("hyper::", &["doors", "server"]),
-    ("tokio::", &["commands", "server", "doors", "gate", "store/redis"]),
-    ("tracing::", &["commands", "server", "doors", "gate", "store/mod.rs", "store/redis"]),
-    ("Instant::", &["commands", "server", "doors", "gate", "store"]),
-    ("SystemTime::", &["commands", "server", "doors", "store", "config"]),
+    ("hyper::", &["listeners", "server", "telemetry", "http"]),
+    ("tokio::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store/redis"]),
+    ("tracing::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store/mod.rs", "store/redis"]),
+    ("Instant::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store"]),
+    ("SystemTime::", &["commands", "server", "listeners", "http", "telemetry", "store", "config"]),
 ];
 
 #[test]

@@ -10,7 +10,7 @@
 //!      -> door
 //! ```
 //!
-//! No door knows a limit, and no store knows HTTP. What passes goes on to an upstream; [`doors::proxy`] says how.
+//! No door knows a limit, and no store knows HTTP. What passes goes on to an upstream; [`listeners::proxy`] says how.
 //!
 //! # The modules, from the top
 //!
@@ -20,12 +20,12 @@
 //! |---|---|
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
-//! | [`doors`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`doors::http`] is what those that speak HTTP share |
-//! | [`gate`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; slots and leases of requests in flight, settlement by responses, blocks, and what operators do with buckets |
+//! | [`listeners`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`http`] is what those that speak HTTP share |
+//! | [`limiter`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; slots and leases of requests in flight, settlement by responses, blocks, and what operators do with buckets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the fields of a reply |
-//! | [`metrics`] | every metric, label and bucket of the product; for `gate`, `doors`, `server` and `commands` |
+//! | [`telemetry`] | every metric, label and bucket of the product; for `gate`, `doors`, `server` and `commands` |
 //!
 //! # Threads
 //!
