@@ -35,7 +35,7 @@ fn written(format: &str, files: &[&str], expected: &str, counts: &str) {
     let (out, err) = check(&[&["import", format], files].concat(), 0);
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/import").join(expected);
     assert_eq!(out, std::fs::read_to_string(&path).unwrap(), "{expected}");
-    assert_eq!(err, format!("{counts} on what has no equal\n"));
+    assert_eq!(err, format!("{counts} on what Weir cannot express\n"));
 }
 
 #[test]
@@ -74,21 +74,24 @@ fn a_file_is_replaced_only_if_that_is_said() {
     let (out, err) = check(&import, 0);
     assert_eq!(
         (out.as_str(), err.as_str()),
-        ("", &*format!("{path}: 2 limits, 3 overrides, 0 comments on what has no equal\n"))
+        ("", &*format!("{path}: 2 limits, 3 overrides, 0 comments on what Weir cannot express\n"))
     );
     let first = std::fs::read_to_string(path).unwrap();
     assert_eq!(first, check(&["import", "boulder", "boulder-keys.yml"], 0).0);
 
     std::fs::write(path, "mine".repeat(1_000)).unwrap();
     let (_, err) = check(&import, 2);
-    assert!(err.contains("is there already; --force replaces it"), "{err}");
+    assert!(err.contains("already exists; use --force to replace it"), "{err}");
     assert!(std::fs::read_to_string(path).unwrap().starts_with("mine"));
     check(&[&import[..], &["--force"]].concat(), 0);
     assert_eq!(std::fs::read_to_string(path).unwrap(), first);
 
     // What cannot be read leaves the file as it is.
     let (_, err) = check(&["import", "boulder", "limitador.yaml", "--output", path, "--force"], 1);
-    assert!(err.contains("error: an override is a map, this is a single value\n --> limitador.yaml:2:14\n"), "{err}");
+    assert!(
+        err.contains("error: an override must be a map, found a single value\n --> limitador.yaml:2:14\n"),
+        "{err}"
+    );
     assert_eq!(std::fs::read_to_string(path).unwrap(), first);
     let nowhere = folder.path().join("no/such/folder.yaml");
     let (_, err) = check(&["import", "boulder", "boulder-keys.yml", "--output", nowhere.to_str().unwrap()], 1);

@@ -147,10 +147,7 @@ fn a_broken_rules_file_starts_no_pod() {
         (json!({ "limits": script }), &["limits.yaml:1:", "script.lua"]),
         (json!({ "limits": "limits:\n  A: { burts: 3 }\n" }), &["limits.yaml:2:8", "did you mean `burst`?"]),
         (json!({ "limits": "limits: [" }), &["limits.yaml:1:"]),
-        (
-            json!({ "overrides": "Four:10.0.0.1: { deny: true }" }),
-            &["overrides.yaml:1:1", "no limit has the name `Four`"],
-        ),
+        (json!({ "overrides": "Four:10.0.0.1: { deny: true }" }), &["overrides.yaml:1:1", "unknown limit `Four`"]),
         (json!({ "envoyRatelimitKeys": ["web.yaml"], "files": { "web.yaml": "domains: web" } }), &["web.yaml:1:1"]),
     ];
     let cases: Vec<_> = good.iter().map(|(rules, _)| rules).chain(broken.iter().map(|(rules, _)| rules)).collect();

@@ -105,7 +105,7 @@ fn the_first_of_a_thousand_regular_expressions_wins_and_one_more_is_refused() {
     assert!(loaded.rules.is_none());
     let report = loaded.report.to_string();
     assert!(report.contains("more than 1000 regular expressions for one limit"), "{report}");
-    assert!(report.contains("join them with `|`, or list ids"), "{report}");
+    assert!(report.contains("combine them with `|`, or list ids"), "{report}");
 }
 
 #[test]

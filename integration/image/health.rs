@@ -37,7 +37,7 @@ fn it_says_how_a_process_is_from_its_start_to_its_end() {
     redis.restart();
     becomes(&ask, 0, "ready\n");
     std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 0 } }").unwrap();
-    becomes(&ask, 0, "degraded; the files on disk are not in force: ");
+    becomes(&ask, 0, "degraded; the files on disk are not in use: ");
     weir.signal("TERM");
     becomes(&ask, 1, "error: not ready: draining");
     becomes(&[&ask[..], &["--live"]].concat(), 0, "alive\n");
@@ -74,8 +74,16 @@ fn what_is_no_admin_door_is_not_well() {
     let (proxy, silent) = (weir.proxy.to_string(), silent.local_addr().unwrap().to_string());
     let nobody = format!("127.0.0.1:{}", free_port());
     for (words, code, part) in [
-        (&["--admin", &proxy, "--timeout", "10s"][..], 1, "error: not an admin door: it answers 200 OK"),
-        (&["--admin", &proxy, "--timeout", "10s", "--live"], 1, "error: not an admin door: it answers 200 OK"),
+        (
+            &["--admin", &proxy, "--timeout", "10s"][..],
+            1,
+            "error: not an admin listener: unexpected response with 200 OK",
+        ),
+        (
+            &["--admin", &proxy, "--timeout", "10s", "--live"],
+            1,
+            "error: not an admin listener: unexpected response with 200 OK",
+        ),
         (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
         (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
         (&["--admin", "https://a"], 2, "it speaks http:// and nothing else"),

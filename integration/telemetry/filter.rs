@@ -103,7 +103,7 @@ fn only_who_has_a_token_changes_the_filter_and_only_to_one_that_is() {
         ("PUT", Some("s3cret"), "{}", 400, "`filter` is missing"),
         ("PUT", Some("s3cret"), r#"{"filter": 1}"#, 400, "`filter` is text, this is 1"),
         ("PUT", Some("s3cret"), "debug", 400, "the body is no JSON"),
-        ("PUT", Some("s3cret"), r#"{"filter": "debg"}"#, 400, "`filter`: `debg` is no level: did you mean `debug`?"),
+        ("PUT", Some("s3cret"), r#"{"filter": "debg"}"#, 400, "`filter`: unknown level `debg`: did you mean `debug`?"),
         ("PUT", Some("s3cret"), r#"{"filter": "weir"}"#, 400, "as in `weir::store=debug`"),
         (
             "PUT",

@@ -1,14 +1,14 @@
-//! Flags of the admin door, and of those who ask it.
+//! Flags of the admin listener, and of the commands that call it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::listeners::admin::tokens::{self, Tokens};
 
-/// The admin door of `weir serve`.
+/// The admin listener of `weir serve`.
 #[derive(clap::Args, Debug)]
 pub(super) struct AdminArgs {
-    /// The address of /metrics, /healthz, /readyz, /buckets and /blocks
+    /// The admin listener's address (/metrics, /healthz, /readyz, /buckets, /blocks)
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
     pub(super) admin: SocketAddr,
 
@@ -16,21 +16,21 @@ pub(super) struct AdminArgs {
     tokens: TokenArgs,
 }
 
-/// A token, or the file of it. Global, so that `weir bucket` takes them behind the name of a bucket too.
+/// A token or a file of tokens. Global, so that `weir bucket` also accepts the flags after a bucket's name.
 #[derive(clap::Args, Debug)]
 pub(super) struct TokenArgs {
-    /// The token of operators, without which buckets are only looked at; better by its variable or in a file, as any
-    /// user of the machine sees flags
+    /// The operators' token; without one, buckets are read-only. Prefer the environment variable or a file: flags are
+    /// visible to every user of the machine
     #[arg(long, global = true, value_name = "TOKEN", env = "WEIR_ADMIN_TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
 
-    /// A file of tokens, one a line, behind a name for the log if it has one: `alice TOKEN`
+    /// A file with one token per line, optionally after a name for the log: `alice TOKEN`
     #[arg(long, global = true, value_name = "FILE", env = "WEIR_ADMIN_TOKEN_FILE")]
     admin_token_file: Option<PathBuf>,
 }
 
 impl AdminArgs {
-    /// Who may change buckets.
+    /// The tokens that may change buckets.
     pub(super) fn tokens(&self) -> Result<Tokens, String> {
         let TokenArgs { admin_token, admin_token_file } = &self.tokens;
         match (admin_token, admin_token_file) {
@@ -43,7 +43,7 @@ impl AdminArgs {
 }
 
 impl TokenArgs {
-    /// The token to send, of a file the first one.
+    /// The token to send; from a file, the first one.
     pub(super) fn token(&self) -> Result<Option<String>, String> {
         match (&self.admin_token, &self.admin_token_file) {
             (None, None) => Ok(None),
@@ -57,7 +57,7 @@ impl TokenArgs {
     }
 }
 
-const BOTH: &str = "--admin-token and --admin-token-file say the same thing twice; give one of them";
+const BOTH: &str = "--admin-token and --admin-token-file cannot be combined";
 
 fn read(file: &Path) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|error| wrong(file, &error.to_string()))

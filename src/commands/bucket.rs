@@ -1,4 +1,4 @@
-//! `weir bucket`: looks at buckets of a Weir that runs, and changes them, through its admin door.
+//! `weir bucket`: shows and changes the buckets of a running Weir, through its admin listener.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -11,72 +11,71 @@ use super::values::parse_duration;
 use super::{ExitCode, could_not_start};
 use crate::listeners::admin::client::{AdminClient, Told, bucket_path};
 
-/// Looks at buckets of a Weir that runs, and changes them
+/// Shows and changes the buckets of a running Weir
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
 
-    /// The admin door
+    /// URL of the admin listener
     #[arg(long, global = true, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
     admin: String,
 
     #[command(flatten)]
     token: TokenArgs,
 
-    /// Prints what the admin door answers, for machines
+    /// Print the admin listener's JSON response
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// How the bucket of an id stands
+    /// Show an id's bucket
     Get(Bucket),
-    /// Says what remains in it
+    /// Set what remains in a bucket
     Set {
         #[command(flatten)]
         bucket: Bucket,
-        /// Tokens; in each window of several, or all that it holds if that is less
+        /// Tokens, at most the bucket's size; with several windows, in each of them
         #[arg(long, value_name = "N")]
         remaining: u64,
     },
-    /// Makes it full
+    /// Fill a bucket
     Reset(Bucket),
-    /// Gives tokens back
+    /// Give tokens back
     Refund {
         #[command(flatten)]
         bucket: Bucket,
-        /// Tokens
+        /// Tokens to give back
         #[arg(long, value_name = "N")]
         cost: u64,
     },
-    /// Refuses the id, or all ids that begin so, for a time
+    /// Deny an id, or all ids that start with it, for some time
     Block {
         #[command(flatten)]
         bucket: Bucket,
-        /// How long, from now on
+        /// How long, from now
         #[arg(long = "for", value_name = "DURATION", value_parser = checked_duration)]
         span: String,
-        /// Why; for operators, no client is told
+        /// Reason, for operators; clients do not see it
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Ends the block of an id
+    /// Unblock an id
     Unblock(Bucket),
-    /// What is blocked
+    /// List blocked ids
     Blocks,
 }
 
-/// A bucket.
 #[derive(clap::Args, Debug)]
 struct Bucket {
-    /// The limit and the id, as the keys of overrides are written; the name alone for a limit that has no ids
+    /// The limit and the id, as in the keys of overrides; only the name if the limit is `by: global`
     #[arg(value_name = "NAME:ID")]
     name: String,
 }
 
-/// Asks, and prints the answer.
+/// Calls the admin listener and prints its response.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let client = args
         .token
@@ -95,7 +94,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     };
     let (method, path, body) = args.action.request();
     let told = runtime.block_on(client.ask(method, &path, body.as_ref()));
-    // A name that is being resolved is not waited for.
+    // Does not wait for a pending name lookup.
     runtime.shutdown_background();
     match told {
         Ok(Told { status: StatusCode::OK, body }) => {
@@ -120,7 +119,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
 }
 
 impl Action {
-    /// What the admin door is asked.
+    /// The request to the admin listener.
     fn request(&self) -> (Method, String, Option<Value>) {
         match self {
             Self::Get(bucket) => (Method::GET, bucket_path(&bucket.name, ""), None),
@@ -141,12 +140,12 @@ impl Action {
     }
 }
 
-/// A duration, left to the door to read: it is sent as it was typed.
+/// Checks a duration, which is sent as typed.
 fn checked_duration(text: &str) -> Result<String, String> {
     parse_duration(text).map(|_| text.to_owned())
 }
 
-/// How a bucket stands, for people.
+/// A bucket's state, for people.
 fn describe(state: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut page = format!("{}\n", text(&state["bucket"]));
@@ -159,11 +158,11 @@ fn describe(state: &Value) -> String {
         (mode, _) => line("mode", mode),
     }
     match state["allows"].as_str() {
-        Some("unlimited") => line("allows", "everything, it is unlimited"),
-        Some("deny") => line("allows", "nothing, it is refused by `deny: true`"),
-        Some("nothing") => line("allows", "nothing in particular, the limit has no numbers for it"),
+        Some("unlimited") => line("allows", "everything (unlimited)"),
+        Some("deny") => line("allows", "nothing (`deny: true`)"),
+        Some("nothing") => line("allows", "not limited, the limit has no numbers for it"),
         Some("windows") if state["windows"].as_array().is_some_and(Vec::is_empty) => {
-            line("covers", "all ids that begin so");
+            line("covers", "all ids that start with it");
         }
         _ => {}
     }
@@ -204,10 +203,10 @@ fn describe_blocks(blocks: &[Value]) -> String {
     page
 }
 
-/// `until 2026-11-21T06:00:00Z, for 59m 3s yet, by alice: scraping`
+/// `until 2026-11-21T06:00:00Z, 59m 3s left, by alice: scraping`
 fn describe_block(block: &Value) -> String {
     let text = |key: &str| block[key].as_str().unwrap_or_default();
-    let mut line = format!("until {}, for {} yet", text("until"), span(block["left_ms"].as_u64().unwrap_or(0)));
+    let mut line = format!("until {}, {} left", text("until"), span(block["left_ms"].as_u64().unwrap_or(0)));
     for (before, key) in [(", by ", "by"), (": ", "reason")] {
         if !text(key).is_empty() {
             line.push_str(before);
@@ -225,7 +224,7 @@ fn when(milliseconds: &Value) -> String {
     }
 }
 
-/// A span in its two largest units, rounded up: `3h 20m`, `1.500s`.
+/// A duration in its two largest units, rounded up: `3h 20m`, `1.500s`.
 fn span(milliseconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     if milliseconds < 10_000 {
@@ -243,7 +242,7 @@ fn span(milliseconds: u64) -> String {
     parts.join(" ")
 }
 
-/// Columns under their heads, the first to the left and the others to the right.
+/// A table with headings, the first column left-aligned and the others right-aligned.
 fn table<const N: usize>(heads: &[&str; N], rows: Vec<[String; N]>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -282,21 +281,18 @@ mod tests {
         let expected = "\
 L:a:b
   given by  the override at limits.yaml:28 (a partner)
-  blocked   until 2026-11-21T06:00:00Z, for 59m 1s yet, by alice: scraping, as L:a
+  blocked   until 2026-11-21T06:00:00Z, 59m 1s left, by alice: scraping, as L:a
   allows                       remaining  used       fits    full
   gcra, burst 20, 20 per 1s            0    20  in 1.500s  in 20s
   gcra, burst 1000, 20 per 1s        900   100      never     now
 ";
         assert_eq!(describe(&state), expected);
         let shadow = json!({"bucket": "L", "mode": "enforce", "enforced": false, "allows": "unlimited", "windows": []});
-        assert_eq!(describe(&shadow), "L\n  mode      shadow for this id\n  allows    everything, it is unlimited\n");
+        assert_eq!(describe(&shadow), "L\n  mode      shadow for this id\n  allows    everything (unlimited)\n");
         let first = json!({"bucket": "L:a", "mode": "shadow", "enforced": false, "allows": "windows", "windows": []});
-        assert_eq!(describe(&first), "L:a\n  mode      shadow\n  covers    all ids that begin so\n");
+        assert_eq!(describe(&first), "L:a\n  mode      shadow\n  covers    all ids that start with it\n");
         assert_eq!(describe_blocks(&[]), "nothing is blocked\n");
-        assert_eq!(
-            describe_blocks(&[blocked]),
-            "L:a  until 2026-11-21T06:00:00Z, for 59m 1s yet, by alice: scraping\n"
-        );
+        assert_eq!(describe_blocks(&[blocked]), "L:a  until 2026-11-21T06:00:00Z, 59m 1s left, by alice: scraping\n");
     }
 
     #[test]

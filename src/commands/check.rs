@@ -1,4 +1,4 @@
-//! `weir check`: validate rules files, and say everything that is wrong with them.
+//! `weir check`: validates rules files and prints every problem.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -8,25 +8,25 @@ use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::store::Clock;
 
-/// Validates rules files, and shows every mistake
+/// Validates rules files and shows every mistake
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Rules files, each validated by itself
+    /// Rules files, each validated separately
     #[arg(required_unless_present = "envoy_ratelimit_config", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// A file of overrides, read together with each of the rules files; repeatable
+    /// A file of overrides, read with each of the rules files; repeatable
     #[arg(long, value_name = "FILE")]
     pub overrides: Vec<PathBuf>,
-    /// A file of envoyproxy/ratelimit, or a directory of such files, read together with each of the rules files, or alone if
+    /// A configuration file of envoyproxy/ratelimit, or a directory of them, read with each of the rules files, or alone if
     /// there are none; repeatable
     #[arg(long, value_name = "PATH")]
     pub envoy_ratelimit_config: Vec<PathBuf>,
 }
 
-/// Runs the command: what is good goes to `out`, what is wrong to `err`. [`ExitCode::BadInput`]
-/// if any file has an error.
+/// Prints summaries of valid files to `out` and problems to `err`. Returns [`ExitCode::BadInput`] if any file has an
+/// error.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    // Nothing is looked up in these rules, so the hash needs no secret.
+    // These rules serve no requests, so the hash needs no secret.
     let fingerprinter = Fingerprinter::new((0, 0));
     let now = Clock::own().now();
     let mut exit = ExitCode::Success;

@@ -1,4 +1,4 @@
-//! `--config FILE`: flags from a YAML file. A flag beats a variable, and a variable beats the file.
+//! `--config FILE`: flags from a YAML file. A flag overrides an environment variable, which overrides the file.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,13 +8,12 @@ use clap::CommandFactory;
 use super::Cli;
 use crate::config::{self, Report, Setting};
 
-/// The variable that names the file.
+/// The environment variable that names the file.
 const VARIABLE: &str = "WEIR_CONFIG";
 
-/// Adds the flags that the file gives and that neither the command line nor the environment does.
+/// Adds the file's flags that are set neither on the command line nor in the environment.
 ///
-/// The file may give any flag of `weir serve`, so that one file serves `serve`, `explain` and `test`; a command
-/// takes those that it has.
+/// The file may set any flag of `weir serve`; other commands ignore the flags that they do not have.
 pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> {
     let command = Cli::command();
     let given: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
@@ -44,7 +43,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     Ok(arguments)
 }
 
-/// The value of a flag as it was typed, `--name value` or `--name=value`.
+/// The value of a flag on the command line, `--name value` or `--name=value`.
 fn flag(given: &[&str], name: &str) -> Option<String> {
     let rest = |argument: &str| argument.strip_prefix("--")?.strip_prefix(name).map(str::to_owned);
     given.iter().enumerate().find_map(|(place, argument)| match rest(argument)?.strip_prefix('=') {
@@ -89,7 +88,7 @@ mod tests {
     fn a_value_is_text_or_a_list_of_texts() {
         for file in ["upstream: [[echo]]", "upstream: { a: b }", "upstream:"] {
             let error = expanded(file, &["weir", "serve"]).unwrap_err().to_string();
-            assert!(error.contains("is no value of a flag"), "{error}");
+            assert!(error.contains("expected a flag's value, found"), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `weir explain`: what each limit makes of one request, and why.
+//! `weir explain`: which limits apply to a request, and why.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -21,38 +21,38 @@ use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
 use crate::store::Clock;
 
-/// Which limits apply to one request, with which id and override, and why the others do not
+/// Shows which limits apply to a request, with which id and override, and why the others do not
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The method
+    /// The request's method
     #[arg(required_unless_present = "domain")]
     method: Option<String>,
 
-    /// The URL, absolute (`http://host/path?query`) or from the path on
+    /// The request's URL, absolute (`http://host/path?query`) or starting at the path
     #[arg(required_unless_present = "domain")]
     url: Option<String>,
 
-    /// The domain that the rate limit service is asked about, instead of a method and a URL
+    /// Explain a call of the rate limit service for this domain, instead of a method and a URL
     #[arg(long, value_name = "NAME", conflicts_with_all = ["method", "headers", "ip", "tls_subject"])]
     domain: Option<String>,
 
-    /// An entry of the descriptor, `key=value`, or one of `ext_authz`'s context extensions; repeatable, in their order
+    /// A descriptor entry or `ext_authz` context extension, `key=value`; repeatable, in order
     #[arg(long = "descriptor", value_name = "ENTRY", value_parser = parse_entry)]
     descriptor: Vec<(String, String)>,
 
-    /// A field of the request, `name: value`; repeatable
-    #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = parse_header)]
+    /// A request header, `name: value`; repeatable
+    #[arg(short = 'H', long = "header", value_name = "HEADER", value_parser = parse_header)]
     headers: Vec<(String, String)>,
 
     /// The address that the request comes from
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     ip: IpAddr,
 
-    /// Proxies whose word on the client's address is taken
+    /// Networks of trusted proxies, whose forwarding headers are believed
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = super::values::parse_network)]
     trusted_proxies: Vec<ipnet::IpNet>,
 
-    /// Where they say it: `xff`, `forwarded` or `hops=N`
+    /// Where trusted proxies put the client's address: `xff`, `forwarded` or `hops=N`
     #[arg(long, value_name = "WHERE", env = "WEIR_CLIENT_ADDRESS", default_value = "xff")]
     client_address: AddressSource,
 
@@ -63,16 +63,16 @@ pub struct Args {
     #[command(flatten)]
     rules: RulesArgs,
 
-    /// A YAML file of these flags, the one that `weir serve` has
+    /// A YAML file of flags, as for `weir serve`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
 }
 
-/// Prints what each limit makes of the request.
+/// Prints how each limit treats the request.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let now = Clock::own().now();
     let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
-    // With a domain there is neither.
+    // Neither is given with a domain.
     let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
     let (authority, target) = match split(method, url) {
         Ok(split) => split,
@@ -85,7 +85,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     let host = authority.map(str::to_owned);
     let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
     let Some(host) = host_of(&host) else {
-        writeln!(err, "error: `{host}` is no host")?;
+        writeln!(err, "error: invalid host `{host}`")?;
         return Ok(ExitCode::BadInput);
     };
     let (path, query) = target::split(&target);
@@ -111,7 +111,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             request
         }
         Some(domain) => {
-            writeln!(out, "a descriptor of {} in domain {domain}", entries(&descriptor))?;
+            writeln!(out, "descriptor {} in domain {domain}", entries(&descriptor))?;
             Request { domain: Some(domain), path: "", client: None, ..request }
         }
     };
@@ -143,24 +143,24 @@ fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str
 
 fn entries(descriptor: &[Entry<'_>]) -> String {
     match descriptor {
-        [] => "no entries".to_owned(),
+        [] => "without entries".to_owned(),
         entries => entries.iter().map(|Entry { key, value }| format!("{key}={value}")).collect::<Vec<_>>().join(", "),
     }
 }
 
 fn parse_entry(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("an entry is written `key=value`")?;
+    let (key, value) = text.split_once('=').ok_or("expected `key=value`")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 fn parse_header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("a field is written `name: value`")?;
+    let (name, value) = text.split_once(':').ok_or("expected `name: value`")?;
     let (name, value) = (name.trim(), value.trim());
     if !headers::is_name(name.as_bytes()) {
-        return Err(format!("`{name}` is no name of a field"));
+        return Err(format!("invalid header name `{name}`"));
     }
     if !headers::is_value(value.as_bytes()) {
-        return Err("a value has no control characters".into());
+        return Err("a header value must not contain control characters".into());
     }
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -174,17 +174,17 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
         }
         Explanation::Outranked => {
             format!(
-                "{name}: does not apply\n  because   a rule for this value, or an earlier pattern, goes before it\n"
+                "{name}: does not apply\n  because   a rule for this value or an earlier pattern takes precedence\n"
             )
         }
         Explanation::Undescribed => {
-            format!("{name}: does not apply\n  because   it speaks neither of a domain nor of a descriptor\n")
+            format!("{name}: does not apply\n  because   the limit matches neither a domain nor a descriptor\n")
         }
         Explanation::Lacking(lacking) => {
             let component = limit.by.get(lacking.component).map_or_else(String::new, source);
             let why = match lacking.reason {
                 Unusable::Missing => format!("the request has no {component}"),
-                Unusable::Malformed => format!("the {component} is malformed, and the limit says `malformed: skip`"),
+                Unusable::Malformed => format!("the {component} is malformed, and the limit has `malformed: skip`"),
             };
             format!("{name}: does not apply\n  because   {why}\n")
         }
@@ -193,9 +193,9 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 Allowance::Disabled => "does not apply",
                 Allowance::Unlimited => "applies, unlimited",
                 Allowance::Deny if *enforced => "applies, denies",
-                Allowance::Deny => "applies, would deny, in shadow",
+                Allowance::Deny => "applies, would deny, in shadow mode",
                 Allowance::Windows(_) | Allowance::Elevated(_) if *enforced => "applies",
-                Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow",
+                Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
             };
             let mut text = format!("{name}: {verb}\n");
             let lacking = |reason: &Unusable| match reason {
@@ -212,7 +212,11 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
             };
             let id: Vec<&str> =
                 id.iter().map(|component| component.as_ref().map_or_else(lacking, String::as_str)).collect();
-            let _ = writeln!(text, "  id        {}", if id.is_empty() { "(one for all)".into() } else { id.join(":") });
+            let _ = writeln!(
+                text,
+                "  id        {}",
+                if id.is_empty() { "(one bucket for all)".into() } else { id.join(":") }
+            );
             if let Some(windows) = allowance.windows() {
                 for numbers in windows.iter() {
                     let _ = writeln!(text, "  allows    {numbers}");
@@ -223,20 +227,20 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 let _ = writeln!(text, "  cost      {cost}");
                 let most = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
                 if windows.iter().any(|numbers| *cost > numbers.burst().max(most)) {
-                    let _ = writeln!(text, "  never     the cost is above the burst, no waiting helps");
+                    let _ = writeln!(text, "  never     the cost exceeds the burst, so the request can never pass");
                 }
                 let response_cost = limit.response_cost.as_deref();
                 if let Some(field) = response_cost.and_then(|cost| cost.field.as_ref()) {
-                    let _ = writeln!(text, "  settled   by `{field}` of the response");
+                    let _ = writeln!(text, "  settled   by the response header `{field}`");
                 }
                 if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
                     let _ = writeln!(
                         text,
-                        "  spent     if the upstream answers {statuses}, or is sent the request and does not answer"
+                        "  spent     if the upstream answers {statuses}, or does not answer after it was sent the request"
                     );
                 }
                 if limit.drain_over_limit {
-                    let _ = writeln!(text, "  reports   of more than is left take what is left");
+                    let _ = writeln!(text, "  reports   beyond what remains take what remains");
                 }
             }
             let given = fallback.map_or_else(|| given(rules, limit, *given_by, allowance), str::to_owned);
@@ -252,7 +256,7 @@ fn given(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allo
             let comment = found.origin.comment.as_deref().map_or_else(String::new, |comment| format!(" ({comment})"));
             format!("the override at {}:{}{comment}", rules.file(found.origin.file), found.origin.line)
         }
-        (None, Allowance::Disabled) => "nobody: the limit has no numbers, and no override has this id".into(),
+        (None, Allowance::Disabled) => "none: the limit has no numbers, and no override matches this id".into(),
         (None, _) => "the limit".into(),
     }
 }
@@ -272,7 +276,7 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
         }
         Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
             let found = list(request.lines(header.name.as_str()).map(|line| format!("`{}`", shown(&line))));
-            format!("the header `{}` is {found}, the limit wants it {}", header.name, wanted_header(&header.test))
+            format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_header(&header.test))
         }),
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
@@ -303,10 +307,10 @@ fn list(found: impl Iterator<Item = String>) -> String {
 
 fn wanted_header(test: &HeaderTest) -> String {
     match test {
-        HeaderTest::Present(true) => "to be there".to_owned(),
+        HeaderTest::Present(true) => "to be present".to_owned(),
         HeaderTest::Present(false) => "to be absent".to_owned(),
         HeaderTest::Value(value) => format!("to be `{value}`"),
-        HeaderTest::Prefix(prefix) => format!("to begin with `{prefix}`"),
+        HeaderTest::Prefix(prefix) => format!("to start with `{prefix}`"),
         HeaderTest::Regex(regex) => format!("to match `{regex}`"),
         HeaderTest::Not(excluded) => none_of(excluded, wanted_header),
     }
@@ -314,16 +318,16 @@ fn wanted_header(test: &HeaderTest) -> String {
 
 fn wanted_entry(test: &EntryTest) -> String {
     match test {
-        EntryTest::Present(true) => "to be there".to_owned(),
+        EntryTest::Present(true) => "to be present".to_owned(),
         EntryTest::Present(false) => "to be absent".to_owned(),
         EntryTest::Value(value) => format!("to be `{value}`"),
-        EntryTest::Glob(glob) => format!("to fit `{glob}`"),
+        EntryTest::Glob(glob) => format!("to match `{glob}`"),
         EntryTest::Not(excluded) => none_of(excluded, wanted_entry),
     }
 }
 
 fn none_of<T>(excluded: &Excluded<T>, wanted: impl Fn(&T) -> String) -> String {
-    let presence = if excluded.is_needed { "to be there, and " } else { "" };
+    let presence = if excluded.is_needed { "to be present and " } else { "" };
     let tests: Vec<String> = excluded.tests.iter().map(|test| format!("not {}", wanted(test))).collect();
     format!("{presence}{}", tests.join(" and "))
 }
@@ -336,21 +340,25 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
             let given = request.descriptor.get(place);
             match (wanted, given) {
                 (None, Some(entry)) => {
-                    return format!("the descriptor goes on with `{}` after entry {place}", entry.key);
+                    return format!("the descriptor continues with `{}` after entry {place}", entry.key);
                 }
                 (Some(wanted), Some(entry)) if wanted.key != entry.key => {
-                    return format!("entry {} is `{}`, the limit wants `{}`", place + 1, entry.key, wanted.key);
+                    return format!("entry {} is `{}`, the limit requires `{}`", place + 1, entry.key, wanted.key);
                 }
                 (Some(_), Some(entry)) => vec![entry.value],
                 (_, None) => {
-                    return format!("the descriptor has {}, the limit wants {}", request.descriptor.len(), path.len());
+                    return format!(
+                        "the descriptor has {} entries, the limit requires {}",
+                        request.descriptor.len(),
+                        path.len()
+                    );
                 }
             }
         }
     };
     let Some(wanted) = wanted else { return String::new() };
     let found = list(found.into_iter().map(|value| format!("`{}`", shown(value))));
-    format!("the entry `{}` is {found}, the limit wants it {}", wanted.key, wanted_entry(&wanted.test))
+    format!("the entry `{}` is {found}, the limit requires it {}", wanted.key, wanted_entry(&wanted.test))
 }
 
 fn source(component: &Component) -> String {
@@ -362,8 +370,8 @@ fn source(component: &Component) -> String {
         Source::Header(name) => format!("header `{name}`"),
         Source::Query(name) => format!("query parameter `{name}`"),
         Source::Cookie(name) => format!("cookie `{name}`"),
-        Source::TlsSubject => "subject of a client's certificate".into(),
+        Source::TlsSubject => "client certificate subject".into(),
         Source::PathParameter { name, .. } => format!("path parameter `{name}`"),
-        Source::Descriptor(key) | Source::Entry { key, .. } => format!("entry `{key}` of the descriptor"),
+        Source::Descriptor(key) | Source::Entry { key, .. } => format!("descriptor entry `{key}`"),
     }
 }

@@ -1,4 +1,4 @@
-//! The flags of the gRPC door.
+//! Flags for the gRPC listener.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::server::ListenAddress;
 
 /// Envoy's external authorization and rate limit service.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "The gRPC door")]
+#[command(next_help_heading = "gRPC listener")]
 pub(super) struct GrpcArgs {
-    /// The address for Envoy's `ext_authz` and rate limit service by gRPC, or `unix:PATH`
+    /// The address for Envoy's `ext_authz` and rate limit service over gRPC, or `unix:PATH`
     #[arg(long, value_name = "ADDR", env = "WEIR_GRPC")]
     pub(super) grpc: Option<ListenAddress>,
 
     /// Where `ext_authz` looks for the client's address before `source.address`: `external` is x-envoy-external-address,
-    /// which only an Envoy with `use_remote_address` keeps clients from sending; `forwarded` is what `--trusted-proxies`
-    /// wrote into X-Forwarded-For or Forwarded; `source` is nothing else
+    /// trust it only if Envoy sets `use_remote_address`; `forwarded` is X-Forwarded-For or Forwarded from
+    /// `--trusted-proxies`; `source` is `source.address` alone
     #[arg(
         long,
         value_name = "NAME",
@@ -31,31 +31,30 @@ pub(super) struct GrpcArgs {
     )]
     grpc_client_address: Vec<String>,
 
-    /// After how long a gRPC connection is told to end, give or take 10 %, so that its client may find another process;
-    /// 0s for never
+    /// Age at which a gRPC connection is asked to close (within 10 %), so that its client can balance load; 0s for never
     #[arg(long, value_name = "DURATION", env = "WEIR_GRPC_MAX_CONNECTION_AGE", default_value = "30m", value_parser = parse_duration_or_zero)]
     grpc_max_connection_age: Duration,
 
-    /// How long the calls of such a connection may go on
+    /// How long calls may continue on a connection that was asked to close
     #[arg(long, value_name = "DURATION", env = "WEIR_GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "10s", value_parser = parse_duration)]
     grpc_max_connection_age_grace: Duration,
 
-    /// Bytes of a message; a longer one ends the call with code 8 (resource exhausted), and a gateway that fails open lets that request pass
+    /// Maximum size of a message; a longer one ends the call with code 8 (resource exhausted), and a gateway that fails open
+    /// lets that request pass
     #[arg(long, value_name = "BYTES", env = "WEIR_GRPC_MAX_MESSAGE", default_value_t = 4 * 1024 * 1024, value_parser = clap::value_parser!(u32).range(1_024..))]
     grpc_max_message: u32,
 
-    /// Calls at once on a gRPC connection
+    /// Concurrent calls per gRPC connection
     #[arg(long, value_name = "N", env = "WEIR_GRPC_STREAMS", default_value = "1024")]
     grpc_streams: NonZeroU32,
 
-    /// Calls that a gateway may cancel within a second of sending them, in 10 s; more end the connection. The check door
-    /// too goes by this
+    /// Calls that a gateway may cancel within a second of sending them, per 10 s; more close the connection. Also applies to
+    /// the HTTP check listener
     #[arg(long, value_name = "N", env = "WEIR_GRPC_RESETS", default_value = "100000")]
     grpc_resets: NonZeroU32,
 }
 
 impl GrpcArgs {
-    /// Where the client's address is looked for.
     pub(super) fn address_sources(&self) -> Result<AddressSources, String> {
         let mut sources = AddressSources { external: false, forwarded: false };
         for name in &self.grpc_client_address {
@@ -65,7 +64,7 @@ impl GrpcArgs {
                 "source" => {}
                 other => {
                     return Err(format!(
-                        "--grpc-client-address: there is no `{other}`; there are external, forwarded and source"
+                        "--grpc-client-address: unknown source `{other}`; expected external, forwarded or source"
                     ));
                 }
             }
@@ -73,12 +72,11 @@ impl GrpcArgs {
         Ok(sources)
     }
 
-    /// Requests that a gateway may take back.
+    /// How many calls a gateway may cancel.
     pub(super) const fn resets(&self) -> u32 {
         self.grpc_resets.get()
     }
 
-    /// How the door is set up.
     pub(super) fn options(
         &self,
         front: FrontOptions,
@@ -120,6 +118,6 @@ mod tests {
         assert_eq!(sources(&["--grpc-client-address", "forwarded"]), forwarded);
         let neither = Ok(AddressSources { external: false, forwarded: false });
         assert_eq!(sources(&["--grpc-client-address", "source"]), neither);
-        assert!(sources(&["--grpc-client-address", "xff"]).is_err_and(|error| error.contains("there are external,")));
+        assert!(sources(&["--grpc-client-address", "xff"]).is_err_and(|error| error.contains("expected external,")));
     }
 }

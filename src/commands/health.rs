@@ -1,4 +1,4 @@
-//! `weir health`: whether a Weir that runs is well, for the probes of containers and for scripts.
+//! `weir health`: checks a running Weir, for container probes and scripts.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ use super::ExitCode;
 use super::values::parse_duration;
 use crate::listeners::admin::client::{AdminClient, Page};
 
-/// Asks a Weir that runs whether it is ready: 0 if it is, 1 if it is not or does not answer
+/// Checks that a running Weir is ready; exits with 1 if it is not or does not answer
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The admin door; of an address that stands for all of a machine's, such as 0.0.0.0, this machine's loopback
+    /// URL of the admin listener; for a wildcard address such as 0.0.0.0, loopback is used
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
     admin: String,
 
-    /// Asks only whether the process answers, so that one that starts or drains is well too
+    /// Check only that the process answers, even if it is starting or draining
     #[arg(long)]
     live: bool,
 
-    /// How long the answer may take
+    /// Timeout for the response
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     timeout: Duration,
 
-    /// The file of flags that `weir serve` was given, for its `admin`
+    /// The YAML file of flags of `weir serve`, for its `admin`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
 }
 
-/// Asks, and prints one line: what the process says of itself, or why it is not well.
+/// Prints one line: the state of the process, or why it is not ready.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let client = match AdminClient::new(&args.admin, None) {
         Ok(client) => client,
@@ -57,17 +57,17 @@ fn ask(client: &AdminClient, args: &Args) -> Result<String, String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let (path, state): (_, fn(&Page) -> _) = if args.live { ("/healthz", live) } else { ("/readyz", ready) };
     let page = runtime.block_on(client.read(path, args.timeout));
-    // A name that is being resolved is not waited for.
+    // Does not wait for a pending name lookup.
     runtime.shutdown_background();
     state(&page.map_err(|error| error.to_string())?)
 }
 
-/// What `/healthz` says.
+/// Reads a response of `/healthz`.
 fn live(page: &Page) -> Result<String, String> {
     if page.status == StatusCode::OK && page.body == "ok\n" { Ok("alive".to_owned()) } else { Err(stranger(page)) }
 }
 
-/// What `/readyz` says: `ready`, or in what it is less than that. The error is why it takes no requests.
+/// Reads a response of `/readyz`: `ready`, or what is degraded. The error is why it takes no requests.
 fn ready(page: &Page) -> Result<String, String> {
     let body: Value = serde_json::from_slice(&page.body).unwrap_or_default();
     match (page.status, body["status"].as_str()) {
@@ -77,16 +77,16 @@ fn ready(page: &Page) -> Result<String, String> {
     }
 }
 
-/// Something else listens there, such as the proxy.
+/// The error if something else listens there, such as the proxy.
 fn stranger(page: &Page) -> String {
-    format!("not an admin door: it answers {}, and not as one does", page.status)
+    format!("not an admin listener: unexpected response with {}", page.status)
 }
 
-/// `degraded; the store is down: no connection; the rules on disk are not in force: error: ...`, on one line.
+/// `degraded; the store is down: no connection; the files on disk are not in use: error: ...`, on one line.
 fn described(status: &str, body: &Value) -> String {
     let mut parts = vec![status.to_owned()];
     let why = |key: &str| {
-        // What is wrong with rules takes many lines; the first says what and where.
+        // A report has many lines; the first is enough to find the problem.
         let line = body[key].as_str().and_then(|text| text.lines().next()).unwrap_or_default();
         if line.is_empty() { String::new() } else { format!(": {line}") }
     };
@@ -95,7 +95,7 @@ fn described(status: &str, body: &Value) -> String {
         Some(store) => parts.push(format!("the store is {store}{}", why("store_error"))),
     }
     if body["config"] == "error" {
-        parts.push(format!("the files on disk are not in force{}", why("config_error")));
+        parts.push(format!("the files on disk are not in use{}", why("config_error")));
     }
     parts.join("; ")
 }
@@ -122,12 +122,12 @@ mod tests {
             (
                 200,
                 r#"{"status":"degraded","store":"partly up","config":"error","config_error":"error: a\n --> b\n"}"#,
-                Ok("degraded; the store is partly up; the files on disk are not in force: error: a"),
+                Ok("degraded; the store is partly up; the files on disk are not in use: error: a"),
             ),
             (503, r#"{"status":"draining","store":"up","config":"ok"}"#, Err("not ready: draining")),
             (503, r#"{"status":"starting"}"#, Err("not ready: starting")),
-            (200, "{}", Err("not an admin door: it answers 200 OK, and not as one does")),
-            (503, "upstream", Err("not an admin door: it answers 503 Service Unavailable, and not as one does")),
+            (200, "{}", Err("not an admin listener: unexpected response with 200 OK")),
+            (503, "upstream", Err("not an admin listener: unexpected response with 503 Service Unavailable")),
         ] {
             check(ready, status, body, expected);
         }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn an_admin_door_says_that_it_lives() {
         check(live, 200, "ok\n", Ok("alive"));
-        check(live, 200, "<html>", Err("not an admin door: it answers 200 OK, and not as one does"));
-        check(live, 404, "ok\n", Err("not an admin door: it answers 404 Not Found, and not as one does"));
+        check(live, 200, "<html>", Err("not an admin listener: unexpected response with 200 OK"));
+        check(live, 404, "ok\n", Err("not an admin listener: unexpected response with 404 Not Found"));
     }
 }

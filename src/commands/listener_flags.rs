@@ -1,4 +1,4 @@
-//! Flags for what the proxy takes from clients, and how long it waits for them.
+//! Limits and timeouts for clients of the proxy.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use super::values::parse_duration;
 use crate::http::{DoorLimits, HeadLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
 
-/// What the proxy takes from a client, and how long it waits for it.
+/// Limits and timeouts for clients of the proxy.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "What a client may send, and how long it may take")]
+#[command(next_help_heading = "Client limits and timeouts")]
 pub(super) struct DoorArgs {
-    /// How long a new connection may send nothing
+    /// Timeout for the first byte on a new connection
     #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     first_byte_timeout: Duration,
 
-    /// How long a request may take from its first byte to the end of its fields
+    /// Timeout for a request's headers, from its first byte
     #[arg(long, value_name = "DURATION", env = "WEIR_HEADER_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     header_timeout: Duration,
 
-    /// How long nothing may move of a request's body or of a response
+    /// Timeout for a request or response body without progress
     #[arg(long, value_name = "DURATION", env = "WEIR_BODY_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     body_timeout: Duration,
 
@@ -27,36 +27,36 @@ pub(super) struct DoorArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
     idle_timeout: Duration,
 
-    /// How long nothing may move on a connection that was upgraded, to WebSocket for example
+    /// Timeout for an upgraded connection (such as WebSocket) without traffic
     #[arg(long, value_name = "DURATION", env = "WEIR_TUNNEL_TIMEOUT", default_value = "5m", value_parser = parse_duration)]
     tunnel_timeout: Duration,
 
-    /// Bytes a second that a client must send of a body and read of a response, after 5 s of grace; 0 for any rate
+    /// Minimum bytes per second for sending a body and reading a response, after 5 s of grace; 0 for no minimum
     #[arg(long, value_name = "BYTES", env = "WEIR_MIN_RATE", default_value_t = 240)]
     min_rate: u64,
 
-    /// The longest target (path and query) of a request; a longer one is a 414
+    /// Maximum length of a request's target (path and query); longer ones get 414
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_TARGET_BYTES", default_value_t = 8 * 1024)]
     max_target_bytes: u16,
 
-    /// The most bytes of a request's line and fields together; more are a 431
+    /// Maximum size of a request's line and headers; larger ones get 431
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_HEADER_BYTES", default_value_t = 32 * 1024)]
     max_header_bytes: u16,
 
-    /// The most fields of a request, up to 256; more are a 431
+    /// Maximum number of headers in a request, up to 256; more get 431
     #[arg(long, value_name = "N", env = "WEIR_MAX_HEADERS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=256))]
     max_headers: u16,
 
-    /// The longest body of a request; a longer one is a 413
+    /// Maximum size of a request's body; larger ones get 413
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
     max_body_bytes: u64,
 
-    /// How many requests a connection may have before it is closed
+    /// Requests per connection before it is closed
     #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
     max_requests: u32,
 
-    /// What becomes of a path with `%2F` or `%5C`: `keep` forwards it as it is, and limits see text and no slash; `reject`
-    /// answers 400
+    /// Paths with `%2F` or `%5C`: `keep` forwards them unchanged and limits do not treat them as slashes; `reject` answers
+    /// 400
     #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = parse_escaped_slashes)]
     escaped_slashes: EscapedSlashes,
 
@@ -79,7 +79,7 @@ impl DoorArgs {
         }
     }
 
-    /// The timeouts for clients, beside those for upstreams.
+    /// The timeouts for clients, with those for upstreams.
     pub(super) fn timeouts(&self, connect: Duration, response: Duration, upstream_idle: Duration) -> Timeouts {
         Timeouts {
             first_byte: self.first_byte_timeout,
@@ -99,6 +99,6 @@ fn parse_escaped_slashes(text: &str) -> Result<EscapedSlashes, String> {
     match text {
         "keep" => Ok(EscapedSlashes::Keep),
         "reject" => Ok(EscapedSlashes::Reject),
-        _ => Err("write `keep` or `reject`".into()),
+        _ => Err("expected `keep` or `reject`".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! The flags that open the doors of the workers.
+//! Flags for the listeners of the workers.
 
 use std::sync::Arc;
 
@@ -14,23 +14,22 @@ use crate::listeners::spoe::SpoeOptions;
 use crate::server::ListenAddress;
 use crate::telemetry::metrics::Metrics;
 
-/// What is said when there is no door for anybody.
-pub(super) const NO_DOOR: &str = "--upstream is missing; write `--upstream http://127.0.0.1:3000` for the proxy, or \
-     `--upstream echo` to try the rules, or open another door: `--grpc 127.0.0.1:9001` for Envoy, \
+/// The error if no listener is configured.
+pub(super) const NO_DOOR: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
+     `--upstream echo` to try the rules, or another listener: `--grpc 127.0.0.1:9001` for Envoy, \
      `--check 127.0.0.1:9002` for nginx, Traefik, Caddy and applications, `--spoe 127.0.0.1:9003` for HAProxy";
 
-/// Where requests and questions come in.
+/// The workers' listeners.
 #[derive(clap::Args, Debug)]
 pub(super) struct DoorsArgs {
-    /// The address of the proxy, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1; there is one only with
-    /// `--upstream`
+    /// The proxy's address, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1; needs `--upstream`
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
     proxy: ListenAddress,
 
     #[command(flatten)]
     grpc: GrpcArgs,
 
-    /// The address where gateways and applications ask over HTTP whether a request may pass, or `unix:PATH`
+    /// The address for checks over HTTP by gateways and applications, or `unix:PATH`
     #[arg(long, value_name = "ADDR", env = "WEIR_CHECK")]
     check: Option<ListenAddress>,
 
@@ -40,17 +39,16 @@ pub(super) struct DoorsArgs {
 }
 
 impl DoorsArgs {
-    /// Whether there is a door beside the proxy, so that no upstream is needed.
+    /// Whether there is a listener besides the proxy, so that no upstream is needed.
     pub(super) const fn has_another(&self) -> bool {
         self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
     }
 
-    /// Where the gRPC door looks for the client's address.
     pub(super) fn address_sources(&self) -> Result<AddressSources, String> {
         self.grpc.address_sources()
     }
 
-    /// The doors that are open and where. `front` is the proxy's.
+    /// The listeners and their addresses. `front` is the proxy's.
     pub(super) fn options(
         &self,
         front: &FrontOptions,
@@ -60,8 +58,8 @@ impl DoorsArgs {
         readiness: &Arc<Readiness>,
         metrics: &Metrics,
     ) -> Vec<(ListenAddress, DoorOptions)> {
-        // A gateway brings the requests of many clients over its own connections, so these are not limited by address; the
-        // total is counted before. It speaks to us in the clear, and sends no PROXY header.
+        // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
+        // total. They are plaintext and start without a PROXY header.
         let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
         let admission = Admission::new(limits, metrics);
         let inner = FrontOptions { accept: AcceptOptions::default(), admission, ..front.clone() };

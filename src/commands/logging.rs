@@ -1,4 +1,4 @@
-//! What the process says about itself, on standard error.
+//! The process's log, on standard error.
 
 use std::time::Duration;
 
@@ -10,32 +10,31 @@ use crate::engine::rules::suggest::did_you_mean;
 use crate::limiter::denials::{LineRate, RefusalLog, ShownIds};
 use crate::listeners::admin::log::LogFilter;
 
-/// What a filter may have, in bytes: each line is compared with all of it.
+/// The maximum length of a filter, in bytes: every line is compared with all of it.
 const LONGEST_FILTER: usize = 1024;
 
-/// Lines of refusals by one limit in a period. More would be an access log, which there is.
+/// The maximum number of lines per limit and period. For more there is the access log.
 const MOST_LINES: u32 = 1_000;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// How the log looks.
+/// Flags for the log.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
-    /// What is logged: a level (error, warn, info, debug, trace, off), or directives such as `info,weir::store=debug`
+    /// Log level (error, warn, info, debug, trace, off), or directives such as `info,weir::store=debug`
     #[arg(long, value_name = "FILTER", env = "WEIR_LOG", default_value = "info")]
     log: String,
 
-    /// How a line of the log looks
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", env = "WEIR_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
 
-    /// How many refused requests are logged, of each limit: `1/s`, `10/1m`; `off` for none. Each line says how many before
-    /// it have none
+    /// How many denied requests to log per limit: `1/s`, `10/1m`, or `off`. Each line says how many were skipped before it
     #[arg(long, value_name = "LINES", env = "WEIR_LOG_REFUSALS", default_value = "1/s", value_parser = parse_rate)]
     log_refusals: Rate,
 
-    /// How ids are told where requests are logged or traced; `clear` tells their path, host and address as well
+    /// How ids appear in logs and traces; `clear` also shows path, host and client address
     #[arg(long, value_name = "HOW", env = "WEIR_LOG_IDS", default_value = "hash")]
     log_ids: LogIds,
 }
@@ -43,18 +42,18 @@ pub(super) struct LogArgs {
 /// `--log-format`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum LogFormat {
-    /// For people.
+    /// For people
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line
     Json,
 }
 
 /// `--log-ids`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum LogIds {
-    /// A hash that is the same for an id of a limit until the process ends
+    /// A hash that is stable per limit and id until the process ends
     Hash,
-    /// As they are
+    /// Unchanged
     Clear,
     /// Not at all
     None,
@@ -65,7 +64,6 @@ enum LogIds {
 struct Rate(Option<LineRate>);
 
 impl LogArgs {
-    /// How ids are told.
     pub(super) const fn ids(&self) -> ShownIds {
         match self.log_ids {
             LogIds::Hash => ShownIds::Hash,
@@ -74,13 +72,12 @@ impl LogArgs {
         }
     }
 
-    /// How refused requests are logged.
     pub(super) fn refusals(&self) -> RefusalLog {
         RefusalLog::new(self.log_refusals.0, self.ids())
     }
 }
 
-/// Starts the log. A filter that cannot be read is the error; a log that was started before stays as it is.
+/// Starts the log. Fails if the filter is invalid; does nothing if a log is already running.
 pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
     let filter = parse_filter(&args.log).map_err(|error| format!("--log: {error}"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
@@ -100,62 +97,62 @@ pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
     })
 }
 
-/// The filter of a log, which `reload` gives another one.
+/// The log's filter, which `reload` replaces.
 fn changeable<E>(
     args: &LogArgs,
     reload: impl Fn(EnvFilter) -> Result<(), E> + Clone + Send + Sync + 'static,
 ) -> LogFilter {
     let read = move |text: &str| {
         let (filter, reload) = (parse_filter(text)?, reload.clone());
-        // It fails when the log is gone, and nobody is left to be told.
+        // It fails only if the log is gone.
         let apply: Box<dyn FnOnce()> = Box::new(move || drop(reload(filter)));
         Ok(apply)
     };
     LogFilter::new(&args.log, Box::new(read))
 }
 
-/// Reads a filter. The library takes a misspelt level for the name of a module, and then nothing is logged.
+/// Parses a filter. The library reads a misspelt level as a module's name, and then logs nothing.
 fn parse_filter(text: &str) -> Result<EnvFilter, String> {
     if text.len() > LONGEST_FILTER {
-        return Err(format!("a filter has at most {LONGEST_FILTER} bytes, this has {}", text.len()));
+        return Err(format!("a filter can have at most {LONGEST_FILTER} bytes, found {}", text.len()));
     }
     if text.trim().is_empty() {
-        return Err("it is empty; a filter is a level, or directives such as `info,weir::store=debug`".to_owned());
+        return Err("empty filter; use a level, or directives such as `info,weir::store=debug`".to_owned());
     }
     for directive in text.split(',').map(str::trim) {
         let level = match directive.rsplit_once('=') {
-            // What stands in brackets is of spans, and has commas and signs of its own.
+            // Brackets select spans and may contain commas and `=`.
             _ if text.contains('[') => break,
-            Some(("", _)) => return Err(format!("{} names no module", quoted(directive))),
+            Some(("", _)) => return Err(format!("{} has no module", quoted(directive))),
             Some((_, level)) => level,
             None => directive,
         };
         if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
             let help = did_you_mean(level, LEVELS);
             return Err(format!(
-                "{} is no level: {help}; a module has one behind `=`, as in `weir::store=debug`",
+                "unknown level {}: {help}; a module's level follows `=`, as in `weir::store=debug`",
                 quoted(level)
             ));
         }
     }
-    EnvFilter::try_new(text).map_err(|error| format!("{} is no filter: {error}", quoted(text)))
+    EnvFilter::try_new(text).map_err(|error| format!("invalid filter {}: {error}", quoted(text)))
 }
 
-/// Reads `--log-refusals`: `off`, or lines and the time that they are in.
+/// Parses `off`, or lines per time.
 fn parse_rate(text: &str) -> Result<Rate, String> {
     if text == "off" {
         return Ok(Rate(None));
     }
     let wrong = |why: String| format!("{why}; write `1/s`, `10/1m` or `off`");
-    let (lines, period) = text.split_once('/').ok_or_else(|| wrong("it is no rate".to_owned()))?;
+    let (lines, period) = text.split_once('/').ok_or_else(|| wrong("expected a rate".to_owned()))?;
     let Ok(lines @ 1..=MOST_LINES) = lines.parse() else {
-        return Err(wrong(format!("{} is no number of lines between 1 and {MOST_LINES}", quoted(lines))));
+        return Err(wrong(format!("{} is not a number of lines from 1 to {MOST_LINES}", quoted(lines))));
     };
     let is_unit = period.bytes().all(|byte| byte.is_ascii_alphabetic());
     let period = if is_unit { duration::parse(&format!("1{period}")) } else { duration::parse(period) };
     let period = period.map_err(|(what, right)| wrong(format!("{what}; {right}")))?;
     if period < u64::from(lines) {
-        return Err(wrong("the time is too short".to_owned()));
+        return Err(wrong("the period is too short".to_owned()));
     }
     Ok(Rate(Some(LineRate { lines, period: Duration::from_nanos(period) })))
 }
@@ -170,14 +167,14 @@ mod tests {
             assert!(parse_filter(text).is_ok(), "{text}");
         }
         for (text, part) in [
-            ("debg", "`debg` is no level: did you mean `debug`?"),
-            ("weir", "`weir` is no level: known are `error`"),
-            ("info,weir::store=verbose", "`verbose` is no level"),
-            ("info,", "`` is no level"),
-            ("=debug", "names no module"),
-            ("weir[=debug", "is no filter"),
-            (" ", "it is empty"),
-            (&"x".repeat(1_025), "at most 1024 bytes, this has 1025"),
+            ("debg", "unknown level `debg`: did you mean `debug`?"),
+            ("weir", "unknown level `weir`: known are `error`"),
+            ("info,weir::store=verbose", "unknown level `verbose`"),
+            ("info,", "unknown level ``"),
+            ("=debug", "has no module"),
+            ("weir[=debug", "invalid filter"),
+            (" ", "empty filter"),
+            (&"x".repeat(1_025), "at most 1024 bytes, found 1025"),
         ] {
             let error = parse_filter(text).err().unwrap_or_default();
             assert!(error.contains(part), "{text}: {error}");
@@ -192,9 +189,9 @@ mod tests {
             ("10/1m", rate(10, 60)),
             ("1000/1h30m", rate(1_000, 5_400)),
             ("off", Ok(Rate(None))),
-            ("1", Err("is no rate")),
-            ("0/s", Err("`0` is no number of lines between 1 and 1000")),
-            ("1001/s", Err("between 1 and 1000")),
+            ("1", Err("expected a rate")),
+            ("0/s", Err("`0` is not a number of lines from 1 to 1000")),
+            ("1001/s", Err("from 1 to 1000")),
             ("1/fortnight", Err("no duration")),
             ("1/0s", Err("too short")),
             ("", Err("write `1/s`")),

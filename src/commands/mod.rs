@@ -1,4 +1,4 @@
-//! The commands: what each does and prints.
+//! The commands of the command line.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ mod trace_flags;
 mod upstream_flags;
 mod values;
 
-/// Weir decides, for every request, whether it may pass, and tells the client where it stands
+/// A rate limiter: a reverse proxy, and a decision service for gateways and applications
 #[derive(Parser, Debug)]
 #[command(name = "weir", version, args_override_self = true)]
 pub struct Cli {
@@ -40,7 +40,7 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Runs the proxy and the admin door
+    /// Runs the proxy, the decision services and the admin listener
     Serve(Box<serve::Args>),
     Bucket(bucket::Args),
     Check(check::Args),
@@ -52,22 +52,22 @@ enum Command {
     Test(test::Args),
 }
 
-/// How the process ends.
+/// The process's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCode {
-    /// All went well.
+    /// The command succeeded.
     Success = 0,
-    /// The input is wrong: a rules file, a scenario, a request; or the service that was asked about is not well.
+    /// Invalid input (a rules file, a scenario, a request), or the service is not ready.
     BadInput = 1,
-    /// The command line is wrong.
+    /// Invalid command line.
     Usage = 2,
-    /// The service could not start.
+    /// The service could not start, or could not be reached.
     CouldNotStart = 3,
 }
 
-/// Runs the command that `arguments` name, the program's own name first.
+/// Runs the command in `arguments`, whose first element is the program's name.
 ///
-/// The error is of writing to `out` or `err`; a closed pipe is the usual one.
+/// Returns errors of writing to `out` or `err`, such as a closed pipe.
 pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let arguments = match config_file::expand(arguments) {
         Ok(arguments) => arguments,
@@ -79,7 +79,7 @@ pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dy
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // `--help` and `--version` come as errors too; they go where output goes.
+            // `--help` and `--version` are errors too, but belong on standard output.
             let failed = error.use_stderr();
             let shown: &mut dyn Write = if failed { err } else { out };
             write!(shown, "{}", error.render())?;

@@ -1,4 +1,4 @@
-//! Flags of the process around the proxy: workers, connections, the end, the access log.
+//! Flags for the process: workers, connections, shutdown, access log.
 
 use std::io;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -13,43 +13,43 @@ use crate::server::descriptors;
 use crate::telemetry::access_log::{AccessLog, Destination, Format};
 use crate::telemetry::metrics::Metrics;
 
-/// Flags of the process around the proxy.
+/// Flags for the process.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "The process")]
+#[command(next_help_heading = "Process")]
 pub(super) struct ProcessArgs {
-    /// Worker threads; one for each core unless given
+    /// Worker threads; defaults to one per core
     #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
     workers: Option<NonZeroUsize>,
 
-    /// Connections of clients at once; 16384 unless given, or fewer if the system allows too few descriptors
+    /// Concurrent client connections; defaults to 16384, or fewer if the system allows too few file descriptors
     #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS")]
     max_connections: Option<NonZeroUsize>,
 
-    /// Connections at once from one address, IPv6 ones by their /64; 0 for no limit. Trusted proxies are exempt
+    /// Concurrent connections per client address (IPv6: per /64); 0 for no limit. Trusted proxies are exempt
     #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS_PER_ADDRESS", default_value_t = MAX_PER_ADDRESS.get())]
     max_connections_per_address: u32,
 
-    /// Requests at once by HTTP/2 from one address, on all of its connections; 0 for no limit. Trusted proxies are exempt
+    /// Concurrent HTTP/2 requests per client address, over all its connections; 0 for no limit. Trusted proxies are exempt
     #[arg(long, value_name = "N", env = "WEIR_STREAMS_PER_ADDRESS", default_value_t = MAX_STREAMS.get())]
     streams_per_address: u32,
 
-    /// Bytes of memory for responses that wait for clients which read slowly, 128 KiB for each; one more is broken off
+    /// Memory for responses to slow clients, in bytes, 128 KiB each; responses beyond it are aborted
     #[arg(long, value_name = "BYTES", env = "WEIR_RESPONSE_MEMORY", default_value_t = RESPONSE_MEMORY, value_parser = clap::value_parser!(u64).range(131_072..))]
     response_memory: u64,
 
-    /// How long /readyz says 503 and connections are still taken after SIGTERM, until load balancers have noticed
+    /// How long to keep accepting connections after SIGTERM while /readyz answers 503, so that load balancers can react
     #[arg(long, value_name = "DURATION", env = "WEIR_DRAIN_DELAY", default_value = "0s", value_parser = parse_duration_or_zero)]
     pub(super) drain_delay: Duration,
 
-    /// How long requests may go on after SIGTERM and the drain delay
+    /// How long requests may continue after SIGTERM and the drain delay
     #[arg(long, value_name = "DURATION", env = "WEIR_GRACE", default_value = "30s", value_parser = parse_duration)]
     pub(super) grace: Duration,
 
-    /// Where requests are logged: a file, stdout (or `-`) or stderr. SIGUSR1 and SIGHUP open the file again
+    /// Write an access log to a file, stdout (or `-`) or stderr. SIGUSR1 and SIGHUP reopen the file
     #[arg(long, value_name = "FILE", env = "WEIR_ACCESS_LOG")]
     access_log: Option<PathBuf>,
 
-    /// How a line of the access log looks
+    /// Format of the access log
     #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json")]
     access_log_format: AccessLogFormat,
 }
@@ -57,9 +57,9 @@ pub(super) struct ProcessArgs {
 /// `--access-log-format`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum AccessLogFormat {
-    /// One JSON object a line, with upstream, limit and verdict.
+    /// One JSON object per line, with upstream, limit and verdict
     Json,
-    /// The combined format of Apache and nginx.
+    /// The combined format of Apache and nginx
     Combined,
 }
 
@@ -69,18 +69,18 @@ impl ProcessArgs {
         self.workers.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Raises the limit of descriptors, and says how many connections there may be.
+    /// Raises the limit of file descriptors and returns how many connections fit.
     pub(super) fn admission(&self, trusted: &TrustedProxies, metrics: &Metrics) -> Arc<Admission> {
         let limit = descriptors::raise_limit();
         let fit = descriptors::connections_within(limit);
         let total = self.max_connections.map_or(MAX_CONNECTIONS.min(fit), NonZeroUsize::get);
         if total > fit {
             tracing::warn!(
-                "--max-connections is {total}, and the {limit} file descriptors that the system allows are enough for \
-                 {fit}; raise the limit (`ulimit -n`, `LimitNOFILE=`)"
+                "--max-connections is {total}, but the limit of {limit} file descriptors only allows {fit}; raise it \
+                 (`ulimit -n`, `LimitNOFILE=`)"
             );
         } else if total < MAX_CONNECTIONS && self.max_connections.is_none() {
-            tracing::warn!("no more than {total} connections are taken: the system allows {limit} file descriptors");
+            tracing::warn!("accepting at most {total} connections: the system allows {limit} file descriptors");
         }
         metrics.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
         let per_address = NonZeroU32::new(self.max_connections_per_address);
@@ -89,7 +89,7 @@ impl ProcessArgs {
         Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt }, metrics)
     }
 
-    /// Opens the access log, if there is to be one. The error says which file it cannot open.
+    /// Opens the access log, if there is one. The error names the file.
     pub(super) fn access_log(&self, metrics: &Metrics) -> Result<Option<AccessLog>, String> {
         let Some(path) = &self.access_log else { return Ok(None) };
         let destination = match path.to_str() {

@@ -1,4 +1,4 @@
-//! The rules files that commands read.
+//! Flags for the rules files.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -10,30 +10,29 @@ use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 
-/// Where the rules are.
+/// The rules files.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {
-    /// The rules file [default: limits.yaml, or none beside --envoy-ratelimit-config]
+    /// The rules file [default: limits.yaml, or none with --envoy-ratelimit-config]
     #[arg(long, value_name = "FILE", env = "WEIR_LIMITS")]
     limits: Option<PathBuf>,
 
-    /// A file of overrides, beside those in the rules file; repeatable
+    /// A file of overrides, in addition to those in the rules file; repeatable
     #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES", value_delimiter = ',')]
     overrides: Vec<PathBuf>,
 
-    /// A file of envoyproxy/ratelimit, or a directory of such files; repeatable
+    /// A configuration file of envoyproxy/ratelimit, or a directory of them; repeatable
     #[arg(long, value_name = "PATH", env = "WEIR_ENVOY_RATELIMIT_CONFIG", value_delimiter = ',')]
     envoy_ratelimit_config: Vec<PathBuf>,
 
-    /// Refuse nothing: every limit counts and reports as with `mode: shadow`
+    /// Deny nothing: every limit counts and reports as with `mode: shadow`
     #[arg(long, value_name = "BOOL", env = "WEIR_SHADOW", value_parser = BoolishValueParser::new(), num_args = 0..=1,
         require_equals = true, default_value = "false", default_missing_value = "true", hide_default_value = true)]
     pub(super) shadow: bool,
 }
 
 impl RulesArgs {
-    /// The files to read.
     pub(super) fn files(&self) -> Files {
         let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from("limits.yaml"));
         Files {
@@ -43,7 +42,7 @@ impl RulesArgs {
         }
     }
 
-    /// Reads and compiles the rules, and prints every mistake; `None` if there is one.
+    /// Reads and compiles the rules and prints all problems; `None` if one is an error.
     pub(super) fn load(
         &self,
         fingerprinter: Fingerprinter,

@@ -86,7 +86,7 @@ impl Player {
         let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
         let tolerance = scenario["tolerance_ms"].as_f64().unwrap_or(0.0);
         let mut rules = compile(&scenario["limits"], epoch)?;
-        let steps = scenario["steps"].as_array().ok_or("`steps` is no list")?;
+        let steps = scenario["steps"].as_array().ok_or("`steps` must be a list")?;
         let mut used = Vec::new();
         let mut result = Ok(());
         for (number, step) in (1..).zip(steps) {
@@ -95,7 +95,11 @@ impl Player {
             let answer = self.step(&mut rules, step, now, &mut used).await;
             result = answer.and_then(|answer| compare(&answer, &step["expect"], tolerance));
             if let Err(what) = result {
-                result = Err(format!("step {number} ({} at {} ms): {what}", step["op"], step["at_ms"]));
+                result = Err(format!(
+                    "step {number} ({} at {} ms): {what}",
+                    step["op"].as_str().unwrap_or("no `op`"),
+                    step["at_ms"]
+                ));
                 break;
             }
         }
@@ -127,7 +131,7 @@ impl Player {
             "batch" => self.plan(rules, charges, mode_of),
             "batch_refund" => self.plan(rules, charges, modes(Mode::Refund)),
             "batch_reset" => self.plan(rules, charges, modes(Mode::Reset)),
-            _ => return Err(format!("this version has no operation `{op}`")),
+            _ => return Err(format!("unknown operation `{op}`")),
         };
         let plan = match plan {
             Ok(plan) => plan,
@@ -135,7 +139,7 @@ impl Player {
         };
         used.extend(plan.charges.iter().cloned());
         if op == "concurrent_spend" {
-            return self.at_once(rules, plan, now, step["n"].as_u64().ok_or("`n` is no number")?).await;
+            return self.at_once(rules, plan, now, step["n"].as_u64().ok_or("`n` must be a number")?).await;
         }
         if let Some(refused) = plan.refused.first() {
             let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
@@ -167,11 +171,11 @@ impl Player {
         let mut plan = Plan::default();
         for charge in charges {
             let (Some(name), Some(id)) = (charge["limit"].as_str(), charge["id"].as_str()) else {
-                return Err("a charge names its limit and its id".into());
+                return Err("a charge needs `limit` and `id`".into());
             };
             let cost = match &charge["cost"] {
                 Value::Null => 1,
-                cost => cost.as_u64().ok_or_else(|| format!("the cost {cost} is no whole number of tokens"))?,
+                cost => cost.as_u64().ok_or_else(|| format!("the cost {cost} is not a whole number of tokens"))?,
             };
             let Some(mode) = mode(charge)? else { continue };
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
@@ -273,7 +277,8 @@ impl Slots {
 
 /// The instant of a step.
 fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
-    let millis = step["at_ms"].as_f64().filter(|millis| (0.0..9e12).contains(millis)).ok_or("`at_ms` is no time")?;
+    let millis =
+        step["at_ms"].as_f64().filter(|millis| (0.0..9e12).contains(millis)).ok_or("`at_ms` must be a time")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked above")]
     let span = (millis * 1_000.0).round() as u64;
     Ok(Micros(epoch.0 + span))
@@ -288,7 +293,7 @@ fn compile(limits: &Value, effective_from: Micros) -> Result<Rules, String> {
     loaded.rules.ok_or_else(|| {
         let problems = loaded.report.problems.iter().filter(|problem| problem.severity == Severity::Error);
         let messages: Vec<&str> = problems.map(|problem| problem.message.as_str()).collect();
-        format!("the limits do not load: {}", messages.join("; "))
+        format!("the limits are invalid: {}", messages.join("; "))
     })
 }
 
@@ -300,7 +305,7 @@ fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
         "refund" => Mode::Refund,
         "reset" => Mode::Reset,
         "allow_only" => return Ok(None),
-        other => return Err(format!("there is no mode `{other}`")),
+        other => return Err(format!("unknown mode `{other}`")),
     }))
 }
 
@@ -335,7 +340,7 @@ fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String
     let Some(expect) = expect.as_object() else { return Ok(()) };
     if let Answer::Mistake(mistake) = answer {
         let expected = expect.get("error").is_some_and(|error| *error == Value::Bool(true));
-        return if expected { Ok(()) } else { Err(format!("refused as a mistake: {mistake}")) };
+        return if expected { Ok(()) } else { Err(format!("rejected as a mistake: {mistake}")) };
     }
     for (key, expected) in expect {
         let found = found(answer, key)?;
@@ -368,7 +373,7 @@ fn found(answer: &Answer, key: &str) -> Result<Value, String> {
         // However many tokens a case expects to remain, a bucket without a limit has them.
         ("remaining", Answer::Unasked) => "unlimited".into(),
         ("error", _) => false.into(),
-        _ => return Err(format!("this version has no `{key}` to compare")),
+        _ => return Err(format!("`{key}` cannot be compared here")),
     })
 }
 

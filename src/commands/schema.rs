@@ -1,4 +1,4 @@
-//! `weir schema`: print the JSON schema of a rules file, for editors.
+//! `weir schema`: prints the JSON schema of a rules file, for editors.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use crate::config::SCHEMA;
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Runs the command: the schema goes to `out`.
+/// Writes the schema to `out`.
 pub fn run(_args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     out.write_all(SCHEMA.as_bytes())?;
     Ok(ExitCode::Success)

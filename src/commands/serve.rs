@@ -1,4 +1,4 @@
-//! `weir serve`: the doors of the workers and the admin door.
+//! `weir serve`: the workers' listeners and the admin listener.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Flags of `weir serve`. Each has an environment variable and a key of the same name in the `--config` file; a flag
-/// beats a variable, and a variable beats the file.
+/// Flags of `weir serve`. Each has an environment variable and a key with the same name in the `--config` file; a flag
+/// overrides the variable, which overrides the file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -37,11 +37,11 @@ pub struct Args {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Generations of rate limit fields: ietf-11, ietf-03, x-ratelimit, none
+    /// Generations of rate limit headers to send: ietf-11, ietf-03, x-ratelimit, none
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
     headers: Vec<String>,
 
-    /// A YAML file of these flags, each by its name: `store: redis://...`
+    /// A YAML file of flags, each by its name: `store: redis://...`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
 

@@ -1,4 +1,4 @@
-//! The store that commands open.
+//! Flags for the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use crate::store::{Clock, StorePlan};
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub(super) struct StoreArgs {
-    /// `memory`, `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for TLS, `unix:///path` for a socket
+    /// Where buckets live: `memory`, `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for TLS, `unix:///path` for
+    /// a socket
     #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
     store: String,
 
-    /// How long a decision may wait for Redis; after that the limits' `on_store_error` holds
+    /// How long a decision may wait for Redis before the limits' `on_store_error` applies
     #[arg(long, value_name = "DURATION", env = "WEIR_STORE_TIMEOUT", default_value = "20ms", value_parser = parse_duration)]
     store_timeout: Duration,
 
@@ -28,30 +29,30 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "N", env = "WEIR_STORE_QUEUE", default_value_t = DEFAULT_QUEUE, value_parser = parse_at_least_one)]
     store_queue: usize,
 
-    /// The authorities (PEM) of Redis' certificate; the public ones unless given
+    /// Certificate authorities (PEM) for Redis; defaults to the public ones
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
     store_ca_file: Option<PathBuf>,
 
-    /// The certificate (PEM) that Redis is shown if it asks for one
+    /// Client certificate (PEM) for Redis
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CERT_FILE")]
     store_cert_file: Option<PathBuf>,
 
-    /// The key (PEM) of `--store-cert-file`
+    /// Private key (PEM) of `--store-cert-file`
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_KEY_FILE")]
     store_key_file: Option<PathBuf>,
 
-    /// Buckets held in memory at most, half of them reserved in even shares for the limits; beyond that the new ids of a
-    /// limit share one bucket. A million takes 58 MiB
+    /// Maximum number of buckets in memory, half of them reserved evenly for the limits; beyond it, a limit's new ids share
+    /// one bucket. A million buckets take 58 MiB
     #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_at_least_one)]
     max_keys: usize,
 
-    /// New ids a second that each limit may bring to Redis, for each worker; beyond that they share one bucket of the limit
+    /// New ids per second that each limit may add to Redis, per worker; beyond it, they share one bucket of the limit
     #[arg(long, value_name = "N", env = "WEIR_MAX_NEW_KEYS", default_value_t = DEFAULT_MAX_NEW_KEYS, value_parser = value_parser!(u64).range(1..))]
     max_new_keys: u64,
 }
 
 impl StoreArgs {
-    /// Checks the arguments; connects to nothing. `clock` is what Redis decides by; memory goes by each batch's time.
+    /// Validates the flags without connecting. Redis decides by `clock`, memory by each batch's time.
     pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
         if self.store == "memory" {
             return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
@@ -68,17 +69,16 @@ impl StoreArgs {
         StorePlan::remote(&options).map_err(|error| error.to_string())
     }
 
-    /// The bound of a table in memory.
     pub(super) const fn max_keys(&self) -> usize {
         self.max_keys
     }
 
-    /// The bounds on buckets, of which those in memory hold for the store of this plan.
+    /// The bounds on the number of buckets.
     pub(super) fn key_bounds(&self, plan: &StorePlan) -> KeyBounds {
         KeyBounds { memory: plan.as_memory().cloned(), max_new_keys: self.max_new_keys }
     }
 }
 
 fn parse_at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number of at least 1 is wanted".into())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a whole number of at least 1".into())
 }

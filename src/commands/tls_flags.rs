@@ -1,4 +1,4 @@
-//! The flags about what clients' connections begin with: TLS, and the PROXY protocol.
+//! Flags for TLS and the PROXY protocol on client connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::values::{parse_duration, parse_network};
 use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
 use crate::telemetry::metrics::Metrics;
 
-/// How connections are taken from clients.
+/// TLS and the PROXY protocol on client connections.
 #[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "TLS and the PROXY protocol towards clients")]
+#[command(next_help_heading = "Client TLS and PROXY protocol")]
 pub(super) struct TlsArgs {
-    /// A certificate to show clients (PEM, with those between it and its authority behind it), which makes the proxy speak
-    /// TLS; repeatable. Each client is shown the one for the host that it names, or the first
+    /// Serve TLS with this certificate chain (PEM, leaf first); repeatable. Clients get the one for the host that they name,
+    /// or the first
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT", value_delimiter = ',')]
     tls_cert: Vec<PathBuf>,
 
-    /// The private key (PEM) of a certificate; one for each `--tls-cert`, in the same order
+    /// Private key (PEM) of a certificate; one per `--tls-cert`, in the same order
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY", value_delimiter = ',', hide_env_values = true)]
     tls_key: Vec<PathBuf>,
 
-    /// Authorities (PEM) that may have signed clients' certificates; limits can be `by: { tls: subject }` then
+    /// Certificate authorities (PEM) for client certificates, which limits can use with `by: { tls: subject }`
     #[arg(long, value_name = "FILE", env = "WEIR_TLS_CLIENT_CA", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 
-    /// Whether a client without a certificate is refused, or served without a subject
+    /// Whether to reject clients without a certificate or serve them without a subject
     #[arg(
         long,
         value_name = "HOW",
@@ -38,12 +38,12 @@ pub(super) struct TlsArgs {
     )]
     tls_client_auth: HowClientsAuth,
 
-    /// How long a TLS handshake may take
+    /// Timeout for a TLS handshake
     #[arg(long, value_name = "DURATION", env = "WEIR_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     tls_handshake_timeout: Duration,
 
-    /// Load balancers whose connections begin with a PROXY header (version 1 or 2), which says who the client is. They
-    /// must send one, and nobody else can
+    /// Load balancers whose connections must start with a PROXY header (version 1 or 2), which carries the client's
+    /// address. It is not accepted from other peers
     #[arg(long, value_name = "CIDR", env = "WEIR_PROXY_PROTOCOL_FROM", value_delimiter = ',', value_parser = parse_network)]
     proxy_protocol_from: Vec<IpNet>,
 }
@@ -56,7 +56,7 @@ enum HowClientsAuth {
 }
 
 impl TlsArgs {
-    /// Whether there are as many keys as certificates. The files are not looked at.
+    /// Checks that there are as many keys as certificates. Does not read the files.
     pub(super) fn check(&self) -> Result<(), String> {
         let (certificates, keys) = (self.tls_cert.len(), self.tls_key.len());
         if certificates == keys {
@@ -68,13 +68,13 @@ impl TlsArgs {
             count => format!("given {count} times"),
         };
         Err(format!(
-            "--tls-cert is {} and --tls-key {}: every certificate has its key, in the same order",
+            "--tls-cert is {} and --tls-key {}; every certificate needs its key, in the same order",
             times(certificates),
             times(keys)
         ))
     }
 
-    /// How connections are taken, with the certificates read, and what reads them again.
+    /// Reads the certificates. Returns how to accept connections, and what reloads the certificates.
     pub(super) fn accept(&self, metrics: &Arc<Metrics>) -> Result<(AcceptOptions, Option<ServerTlsReloader>), String> {
         let (tls, reloader) = if self.tls_cert.is_empty() {
             (None, None)
@@ -128,7 +128,7 @@ mod tests {
     fn every_certificate_has_its_key() {
         let expected = |certificates, keys| {
             Err(format!(
-                "--tls-cert is {certificates} and --tls-key {keys}: every certificate has its key, in the same order"
+                "--tls-cert is {certificates} and --tls-key {keys}; every certificate needs its key, in the same order"
             ))
         };
         for (flags, expected) in [

@@ -1,21 +1,21 @@
-//! Where traces go.
+//! Flags for traces.
 
 use crate::limiter::denials::ShownIds;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Traces by OpenTelemetry's protocol, of a binary that was built with the feature `otel`.
+/// Traces over OpenTelemetry's protocol; needs the `otel` feature.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Traces")]
 pub(super) struct TraceArgs {
-    /// The collector that spans are sent to, by OTLP over HTTP: `http://127.0.0.1:4318`. OpenTelemetry's own variables,
-    /// such as `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_TRACES_SAMPLER`, are read too
+    /// Collector to send spans to, by OTLP over HTTP: `http://127.0.0.1:4318`. The standard `OTEL_*` variables, such as
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_TRACES_SAMPLER`, are also read
     #[arg(long, value_name = "URL", env = "WEIR_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
 }
 
 impl TraceArgs {
-    /// Starts what exports traces, if they are wanted. The error says what is wrong with a flag or a variable.
+    /// Starts the exporter, if traces are configured. The error names the flag or variable at fault.
     pub(super) fn start(&self, ids: ShownIds, metrics: &Metrics) -> Result<Option<Traces>, String> {
         Traces::start(self.otlp_endpoint.as_deref(), ids, metrics)
     }

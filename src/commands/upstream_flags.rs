@@ -1,4 +1,4 @@
-//! The flags about what is behind the proxy.
+//! Flags for upstreams.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -7,79 +7,77 @@ use std::time::Duration;
 use super::values::parse_duration;
 use crate::http::{Connector, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions};
 
-/// Where requests go and how.
+/// Routes, and how to connect to upstreams.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Upstreams")]
 pub(super) struct UpstreamArgs {
-    /// Where allowed requests go. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
-    /// (`*.example.com` for every name below) and below this path. `URL,URL`: to the least busy of several servers. A URL
-    /// is `http://host:port`, `https://host:port`, `h2c://host:port` (HTTP/2 without TLS), `unix:/path`, or `echo`, which
-    /// answers with what it received
+    /// Where to send allowed requests. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
+    /// (`*.example.com` for all names below) and path prefix. `URL,URL`: to the least busy of several servers. A URL is
+    /// `http://host:port`, `https://host:port`, `h2c://host:port` (HTTP/2 without TLS), `unix:/path`, or `echo`, which answers
+    /// with what it received
     // No path or host has a space, so a variable can give several routes too.
     #[arg(long, value_name = "[HOST][/PREFIX]=URL", env = "WEIR_UPSTREAM", value_delimiter = ' ')]
     upstream: Vec<String>,
 
-    /// How long connecting to the upstream may take, TLS included, and how long a request waits for a connection
+    /// Timeout for connecting to an upstream, including TLS, and for waiting for a free connection
     #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
     pub(super) connect_timeout: Duration,
 
-    /// How long the upstream may take to begin its response, second tries included
+    /// Timeout for the start of an upstream's response, including retries
     #[arg(long, value_name = "DURATION", env = "WEIR_RESPONSE_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     pub(super) response_timeout: Duration,
 
-    /// How long one try may take to begin a response, so that a request that may be sent twice has time for a
-    /// second; `--response-timeout` alone bounds it unless given
+    /// Timeout for the start of a response per try, which leaves time for a retry; defaults to `--response-timeout`
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_TRY_TIMEOUT", value_parser = parse_duration)]
     upstream_try_timeout: Option<Duration>,
 
-    /// How long an idle connection to the upstream is kept; it should be less than the upstream keeps it
+    /// How long to keep idle connections to an upstream; should be shorter than the upstream's idle timeout
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
     pub(super) upstream_idle_timeout: Duration,
 
-    /// Connections (over HTTP/2: requests) that a worker has to one address at once; more wait for one
+    /// Concurrent connections (over HTTP/2: requests) per worker and upstream address; further requests wait
     #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "16384", value_parser = parse_connections)]
     upstream_connections: NonZeroUsize,
 
-    /// The authorities of `https://` upstreams' certificates, in PEM; the public ones unless given
+    /// Certificate authorities (PEM) for `https://` upstreams; defaults to the public ones
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CA")]
     upstream_ca: Option<PathBuf>,
 
-    /// The name that `https://` upstreams' certificates must be for; the host of the URL unless given
+    /// Name that `https://` upstreams' certificates must match; defaults to the URL's host
     #[arg(long, value_name = "NAME", env = "WEIR_UPSTREAM_SERVER_NAME")]
     upstream_server_name: Option<String>,
 
-    /// The certificate that `https://` upstreams are shown if they ask for one, in PEM
+    /// Client certificate (PEM) for `https://` upstreams
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CERT", requires = "upstream_key")]
     upstream_cert: Option<PathBuf>,
 
-    /// The key of `--upstream-cert`, in PEM
+    /// Private key (PEM) of `--upstream-cert`
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_KEY", requires = "upstream_cert")]
     upstream_key: Option<PathBuf>,
 
-    /// How often the names of upstreams are resolved again
+    /// How often to resolve upstreams' names again
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_RESOLVE_INTERVAL", default_value = "10s", value_parser = parse_duration)]
     upstream_resolve_interval: Duration,
 
-    /// Ask every address for this path every `--health-interval`, and leave those out that do not answer with 2xx or 3xx
+    /// Request this path from every address and stop using those that do not answer with 2xx or 3xx
     #[arg(long, value_name = "PATH", env = "WEIR_HEALTH_CHECK", value_parser = parse_path)]
     health_check: Option<String>,
 
-    /// From one health check to the next
+    /// Time between health checks
     #[arg(long, value_name = "DURATION", env = "WEIR_HEALTH_INTERVAL", default_value = "5s", value_parser = parse_duration, requires = "health_check")]
     health_interval: Duration,
 
-    /// How long a health check may take
+    /// Timeout for a health check
     #[arg(long, value_name = "DURATION", env = "WEIR_HEALTH_TIMEOUT", default_value = "1s", value_parser = parse_duration, requires = "health_check")]
     health_timeout: Duration,
 
-    /// Failed checks in a row until an address is left out, and good ones until it is used again
+    /// Consecutive failures before an address is no longer used, and successes before it is used again
     #[arg(long, value_name = "N/N", env = "WEIR_HEALTH_THRESHOLD", default_value = "3/2", value_parser = parse_threshold, requires = "health_check")]
     health_threshold: (NonZeroU32, NonZeroU32),
 }
 
 impl UpstreamArgs {
-    /// What the proxy is to be told, and what reads the certificates again; `None` if there is nothing to forward to, and
-    /// so no proxy. The error has a line for each mistake.
+    /// The proxy's options and what reloads the certificates; `None` without an upstream. The error has a line per mistake.
     pub(super) fn options(&self) -> Result<Option<(UpstreamOptions, Option<ConnectorReloader>)>, String> {
         if self.upstream.is_empty() {
             return Ok(None);
@@ -119,7 +117,7 @@ impl UpstreamArgs {
     }
 }
 
-/// The most connections to one address: a client address has about as many ports for one destination
+/// The maximum number of connections to one address: about as many as there are local ports
 /// (`net.ipv4.ip_local_port_range`).
 const MAX_CONNECTIONS: usize = 28_000;
 
@@ -127,26 +125,26 @@ fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .ok()
         .filter(|count: &NonZeroUsize| count.get() <= MAX_CONNECTIONS)
-        .ok_or_else(|| format!("a number from 1 to {MAX_CONNECTIONS} is wanted"))
+        .ok_or_else(|| format!("expected a number from 1 to {MAX_CONNECTIONS}"))
 }
 
-/// A path to ask for, with a query if there is to be one.
+/// Parses a path with an optional query.
 fn parse_path(text: &str) -> Result<String, String> {
     if !text.starts_with('/') {
-        return Err(format!("a path begins with `/`; write `/{text}`"));
+        return Err(format!("a path starts with `/`; write `/{text}`"));
     }
     if text.contains('#') || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("a path has no spaces, no `#` and nothing but ASCII; write such characters as `%20`".to_owned());
+        return Err("a path must be ASCII without spaces and `#`; escape other characters, as in `%20`".to_owned());
     }
     Ok(text.to_owned())
 }
 
-/// `3/2`: three failures, two successes; `3` is as much of both.
+/// Parses `3/2`, three failures and two successes; `3` is short for `3/3`.
 fn parse_threshold(text: &str) -> Result<(NonZeroU32, NonZeroU32), String> {
     let (unhealthy, healthy) = text.split_once('/').unwrap_or((text, text));
     match (unhealthy.parse(), healthy.parse()) {
         (Ok(unhealthy), Ok(healthy)) => Ok((unhealthy, healthy)),
-        _ => Err("failures and successes are wanted, such as `3/2`, each at least 1".to_owned()),
+        _ => Err("expected failures and successes of at least 1, such as `3/2`".to_owned()),
     }
 }
 
@@ -208,7 +206,8 @@ mod tests {
     #[test]
     fn health_checks_ask_for_a_path() {
         assert_eq!(parse_path("/healthz?full=1").as_deref(), Ok("/healthz?full=1"));
-        for (wrong, part) in [("healthz", "write `/healthz`"), ("/a b", "`%20`"), ("/a#b", "no `#`"), ("/ä", "ASCII")]
+        for (wrong, part) in
+            [("healthz", "write `/healthz`"), ("/a b", "`%20`"), ("/a#b", "without spaces and `#`"), ("/ä", "ASCII")]
         {
             assert!(parse_path(wrong).is_err_and(|error| error.contains(part)), "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! The values of flags, and what would be right when they are wrong.
+//! Parsers for the values of flags.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use ipnet::IpNet;
 
 use crate::engine::rules::duration;
 
-/// A duration as in the rules: `20ms`, `1m30s`.
+/// Parses a duration longer than 0, such as `20ms` or `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_duration_or_zero(text)
         .and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
 }
 
-/// As [`parse_duration`], for what may take no time.
+/// Parses a duration, which may be 0.
 pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
     match duration::parse(text) {
         Ok(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
@@ -21,14 +21,14 @@ pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A network, or an address alone for the network of itself, or `unix` for what the peer of a unix socket counts as.
+/// Parses a network, a single address, or `unix` for peers on a unix socket, which count as 127.0.0.1.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     if text == "unix" {
         return Ok(IpNet::from(IpAddr::V4(Ipv4Addr::LOCALHOST)));
     }
-    let wrong = || "a network is wanted, such as 10.0.0.0/8".to_owned();
+    let wrong = || "expected a network such as 10.0.0.0/8".to_owned();
     let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())?;
-    if network.trunc() == network { Ok(network) } else { Err(format!("it has host bits; write {}", network.trunc())) }
+    if network.trunc() == network { Ok(network) } else { Err(format!("host bits are set; write {}", network.trunc())) }
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
         assert_eq!(parse_network("10.0.0.0/8").map(|network| network.to_string()).as_deref(), Ok("10.0.0.0/8"));
         assert_eq!(parse_network("::1").map(|network| network.to_string()).as_deref(), Ok("::1/128"));
         assert_eq!(parse_network("unix").map(|network| network.to_string()).as_deref(), Ok("127.0.0.1/32"));
-        assert_eq!(parse_network("10.1.0.0/8").unwrap_err(), "it has host bits; write 10.0.0.0/8");
+        assert_eq!(parse_network("10.1.0.0/8").unwrap_err(), "host bits are set; write 10.0.0.0/8");
         assert!(parse_network("proxy").is_err());
     }
 }

@@ -118,7 +118,7 @@ fn check_own(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Res
     for (keys, wanted, _) in own.iter().filter(|(.., is_it)| !is_it) {
         if let Some((key, _)) = keys.iter().find_map(|name| fields.get(name)) {
             let message = format!("`{}` needs {wanted}", key.text);
-            return Err(findings.error(key.place, message, "add it to the limit, or remove this"));
+            return Err(findings.error(key.place, message, "add it to the limit or remove this key"));
         }
     }
     Ok(())
@@ -144,10 +144,10 @@ fn zone(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     if !Calendar::is_zone(given) {
         let zones = Calendar::zones();
         let help = nearest(given, zones.iter().map(String::as_str)).map_or_else(
-            || "write an IANA name, such as Europe/Berlin or UTC".into(),
+            || "use an IANA name such as Europe/Berlin or UTC".into(),
             |zone| format!("did you mean `{zone}`?"),
         );
-        return Err(findings.error(node.place, format!("{} is no time zone", quoted(given)), help));
+        return Err(findings.error(node.place, format!("unknown time zone {}", quoted(given)), help));
     }
     Ok(given.to_owned())
 }
@@ -156,8 +156,8 @@ fn zone(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 fn day(node: &Node, findings: &mut Findings) -> Result<i8, Reported> {
     let day = whole(node, findings)?;
     i8::try_from(day).ok().filter(|day| (1..=31).contains(day)).ok_or_else(|| {
-        let help = "write 1 to 31; 31 is the last day of every month";
-        findings.error(node.place, format!("a month has no day {day}"), help)
+        let help = "use 1 to 31; 31 means the last day of every month";
+        findings.error(node.place, format!("{day} is not a day of the month"), help)
     })
 }
 
@@ -170,13 +170,17 @@ pub(super) fn calendar(
 ) -> Result<Calendar, Reported> {
     let place = value_place(fields, "period");
     if let (Some((_, node)), Aligned::First) = (fields.get("aligned"), style.aligned) {
-        let message = "a month or a year begins with the calendar";
-        return Err(findings.error(node.place, message, "remove `aligned`, or write a span such as 30d"));
+        let message = "calendar periods cannot start with the first request";
+        return Err(findings.error(node.place, message, "remove `aligned`, or use a duration such as 30d"));
     }
     let unit = match (period, style.day) {
         (Period::Year, Some(_)) if fields.get("resets_on").is_some() => {
             let place = value_place(fields, "resets_on");
-            return Err(findings.error(place, "`resets_on` needs `period: month`", "a year begins on 1 January"));
+            return Err(findings.error(
+                place,
+                "`resets_on` needs `period: month`",
+                "a year always starts on 1 January",
+            ));
         }
         (Period::Year, _) => Unit::Year,
         (_, day) => Unit::Month(day.unwrap_or(1)),
@@ -187,8 +191,7 @@ pub(super) fn calendar(
 
 /// For how long a slot is held unless it is renewed, in nanoseconds.
 fn lease(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    let help =
-        "it is renewed while its request lives, so it says how soon the slots of a process come back that has died";
+    let help = "leases of live requests are renewed; the lease bounds how long a crashed process keeps its slots";
     match duration::parse(text(node, findings)?) {
         Ok(lease) if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) && lease.is_multiple_of(1_000) => Ok(lease),
         Ok(_) => Err(findings.error(node.place, NumbersError::Lease.to_string(), help)),
@@ -205,7 +208,7 @@ pub(super) fn period(node: &Node, findings: &mut Findings) -> Result<Period, Rep
         _ => {}
     }
     match duration::parse(given) {
-        Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "write a duration such as 1s")),
+        Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "use a duration such as 1s")),
         Ok(nanoseconds) => Ok(Period::Span(nanoseconds)),
         Err((message, help)) => Err(findings.error(node.place, message, help)),
     }

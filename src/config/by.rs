@@ -49,7 +49,7 @@ pub(super) fn parse(
     };
     if items.is_empty() || items.len() > MOST_COMPONENTS {
         let message = format!("`by` has {} components", items.len());
-        let help = format!("give 1 to {MOST_COMPONENTS}, or write `by: global` for one bucket");
+        let help = format!("use 1 to {MOST_COMPONENTS}, or `by: global` for a single bucket");
         return Err(findings.error(node.place, message, help));
     }
     let mut components: Vec<Component> = Vec::with_capacity(items.len());
@@ -57,12 +57,12 @@ pub(super) fn parse(
     for item in items {
         match component(item, paths, findings) {
             Ok(Some(component)) if components.contains(&component) => {
-                outcome = Err(findings.error(item.place, "this component stands in `by` twice", "remove one"));
+                outcome = Err(findings.error(item.place, "duplicate component in `by`", "remove one of them"));
             }
             Ok(Some(component)) => components.push(component),
             Ok(None) => {
-                let help = "write `by: global`, or leave it out of the list";
-                outcome = Err(findings.error(item.place, "`global` cannot be one of several components", help));
+                let help = "write `by: global` alone, or remove it from the list";
+                outcome = Err(findings.error(item.place, "`global` cannot be combined with other components", help));
             }
             Err(reported) => outcome = Err(reported),
         }
@@ -79,7 +79,7 @@ pub(super) fn component(
     match &node.value {
         Value::Scalar { .. } => word(node, findings),
         Value::Map(_) => map(node, paths, findings).map(Some),
-        Value::List(_) => Err(findings.error(node.place, "a component of `by` is no list", "write one list only")),
+        Value::List(_) => Err(findings.error(node.place, "lists in `by` cannot be nested", "write a single list")),
     }
 }
 
@@ -102,8 +102,8 @@ fn word(node: &Node, findings: &mut Findings) -> Result<Option<Component>, Repor
 fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, Reported> {
     let canonical = |prefix: &u8| (1..=128).contains(prefix) && prefix.to_string() == text;
     text.parse().ok().filter(canonical).ok_or_else(|| {
-        let help = "`ip/64` counts IPv6 clients by their first 64 bits; 1 to 128 are possible, IPv4 stays whole";
-        findings.error(place, format!("{} is no IPv6 prefix length", quoted(text)), help)
+        let help = "use 1 to 128; `ip/64` groups IPv6 clients by their first 64 bits and leaves IPv4 addresses whole";
+        findings.error(place, format!("invalid IPv6 prefix length {}", quoted(text)), help)
     })
 }
 
@@ -113,28 +113,28 @@ fn unknown_word(word: &str, place: Place, findings: &mut Findings) -> Reported {
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
         word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
         word => nearest(word, WORDS).map_or_else(
-            || "write ip, ip/64, host, method, path, global or a map such as { header: x-api-key }".into(),
+            || "use ip, ip/64, host, method, path, global or a map such as { header: x-api-key }".into(),
             |word| format!("did you mean `{word}`?"),
         ),
     };
-    findings.error(place, format!("{} is no component of an id", quoted(word)), help)
+    findings.error(place, format!("unknown id component {}", quoted(word)), help)
 }
 
 fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Component, Reported> {
     if let Value::Map(entries) = &node.value
         && let Some((key, _)) = entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "global"))
     {
-        let help = format!("write the word alone, `{}`, or `ip/64`", key.text);
-        return Err(findings.error(key.place, format!("`{}` is no field of a component", key.text), help));
+        let help = format!("write the plain word `{}`; for IPv6 prefixes, `ip/64`", key.text);
+        return Err(findings.error(key.place, format!("`{}` is not a key of an id component", key.text), help));
     }
-    let fields = Fields::of(node, "a component of `by`", &KEYS, findings)?;
+    let fields = Fields::of(node, "an id component", &KEYS, findings)?;
     let form = fields.read("as", findings, |node, findings| choice(node, &FORMS, findings));
     let duplicates = fields.read("duplicates", findings, |node, findings| choice(node, &DUPLICATES, findings));
     let is_source = |name: &&&str| !matches!(**name, "as" | "duplicates");
     let given: Vec<_> = KEYS.iter().filter(is_source).filter_map(|name| fields.get(name)).collect();
     let [(key, value)] = given[..] else {
-        let message = format!("a component has one source, this has {}", given.len());
-        let help = "write one of header, query, cookie, path, host, tls, descriptor; several components make a list";
+        let message = format!("an id component needs exactly one source, found {}", given.len());
+        let help = "use one of header, query, cookie, path, host, tls, descriptor; write several components as a list";
         return Err(findings.error(node.place, message, help));
     };
     let source = match key.text.as_str() {
@@ -145,7 +145,7 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         "tls" => choice(value, &TLS, findings).map(|()| Source::TlsSubject)?,
         "host" => {
             if !truth(value, findings)? {
-                return Err(findings.error(value.place, "`host: false` is no source", "write `host: true`"));
+                return Err(findings.error(value.place, "`host` must be `true`", "write `host: true`"));
             }
             Source::Host
         }
@@ -155,8 +155,12 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
     if let Some((key, _)) = fields.get("duplicates")
         && !matches!(source, Source::Header(_) | Source::Query(_) | Source::Cookie(_) | Source::Descriptor(_))
     {
-        let help = "remove it; headers, query parameters, cookies and entries of a descriptor have duplicates";
-        return Err(findings.error(key.place, "a request has this component once", help));
+        let help = "remove it; only headers, query parameters, cookies and descriptor entries can be repeated";
+        return Err(findings.error(
+            key.place,
+            "`duplicates` does not apply: a request has this component only once",
+            help,
+        ));
     }
     Ok(Component { duplicates, ..Component::new(source, form?.unwrap_or(Form::Text)) })
 }
@@ -169,7 +173,7 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
         return Err(findings.error(
             node.place,
-            format!("{} is taken from a path, but `match` has none", quoted(&name)),
+            format!("{} is a path parameter, but `match` has no `path`", quoted(&name)),
             help,
         ));
     };
@@ -179,13 +183,13 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
         let help = match known.is_empty() {
             true => "the patterns have no parameters; write a segment as `{name}`".to_owned(),
             false if paths.len() == 1 => did_you_mean(&name, known.iter().copied()),
-            false => format!("every pattern needs it; {}", did_you_mean(&name, known.iter().copied())),
+            false => format!("every path needs this parameter; {}", did_you_mean(&name, known.iter().copied())),
         };
-        return Err(findings.error(node.place, format!("no parameter {} in a path of `match`", quoted(&name)), help));
+        return Err(findings.error(node.place, format!("unknown path parameter {}", quoted(&name)), help));
     }
     if segments.iter().any(|segment| *segment != segments[0]) {
-        let message = format!("{} stands at different places in the paths of `match`", quoted(&name));
-        return Err(findings.error(node.place, message, "make a limit for each of the paths"));
+        let message = format!("{} is not the same segment in every path of `match`", quoted(&name));
+        return Err(findings.error(node.place, message, "write one limit per path"));
     }
     let segment = first.parameter(&name).ok_or(Reported)?;
     Ok(Source::PathParameter { name, segment })
@@ -194,7 +198,11 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
 fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let name = text(node, findings)?;
     if name.trim().is_empty() || name.trim() != name {
-        return Err(findings.error(node.place, "a name is empty or has spaces around it", "write the name alone"));
+        return Err(findings.error(
+            node.place,
+            "a name must not be empty or have spaces around it",
+            "remove the spaces",
+        ));
     }
     Ok(name.to_owned())
 }
@@ -203,6 +211,6 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 pub(super) fn header_name(node: &Node, findings: &mut Findings) -> Result<HeaderName, Reported> {
     let name = text(node, findings)?;
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
-        findings.error(node.place, format!("{} is no name of a header", quoted(name)), "write a name such as x-api-key")
+        findings.error(node.place, format!("invalid header name {}", quoted(name)), "use a name such as x-api-key")
     })
 }

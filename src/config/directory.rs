@@ -37,10 +37,11 @@ fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
         }
     }
     match files.len() {
-        0 => Err(wrong("there is no file `*.yaml` in the directory".into(), "put the files there, or name a file")),
-        count if count > MOST_FILES => {
-            Err(wrong(format!("there are {count} files in the directory, more than {MOST_FILES}"), "join some of them"))
-        }
+        0 => Err(wrong("no `*.yaml` files in this directory".into(), "add some, or name a file instead")),
+        count if count > MOST_FILES => Err(wrong(
+            format!("{count} files in this directory, at most {MOST_FILES} are supported"),
+            "merge some of them",
+        )),
         _ => {
             files.sort_unstable();
             Ok(files)
@@ -57,7 +58,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let named = |name: &str| root.join(name);
-        assert!(expand(&[root.to_owned()]).unwrap_err().message.contains("no file `*.yaml`"));
+        assert!(expand(&[root.to_owned()]).unwrap_err().message.contains("no `*.yaml` files"));
         for name in ["b.yaml", "a.yml", "notes.txt", ".hidden.yaml"] {
             std::fs::write(named(name), "").unwrap();
         }

@@ -41,8 +41,13 @@ pub(super) fn of_override(
         return match (kept, allowance.windows().map(|windows| windows.len())) {
             (Some(elevated), Some(1)) => Ok(with(fields.place, &allowance, **elevated, interner, findings)),
             (Some(_), Some(_)) => {
-                let message = "the limit's `elevated` does not hold here: it knows one window, and this has several";
-                findings.warning(value_place(fields, "rates"), message, "give `burst`, `count` and `period` instead");
+                let message =
+                    "the limit's `elevated` does not apply here: it supports one window, and this override has several";
+                findings.warning(
+                    value_place(fields, "rates"),
+                    message,
+                    "use `burst`, `count` and `period` instead of `rates`",
+                );
                 Ok(allowance)
             }
             _ => Ok(allowance),
@@ -62,14 +67,14 @@ fn read(node: &Node, base: Option<&Elevated>, findings: &mut Findings) -> Result
     let span = fields.read("for", findings, span);
     let activations = fields.read("activations_per_month", findings, activations);
     let (numbers, span, activations) = (numbers?, span?, activations?);
-    let mut missing = |what: &str, help: &str| findings.error(node.place, format!("`elevated` has no {what}"), help);
-    let numbers = numbers.ok_or_else(|| missing("numbers", "give it `count` and `period`, and a `burst`"));
+    let mut missing = |what: &str, help: &str| findings.error(node.place, format!("`elevated` needs {what}"), help);
+    let numbers = numbers.ok_or_else(|| missing("numbers", "add `count` and `period`, and optionally `burst`"));
     let span = span
         .or(base.map(|base| base.span))
-        .ok_or_else(|| missing("`for`", "say how long an activation lasts, such as `for: 15m`"));
+        .ok_or_else(|| missing("`for`", "set how long an activation lasts, such as `for: 15m`"));
     let activations = activations
         .or(base.map(|base| base.activations_per_month))
-        .ok_or_else(|| missing("`activations_per_month`", "say how often it may switch on in a month"));
+        .ok_or_else(|| missing("`activations_per_month`", "set how often it may switch on per month"));
     Ok(Elevated { numbers: numbers?, span: span?, activations_per_month: activations? })
 }
 
@@ -78,12 +83,12 @@ fn span(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     let given = match period(node, findings)? {
         Period::Span(nanoseconds) => nanoseconds,
         Period::Month | Period::Year => {
-            let help = "write a duration such as 15m or 30d";
-            return Err(findings.error(node.place, "`for` is a duration", help));
+            let help = "use a duration such as 15m or 30d";
+            return Err(findings.error(node.place, "`for` must be a duration", help));
         }
     };
     match (given / 1_000, given.is_multiple_of(1_000)) {
-        (_, false) => Err(findings.error(node.place, "`for` is a whole number of microseconds", "")),
+        (_, false) => Err(findings.error(node.place, "`for` must be a whole number of microseconds", "")),
         (EXACT.., _) => Err(findings.error(node.place, "`for` is longer than 285 years", "")),
         (micros, true) => Ok(micros),
     }
@@ -92,7 +97,11 @@ fn span(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
 /// How often it may switch on.
 fn activations(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)? {
-        0 => Err(findings.error(node.place, "`activations_per_month` must be at least 1", "or remove `elevated`")),
+        0 => Err(findings.error(
+            node.place,
+            "`activations_per_month` must be at least 1",
+            "use 1 or more, or remove `elevated`",
+        )),
         number if number >= EXACT => Err(findings.error(node.place, "that is more than can be counted", "")),
         number => Ok(number),
     }
@@ -103,16 +112,16 @@ fn together(key: &Key, allowance: &Allowance, style: Option<&Style>, findings: &
     let (message, help) = match (style, allowance) {
         (None, _) => return Err(Reported),
         (Some(style), _) if !matches!(style, Style::Gcra) => {
-            ("`elevated` needs `algorithm: gcra`", "remove the other algorithm, or this")
+            ("`elevated` needs `algorithm: gcra`", "remove `algorithm` or `elevated`")
         }
-        (_, Allowance::Unlimited) => ("`unlimited: true` and `elevated` contradict each other", "keep one of them"),
-        (_, Allowance::Deny) => ("`deny: true` and `elevated` contradict each other", "keep one of them"),
+        (_, Allowance::Unlimited) => ("`unlimited: true` and `elevated` cannot be combined", "remove one of them"),
+        (_, Allowance::Deny) => ("`deny: true` and `elevated` cannot be combined", "remove one of them"),
         (_, Allowance::Disabled) => {
-            let help = "give `count` and `period` as well: they hold until the bucket is empty";
-            ("`elevated` has no numbers to switch on from", help)
+            let help = "add `count` and `period`; they apply until the bucket is empty";
+            ("`elevated` needs numbers beside it", help)
         }
         (_, Allowance::Windows(windows)) if windows.len() > 1 => {
-            ("`elevated` and `rates` contradict each other", "give `burst`, `count` and `period` instead of `rates`")
+            ("`elevated` and `rates` cannot be combined", "use `burst`, `count` and `period` instead of `rates`")
         }
         _ => return Ok(()),
     };
@@ -131,10 +140,11 @@ fn with(
         return allowance.clone();
     };
     if elevated.numbers.burst() <= base.burst() {
-        let message = format!("`elevated` can never switch on: its burst is not above {}", base.burst());
-        findings.warning(place, message, "what was used is deducted from it; raise its `burst`");
+        let message = format!("`elevated` never switches on: its burst must be greater than {}", base.burst());
+        findings.warning(place, message, "raise its `burst`; tokens already used are deducted when it switches on");
     } else if is_slower(&elevated.numbers, base) {
-        let message = format!("`elevated` refills more slowly than without it: {}, not {base}", elevated.numbers);
+        let message =
+            format!("`elevated` refills more slowly than the limit itself: {}, compared with {base}", elevated.numbers);
         findings.warning(place, message, "raise its `count` or shorten its `period`");
     }
     let with = WithElevated { base: Arc::clone(windows), elevated: Arc::new(elevated) };

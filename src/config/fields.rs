@@ -22,7 +22,7 @@ impl<'n> Fields<'n> {
         let fields = Self::sparse(node, what, known, findings)?;
         for (key, value) in fields.entries {
             if known.contains(&key.text.as_str()) && value.is_null() {
-                findings.error(key.place, format!("{} has no value", quoted(&key.text)), "give one or remove the key");
+                findings.error(key.place, format!("{} has no value", quoted(&key.text)), "add one or remove the key");
             }
         }
         Ok(fields)
@@ -36,8 +36,8 @@ impl<'n> Fields<'n> {
         findings: &mut Findings,
     ) -> Result<Self, Reported> {
         let Value::Map(entries) = &node.value else {
-            let message = format!("{what} is a map, this is {}", node.kind());
-            return Err(findings.error(node.place, message, format!("its fields are {}", list(known))));
+            let message = format!("{what} must be a map, found {}", node.kind());
+            return Err(findings.error(node.place, message, format!("its keys are {}", list(known))));
         };
         for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             unknown(key, what, known, findings);
@@ -65,12 +65,12 @@ fn unknown(key: &Key, what: &str, known: &[&str], findings: &mut Findings) {
     let shown = quoted(&key.text);
     if key.text == NOT_YET {
         let message = format!("{shown} is not supported by this version of Weir");
-        findings.error(key.place, message, "remove it; nothing else would be enforced in its place");
+        findings.error(key.place, message, "remove it; it would not be enforced");
     } else if findings.is_full() {
         findings.error(key.place, "", "");
     } else {
         let help = did_you_mean(&key.text, known.iter().copied());
-        findings.error(key.place, format!("{what} has no field {shown}"), help);
+        findings.error(key.place, format!("unknown key {shown} in {what}"), help);
     }
 }
 
@@ -82,11 +82,11 @@ fn list(words: &[&str]) -> String {
 pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => {
-            Err(findings.error(node.place, "a value is missing here", "write one, in quotes if it is `null` or `~`"))
+            Err(findings.error(node.place, "missing value", "add one; quote the texts `null` and `~`"))
         }
         Value::Scalar { text, .. } => Ok(text),
         _ => {
-            let message = format!("text is expected here, this is {}", node.kind());
+            let message = format!("expected text, found {}", node.kind());
             Err(findings.error(node.place, message, "write a single value"))
         }
     }
@@ -108,13 +108,13 @@ pub(crate) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Report
         },
         _ => "write `true` or `false`",
     };
-    Err(findings.error(node.place, "this must be `true` or `false`", help))
+    Err(findings.error(node.place, "expected `true` or `false`", help))
 }
 
 /// A whole number from 0 to what can be counted exactly.
 pub(crate) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     let Value::Scalar { text, plain } = &node.value else {
-        let message = format!("a whole number is expected here, this is {}", node.kind());
+        let message = format!("expected a whole number, found {}", node.kind());
         return Err(findings.error(node.place, message, "write digits, such as 20"));
     };
     match number(text, *plain) {
@@ -135,7 +135,7 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
     }
     if all_digits(text) {
         if text.len() > 1 && text.starts_with('0') {
-            let help = format!("write {}: some programs read a leading zero as octal", significant(text));
+            let help = format!("write {}; some programs read a leading zero as octal", significant(text));
             return Err(("has a leading zero", help));
         }
         return text
@@ -145,19 +145,19 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
             .ok_or_else(|| ("is too large", format!("the largest number is {}", EXACT - 1)));
     }
     if let Some(digits) = text.strip_prefix('-').filter(|digits| all_digits(digits)) {
-        return Err(("is negative", format!("write a number from 0 upwards, {}", significant(digits))));
+        return Err(("is negative", format!("use a number of at least 0; did you mean {}?", significant(digits))));
     }
     if let Some(digits) = text.strip_prefix('+').filter(|digits| all_digits(digits)) {
         return Err(("has a sign", format!("write {}", significant(digits))));
     }
     let ungrouped = text.replace(['_', ','], "");
     if ungrouped != text && all_digits(&ungrouped) {
-        return Err(("is no whole number", format!("write {}", significant(&ungrouped))));
+        return Err(("is not a whole number", format!("write {}", significant(&ungrouped))));
     }
     if let Some((digits, _)) = text.split_once('.').filter(|(digits, rest)| all_digits(digits) && all_digits(rest)) {
-        return Err(("is no whole number", format!("write {}", significant(digits))));
+        return Err(("is not a whole number", format!("write {}", significant(digits))));
     }
-    Err(("is no whole number", "write digits only, such as 1000".into()))
+    Err(("is not a whole number", "write digits only, such as 1000".into()))
 }
 
 /// One of a few words.
@@ -171,14 +171,14 @@ pub(super) fn choice<T: Copy>(
         return Ok(*value);
     }
     let help = did_you_mean(given, choices.iter().map(|(word, _)| *word));
-    Err(findings.error(node.place, format!("{} is not known here", quoted(given)), help))
+    Err(findings.error(node.place, format!("unknown value {}", quoted(given)), help))
 }
 
 /// A single value or a list of them, which must not be empty.
 pub(super) fn one_or_more<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n [Node], Reported> {
     match &node.value {
         Value::List(items) if items.is_empty() => {
-            Err(findings.error(node.place, "the list is empty", "give a value or remove the key"))
+            Err(findings.error(node.place, "the list is empty", "add a value or remove the key"))
         }
         Value::List(items) => Ok(items),
         _ => Ok(std::slice::from_ref(node)),
@@ -225,8 +225,8 @@ mod tests {
             ("0x10", Err("digits only")),
             ("0o10", Err("digits only")),
             ("\"20\"", Err("without quotes, 20")),
-            ("ten", Err("no whole number")),
-            ("[1]", Err("this is a list")),
+            ("ten", Err("not a whole number")),
+            ("[1]", Err("found a list")),
         ] {
             check(whole, text, expected);
         }

@@ -30,7 +30,7 @@ pub(crate) fn entries<'n>(
 ) -> Result<&'n [(Key, Node)], Reported> {
     match &node.value {
         Value::Map(entries) => Ok(entries),
-        _ => Err(findings.error(node.place, format!("{what} is a map, this is {}", node.kind()), help)),
+        _ => Err(findings.error(node.place, format!("{what} must be a map, found {}", node.kind()), help)),
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn items<'n>(
 ) -> Result<&'n [Node], Reported> {
     match &node.value {
         Value::List(items) => Ok(items),
-        _ => Err(findings.error(node.place, format!("{what} is a list, this is {}", node.kind()), help)),
+        _ => Err(findings.error(node.place, format!("{what} must be a list, found {}", node.kind()), help)),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
         check("{\n\t\"a\": [\n\t\t1\n\t]\n}\n", Ok("\"1\""));
         check("a:\n\tb: 1\n", Err("a tab in the indentation"));
         check("a: !!js/regexp /192\\.168\\//gi\n", Ok("\"192\\\\.168\\\\/\""));
-        check("a: !!js/regexp foo\n", Err("`foo` is no regular expression"));
+        check("a: !!js/regexp foo\n", Err("invalid regular expression `foo`"));
         check("a: !!timestamp 2016-05-01T00:00:00Z\n", Ok("\"2016-05-01T00:00:00Z\""));
         check("a: !!js/function 1\n", Err("tags (`!`) are not supported"));
         check("a: &x 1\n", Err("anchors"));

@@ -13,7 +13,7 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 /// that day. The error is what is wrong, and what would be right.
 pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
     let since_epoch = since_epoch(text).ok_or_else(|| {
-        let help = "write 2026-12-31 (to the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();
+        let help = "write 2026-12-31 (until the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();
         (format!("{} is neither a date nor an RFC 3339 timestamp", quoted(text)), help)
     })?;
     let micros = u64::try_from(since_epoch.as_micros());

@@ -120,7 +120,7 @@ impl Limits {
     /// Help for a name that no limit has.
     pub(super) fn suggest(&self, name: &str) -> String {
         nearest(name, self.drafts.iter().map(|draft| draft.limit.name.as_str())).map_or_else(
-            || "declare the limit under `limits`; without numbers it applies only to its overrides".into(),
+            || "add it under `limits`; a limit without numbers applies only to its overrides".into(),
             |name| format!("did you mean `{name}`?"),
         )
     }
@@ -131,12 +131,12 @@ impl Limits {
         match self.names.get(&key.text.to_ascii_lowercase()) {
             Some(first) => {
                 let first = &self.drafts[*first];
-                let message = format!("a second limit with the name {}", quoted(&key.text));
+                let message = format!("duplicate limit name {}", quoted(&key.text));
                 let line = first.place.line;
                 let help = if first.limit.name == key.text {
-                    format!("the first one is in line {line}; keep one of them")
+                    format!("the first one is on line {line}; keep one of them")
                 } else {
-                    format!("{} is in line {line}: names have no case", quoted(&first.limit.name))
+                    format!("{} is on line {line}; names are case-insensitive", quoted(&first.limit.name))
                 };
                 findings.error(key.place, message, help);
             }
@@ -154,7 +154,7 @@ impl Limits {
             let Some(short_place) = draft.short else { continue };
             match shorts.insert(draft.limit.short.to_ascii_lowercase(), place) {
                 Some(other) if other != place => {
-                    let message = format!("{} stands for another limit already", quoted(&draft.limit.short));
+                    let message = format!("{} is already in use", quoted(&draft.limit.short));
                     let help = format!("it is the name or `short` of {}", quoted(&self.drafts[other].limit.name));
                     findings.error(short_place, message, help);
                 }
@@ -169,10 +169,10 @@ impl Limits {
             let limit = &draft.limit;
             let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if draft.numbers_are_known && !applies {
-                let message = format!("{} applies to nothing: it has no numbers and no overrides", quoted(&limit.name));
+                let message = format!("{} never applies: it has no numbers and no overrides", quoted(&limit.name));
                 let in_flight = limit.algorithm == Algorithm::Concurrency;
                 let numbers = if in_flight { "`capacity`" } else { "`count` and `period`" };
-                findings.warning(draft.place, message, format!("give it {numbers}, or overrides"));
+                findings.warning(draft.place, message, format!("add {numbers}, or overrides"));
             }
         }
     }
@@ -182,20 +182,20 @@ fn check_name(key: &Key, findings: &mut Findings) {
     let name = &key.text;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if let Some((limit, id)) = name.split_once(':') {
-        let message = format!("{} is no name of a limit", quoted(name));
+        let message = format!("invalid limit name {}", quoted(name));
         let help = if limit.is_empty() || id.is_empty() {
-            "a name has letters, digits, `_`, `.` and `-`"
+            "use letters, digits, `_`, `.` and `-`"
         } else {
-            "an override `Name:id` belongs under `overrides`"
+            "an override (`Name:id`) belongs under `overrides`"
         };
         findings.error(key.place, message, help);
     } else if name.is_empty() {
-        findings.error(key.place, "the name of a limit is empty", "write a name such as RequestsPerIPAddress");
+        findings.error(key.place, "the limit's name is empty", "use a name such as RequestsPerIPAddress");
     } else if name.len() > LONGEST_NAME {
-        findings.error(key.place, "the name of a limit is too long", format!("use at most {LONGEST_NAME} characters"));
+        findings.error(key.place, "the limit's name is too long", format!("use at most {LONGEST_NAME} characters"));
     } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        let help = "a name begins with a letter and has letters, digits, `_`, `.` and `-`";
-        findings.error(key.place, format!("{} is no name of a limit", quoted(name)), help);
+        let help = "start with a letter; use letters, digits, `_`, `.` and `-`";
+        findings.error(key.place, format!("invalid limit name {}", quoted(name)), help);
     }
 }
 
@@ -212,8 +212,8 @@ fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner
         short: None,
     };
     if node.is_null() {
-        let help = "write `{}` for a limit that only its overrides switch on";
-        findings.error(key.place, format!("{} has no fields", quoted(&key.text)), help);
+        let help = "write `{}` for a limit that applies only to its overrides";
+        findings.error(key.place, format!("{} is empty", quoted(&key.text)), help);
     } else if let Ok(fields) = Fields::of(node, "a limit", KEYS, findings) {
         let mut paths_are_known = true;
         if let Some((_, node)) = fields.get("match") {
@@ -279,23 +279,31 @@ fn check_by_of_domain(
     }
     let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";
     Err(match fields.get("by") {
-        Some((_, by)) => findings.error(by.place, "with `domain` only entries of the descriptor can make an id", help),
-        None => findings.error(name, "a limit with `domain` needs `by`: the client's address is not told", help),
+        Some((_, by)) => findings.error(by.place, "with `domain`, an id can only consist of descriptor entries", help),
+        None => findings.error(
+            name,
+            "a limit with `domain` needs `by`: the rate limit service does not receive the client's address",
+            help,
+        ),
     })
 }
 
 /// Refuses what means nothing for requests in flight, and limits whose requests nobody sees end.
 fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
     if let Some((key, _)) = fields.get("cost").filter(|_| limit.cost != Cost::Fixed(1)) {
-        let message = "a request in flight has no cost: it takes one slot";
-        findings.error(key.place, message, "remove `cost`, or count requests by another algorithm");
+        let message = "`cost` does not apply to `algorithm: concurrency`: a request takes one slot";
+        findings.error(key.place, message, "remove `cost`, or use another algorithm");
     }
     if let Some((key, _)) = fields.get("per_call").filter(|_| limit.per_call) {
-        let message = "an application that calls by name cannot hold a slot: the end of its request is not seen";
+        let message = "`per_call` does not apply to `algorithm: concurrency`: Weir cannot see such a request end";
         findings.error(key.place, message, "remove `per_call`");
     }
     if let Some((key, _)) = fields.get("drain_over_limit").filter(|_| limit.drain_over_limit) {
-        findings.error(key.place, "slots of requests in flight are not reported", "remove `drain_over_limit`");
+        findings.error(
+            key.place,
+            "`drain_over_limit` does not apply to `algorithm: concurrency`",
+            "remove `drain_over_limit`",
+        );
     }
     let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
     let place = match (fields.get("match"), fields.get("by")) {
@@ -303,8 +311,8 @@ fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
         (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.by.iter().any(descriptor) => key.place,
         _ => return,
     };
-    let message = "only decision doors know a descriptor, and they do not see a request end";
-    findings.error(place, message, "requests in flight are counted by the proxy: match and count by what it sees");
+    let message = "only decision services receive descriptors, and they do not see requests end";
+    findings.error(place, message, "the proxy counts requests in flight; use a `match` and `by` that it can evaluate");
 }
 
 /// Reads the fields that have defaults; one that is wrong keeps its default and has been reported.
@@ -361,7 +369,7 @@ fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
         (None, Some((_, name))) => text(name, findings).map(|name| Cost::Query(name.to_owned())),
         _ => {
             let help = "write a number, `{ header: NAME }` or `{ query: NAME }`";
-            Err(findings.error(node.place, "`cost` has one source", help))
+            Err(findings.error(node.place, "`cost` needs exactly one source", help))
         }
     }
 }
@@ -371,11 +379,11 @@ fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
     let given = ["reserve", "cost", "cost_from_response"].iter().find_map(|name| fields.get(name));
     let Some((_, node)) = given else { return };
     if limit.cost == Cost::Fixed(0) {
-        let help = "leave `cost` out to count each request as 1";
-        findings.warning(node.place, "with a cost of 0 the limit never counts anything", help);
+        let help = "remove `cost` to count each request as 1";
+        findings.warning(node.place, "with a cost of 0, the limit never counts anything", help);
     } else if let Some(burst) = burst_below_cost(&limit.cost, &limit.allowance) {
-        let message = format!("the cost is above the burst, {burst}: no request can ever pass");
-        findings.warning(node.place, message, "raise `burst`, or write `deny: true` if that is meant");
+        let message = format!("the cost exceeds the burst of {burst}: no request can pass");
+        findings.warning(node.place, message, "raise `burst`, or write `deny: true` if this is intended");
     }
 }
 
@@ -388,7 +396,7 @@ pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64
 
 fn at_least_one(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)? {
-        0 => Err(findings.error(node.place, "this must be at least 1", "remove it for the default")),
+        0 => Err(findings.error(node.place, "must be at least 1", "remove it to use the default")),
         number => Ok(number),
     }
 }
@@ -408,9 +416,9 @@ fn share(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
     parsed.ok_or_else(|| {
         let help = match given.parse::<f64>() {
             Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),
-            _ => "write 0% to 100%, with up to four digits after the point, such as 0.5%".to_owned(),
+            _ => "use 0% to 100% with up to four decimals, such as 0.5%".to_owned(),
         };
-        findings.error(node.place, format!("{} is no percentage", quoted(given)), help)
+        findings.error(node.place, format!("invalid percentage {}", quoted(given)), help)
     })
 }
 
@@ -419,7 +427,7 @@ fn short(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if short.is_empty() || short.len() > LONGEST_SHORT || !short.bytes().all(plain) {
         let help = format!("use 1 to {LONGEST_SHORT} letters, digits, `_`, `.` and `-`");
-        return Err(findings.error(node.place, format!("{} is no short name", quoted(short)), help));
+        return Err(findings.error(node.place, format!("invalid short name {}", quoted(short)), help));
     }
     Ok(short.to_owned())
 }

@@ -101,7 +101,7 @@ impl Loader {
                     reader.skip(findings)?;
                 }
                 _ => {
-                    let message = format!("a rules file has no key {}", quoted(&key.text));
+                    let message = format!("unknown key {} in a rules file", quoted(&key.text));
                     findings.error(key.place, message, did_you_mean(&key.text, KEYS));
                     reader.skip(findings)?;
                 }
@@ -109,11 +109,7 @@ impl Loader {
         }
         reader.end(findings)?;
         if !has_limits {
-            findings.error(
-                root,
-                "the file has no `limits`",
-                "write `limits:` and the limits below it, or `limits: {}`",
-            );
+            findings.error(root, "the file has no `limits`", "add `limits:` with the limits below it, or `limits: {}`");
         }
         if postponed { self.overrides_before_limits(text, findings) } else { Ok(()) }
     }
@@ -135,9 +131,9 @@ impl Loader {
         match reader.open(findings)? {
             Opened::Map(_) => {}
             other => {
-                let what = if matches!(other, Opened::List(_)) { "a list" } else { "none" };
+                let what = if let Opened::Scalar(node) = &other { node.kind() } else { "a list" };
                 let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
-                return Err(findings.error(place, format!("`limits` is a map of limits, this is {what}"), help));
+                return Err(findings.error(place, format!("`limits` must be a map, found {what}"), help));
             }
         }
         while let Some(key) = reader.key(findings)? {
@@ -171,7 +167,7 @@ impl Loader {
     ) -> Result<(), Reported> {
         let opened = reader.open(findings)?;
         if !matches!(opened, Opened::Map(_) | Opened::List(_)) {
-            findings.error(place, "`overrides` is a map or a list", "write `overrides: {}` if there are none");
+            findings.error(place, "`overrides` must be a map or a list", "write `overrides: {}` if there are none");
             return Ok(());
         }
         self.entries(reader, &opened, file, findings)
@@ -211,7 +207,7 @@ impl Loader {
         self.limits.warn_of_idle(findings);
         for draft in &mut self.limits.drafts {
             if let Err(error) = draft.limit.overrides.finish() {
-                let message = format!("the regular expressions for {} do not fit", quoted(&draft.limit.name));
+                let message = format!("the regular expressions for {} are too large", quoted(&draft.limit.name));
                 findings.error(draft.place, message, error.to_string());
             }
         }
@@ -219,10 +215,12 @@ impl Loader {
 }
 
 fn refuse_root(root: &Opened, what: &str, smallest: &str, findings: &mut Findings) -> Reported {
-    let help = format!("the smallest one is `{smallest}`");
+    let help = format!("the smallest valid file is `{smallest}`");
     match root {
-        Opened::Scalar(node) => findings.error(node.place, format!("{what} is a map, this is {}", node.kind()), help),
-        Opened::List(place) => findings.error(*place, format!("{what} is a map, this is a list"), help),
+        Opened::Scalar(node) => {
+            findings.error(node.place, format!("{what} must be a map, found {}", node.kind()), help)
+        }
+        Opened::List(place) => findings.error(*place, format!("{what} must be a map, found a list"), help),
         Opened::Nothing | Opened::Map(_) => {
             let place = Place { line: 1, column: 1, width: 1 };
             findings.error(place, "the file is empty", help)

@@ -94,8 +94,8 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
         let unknown = KEYS.iter().filter(|name| !matches!(**name, "domain" | "descriptor"));
         let unknown = unknown.into_iter().find_map(|name| fields.get(name));
         if let Some((other, _)) = unknown {
-            let message = format!("`{}` and `domain` together never match", other.text);
-            findings.error(key.place, message, "the rate limit service is told of a request only its descriptor");
+            let message = format!("`{}` and `domain` cannot be combined", other.text);
+            findings.error(key.place, message, "the rate limit service receives only descriptors");
         }
     }
     Conditions { conditions, paths_are_known }
@@ -139,7 +139,7 @@ fn excluded<T>(
         Some((_, present)) => {
             if !truth(present, findings)? {
                 let help = "remove `not`, or write `present: true`";
-                return Err(findings.error(key.place, "what is absent has no value to exclude", help));
+                return Err(findings.error(key.place, "`present: false` leaves no value to exclude", help));
             }
             true
         }
@@ -151,7 +151,11 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let method = text(node, findings)?;
     let upper = method.to_ascii_uppercase();
     if http::Method::from_bytes(method.as_bytes()).is_err() {
-        return Err(findings.error(node.place, format!("{} is no method", quoted(method)), "write a word such as GET"));
+        return Err(findings.error(
+            node.place,
+            format!("invalid method {}", quoted(method)),
+            "use a method such as GET",
+        ));
     }
     if method != upper && METHODS.contains(&upper.as_str()) {
         let message = format!("{} never matches: methods are case-sensitive", quoted(method));
@@ -160,7 +164,7 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     if !METHODS.contains(&method)
         && let Some(known) = nearest(method, METHODS)
     {
-        let message = format!("{} is no method that is registered", quoted(method));
+        let message = format!("{} is not a registered method", quoted(method));
         findings.warning(node.place, message, format!("did you mean {known}?"));
     }
     Ok(method.to_owned())
@@ -169,31 +173,32 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
     let given = text(node, findings)?;
     HostPattern::parse(given)
-        .map_err(|help| findings.error(node.place, format!("{} is no host to match", quoted(given)), help))
+        .map_err(|help| findings.error(node.place, format!("invalid host pattern {}", quoted(given)), help))
 }
 
 fn path(node: &Node, reading: Reading, findings: &mut Findings) -> Result<Pattern, Reported> {
     let given = text(node, findings)?;
     Pattern::parse(given)
         .and_then(|pattern| pattern.read_as(reading))
-        .map_err(|why| findings.error(node.place, format!("{} is no path pattern", quoted(given)), why))
+        .map_err(|why| findings.error(node.place, format!("invalid path pattern {}", quoted(given)), why))
 }
 
 fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Reported> {
     let Value::Map(entries) = &node.value else {
-        let message = format!("`headers` is a map, this is {}", node.kind());
+        let message = format!("`headers` must be a map, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `headers: { x-plan: free }`"));
     };
     if entries.is_empty() {
-        return Err(findings.error(node.place, "the map is empty", "give a header or remove the key"));
+        return Err(findings.error(node.place, "the map is empty", "add a header or remove the key"));
     }
     let mut found: Vec<HeaderMatch> = Vec::with_capacity(entries.len());
     let mut outcome = Ok(());
     for (key, value) in entries {
         match header(key, value, findings) {
             Ok(header) if found.iter().any(|given| given.name == header.name) => {
-                let message = format!("{} stands here twice", quoted(&key.text));
-                outcome = Err(findings.error(key.place, message, "names of headers have no case"));
+                let message = format!("duplicate header {}", quoted(&key.text));
+                outcome =
+                    Err(findings.error(key.place, message, "header names are case-insensitive; keep one of them"));
             }
             Ok(header) => found.push(header),
             Err(reported) => outcome = Err(reported),
@@ -205,18 +210,18 @@ fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Rep
 fn domain(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let domain = text(node, findings)?;
     if domain.is_empty() {
-        return Err(findings.error(node.place, "a domain is empty", "write the `domain` of the gateway's filter"));
+        return Err(findings.error(node.place, "the domain is empty", "use the `domain` of the gateway's filter"));
     }
     Ok(domain.to_owned())
 }
 
 fn entries(node: &Node, findings: &mut Findings) -> Result<Vec<EntryMatch>, Reported> {
     let Value::Map(entries) = &node.value else {
-        let message = format!("`descriptor` is a map, this is {}", node.kind());
+        let message = format!("`descriptor` must be a map, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `descriptor: { tenant: acme }`"));
     };
     if entries.is_empty() {
-        return Err(findings.error(node.place, "the map is empty", "give an entry or remove the key"));
+        return Err(findings.error(node.place, "the map is empty", "add an entry or remove the key"));
     }
     let read: Vec<_> = entries.iter().map(|(key, value)| entry(key, value, findings)).collect();
     read.into_iter().collect()
@@ -227,7 +232,7 @@ fn entry(key: &Key, node: &Node, findings: &mut Findings) -> Result<EntryMatch, 
     let test = match &node.value {
         Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
             let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-            return Err(findings.error(node.place, "is this a value or whether the entry is there?", help));
+            return Err(findings.error(node.place, "ambiguous: a value, or whether the entry is present", help));
         }
         Value::Scalar { .. } if node.is_null() => {
             let help = "write `{ present: true }`, or `\"\"` for an empty value";
@@ -265,7 +270,7 @@ fn excluded_header(node: &Node, findings: &mut Findings) -> Result<HeaderTest, R
 }
 
 fn no_negation(node: &Node, findings: &mut Findings) -> Reported {
-    findings.error(node.place, "`not` excludes values", "write `present: false` for what must be absent")
+    findings.error(node.place, "`not` only excludes values", "to require absence, write `present: false`")
 }
 
 fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
@@ -278,8 +283,8 @@ fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reporte
         return Ok(EntryTest::Not(excluded));
     }
     let [(key, given)] = given[..] else {
-        let message = format!("an entry has one condition, this has {}", given.len());
-        return Err(findings.error(node.place, message, "write one of value, glob, present, not"));
+        let message = format!("an entry needs exactly one condition, found {}", given.len());
+        return Err(findings.error(node.place, message, "use one of value, glob, present, not"));
     };
     Ok(match key.text.as_str() {
         "value" => EntryTest::Value(text(given, findings)?.to_owned()),
@@ -287,8 +292,8 @@ fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reporte
             let written = text(given, findings)?;
             let glob = Glob::parse(written);
             EntryTest::Glob(glob.ok_or_else(|| {
-                let message = format!("{} has no `*`", quoted(written));
-                findings.error(given.place, message, "write `value:` for a text without one")
+                let message = format!("the glob {} has no `*`", quoted(written));
+                findings.error(given.place, message, "use `value:` for an exact match")
             })?)
         }
         _ => EntryTest::Present(truth(given, findings)?),
@@ -297,13 +302,13 @@ fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reporte
 
 fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch, Reported> {
     let name = HeaderName::from_bytes(key.text.as_bytes()).map_err(|_| {
-        let help = "write a name such as x-plan";
-        findings.error(key.place, format!("{} is no name of a header", quoted(&key.text)), help)
+        let help = "use a name such as x-plan";
+        findings.error(key.place, format!("invalid header name {}", quoted(&key.text)), help)
     });
     let test = match &node.value {
         Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
             let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-            Err(findings.error(node.place, "is this a value or whether the header is there?", help))
+            Err(findings.error(node.place, "ambiguous: a value, or whether the header is present", help))
         }
         Value::Scalar { .. } if node.is_null() => {
             let help = "write `{ present: true }`, or `\"\"` for an empty value";
@@ -325,8 +330,8 @@ fn header_test(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Repor
         return Ok(HeaderTest::Not(excluded));
     }
     let [(key, given)] = given[..] else {
-        let message = format!("a header has one condition, this has {}", given.len());
-        return Err(findings.error(node.place, message, "write one of value, prefix, regex, present, not"));
+        let message = format!("a header needs exactly one condition, found {}", given.len());
+        return Err(findings.error(node.place, message, "use one of value, prefix, regex, present, not"));
     };
     Ok(match key.text.as_str() {
         "value" => HeaderTest::Value(value(given, findings)?),
@@ -340,7 +345,7 @@ fn header_test(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Repor
 fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let value = text(node, findings)?;
     if value.trim() != value {
-        let message = format!("{} never matches: values have no spaces around them", quoted(value));
+        let message = format!("{} never matches: surrounding spaces are not part of a header's value", quoted(value));
         return Err(findings.error(node.place, message, format!("write {}", quoted(value.trim()))));
     }
     Ok(value.to_owned())
@@ -353,7 +358,7 @@ pub(super) fn regex(node: &Node, findings: &mut Findings) -> Result<Regex, Repor
         // The crate's text has several lines and ends with the reason.
         let text = error.to_string();
         let why = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        findings.error(node.place, format!("{} is no regular expression", quoted(pattern)), why)
+        findings.error(node.place, format!("invalid regular expression {}", quoted(pattern)), why)
     })
 }
 
@@ -362,8 +367,8 @@ pub(super) fn network(node: &Node, findings: &mut Findings) -> Result<IpNet, Rep
     let given = text(node, findings)?;
     let parsed = given.parse::<IpNet>().or_else(|_| given.parse::<IpAddr>().map(IpNet::from));
     let Ok(network) = parsed else {
-        let help = "write 10.0.0.0/8, 2001:db8::/32 or one address";
-        return Err(findings.error(node.place, format!("{} is no network", quoted(given)), help));
+        let help = "use a network such as 10.0.0.0/8 or 2001:db8::/32, or a single address";
+        return Err(findings.error(node.place, format!("invalid network {}", quoted(given)), help));
     };
     if let IpNet::V6(wide) = network
         && let Some(folded) = wide.addr().to_ipv4_mapped()
@@ -373,7 +378,7 @@ pub(super) fn network(node: &Node, findings: &mut Findings) -> Result<IpNet, Rep
         return Err(findings.error(node.place, message, format!("write {folded}/{prefix}")));
     }
     if network.trunc() != network {
-        let message = format!("{} has host bits", quoted(given));
+        let message = format!("{} has host bits set", quoted(given));
         return Err(findings.error(node.place, message, format!("write {}", network.trunc())));
     }
     Ok(network)

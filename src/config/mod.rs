@@ -91,7 +91,7 @@ pub fn read(path: &Path) -> Result<Source, Problem> {
     let file = File::open(path).map_err(unreadable)?;
     file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST_FILE {
-        let help = format!("the largest file is {LARGEST_FILE} bytes; split the overrides into several");
+        let help = format!("at most {LARGEST_FILE} bytes are supported; split the overrides into several files");
         return Err(Problem::of_file(&name, "the file is too large".into(), &help));
     }
     match String::from_utf8(bytes) {
@@ -99,7 +99,7 @@ pub fn read(path: &Path) -> Result<Source, Problem> {
         Err(error) => {
             let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = good.split(|byte| *byte == b'\n').count();
-            Err(Problem::of_file(&name, format!("line {line} is not UTF-8"), "save the file as UTF-8"))
+            Err(Problem::of_file(&name, format!("line {line} is not valid UTF-8"), "save the file as UTF-8"))
         }
     }
 }

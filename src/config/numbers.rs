@@ -69,9 +69,7 @@ pub(super) fn allowance(
         (false, false) => None,
     };
     match (flag, given) {
-        (Some((flag, _)), Some(key)) => {
-            Err(two_things(key.place, &format!("{flag} and `{}` together", key.text), findings))
-        }
+        (Some((flag, _)), Some(key)) => Err(two_things(key.place, &format!("{flag} and `{}`", key.text), findings)),
         (Some((_, allowance)), None) => Ok(allowance),
         (None, _) if windows.is_empty() => Ok(Allowance::Disabled),
         (None, _) => Ok(Allowance::Windows(interner.share(&windows))),
@@ -79,7 +77,7 @@ pub(super) fn allowance(
 }
 
 fn two_things(place: Place, what: &str, findings: &mut Findings) -> Reported {
-    findings.error(place, format!("{what} contradict each other"), "keep one of them")
+    findings.error(place, format!("{what} cannot be combined"), "remove one of them")
 }
 
 fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
@@ -93,7 +91,7 @@ fn windows(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Resul
         let idle = !windows.is_empty() && !windows.iter().any(Numbers::is_calendar);
         if let Some((key, _)) = fields.get(name).filter(|_| idle) {
             let message = format!("`{name}` needs `period: month`, or `year` with a time zone");
-            let help = "other periods are plain spans; remove it";
+            let help = "other periods do not follow the calendar; remove it";
             return Err(findings.error(key.place, message, help));
         }
     }
@@ -107,8 +105,8 @@ fn script_numbers(
     findings: &mut Findings,
 ) -> Result<Vec<Numbers>, Reported> {
     if let Some((key, _)) = KEYS.iter().take(4).find_map(|name| fields.get(name)) {
-        let message = format!("a script has no `{}`", key.text);
-        return Err(findings.error(key.place, message, "give it to the script: `args: [10, 60]`"));
+        let message = format!("`{}` does not apply to `algorithm: script`", key.text);
+        return Err(findings.error(key.place, message, "pass it to the script: `args: [10, 60]`"));
     }
     Ok(arguments.map(Numbers::script).into_iter().collect())
 }
@@ -121,22 +119,22 @@ fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<
         return Ok(window(fields, style, false, findings)?.into_iter().collect());
     };
     if let Some((key, _)) = WINDOW_KEYS.iter().find_map(|name| fields.get(name)) {
-        let message = format!("`{}` and `rates` contradict each other", key.text);
+        let message = format!("`{}` and `rates` cannot be combined", key.text);
         return Err(findings.error(key.place, message, "move it into one of the `rates`"));
     }
     let Value::List(items) = &rates.value else {
-        let message = format!("`rates` is a list, this is {}", rates.kind());
+        let message = format!("`rates` must be a list, found {}", rates.kind());
         return Err(findings.error(rates.place, message, "write `rates: [{ count: 10, period: 1s }, ...]`"));
     };
     if items.is_empty() || items.len() > MOST_WINDOWS {
         let message = format!("`rates` has {} windows", items.len());
-        return Err(findings.error(rates.place, message, format!("give 1 to {MOST_WINDOWS}")));
+        return Err(findings.error(rates.place, message, format!("use 1 to {MOST_WINDOWS}")));
     }
     // All are looked at before the first error counts, so that all are reported.
     let windows: Vec<_> = items
         .iter()
         .map(|item| {
-            let fields = Fields::of(item, "one of the `rates`", &WINDOW_KEYS, findings)?;
+            let fields = Fields::of(item, "an item of `rates`", &WINDOW_KEYS, findings)?;
             let window = window(&fields, style, true, findings)?;
             window.ok_or_else(|| findings.error(item.place, "a window needs `count` and `period`", ""))
         })
@@ -148,23 +146,19 @@ fn rates(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<
 fn slots(fields: &Fields<'_>, style: &Style, findings: &mut Findings) -> Result<Option<Numbers>, Reported> {
     let Style::Concurrency(lease) = *style else { return Ok(None) };
     if let Some((key, _)) = ["period", "rates"].iter().find_map(|name| fields.get(name)) {
-        let message = format!("requests in flight have no `{}`", key.text);
-        return Err(findings.error(
-            key.place,
-            message,
-            "write `capacity`, and for a rate another limit beside this one",
-        ));
+        let message = format!("`{}` does not apply to `algorithm: concurrency`", key.text);
+        return Err(findings.error(key.place, message, "use `capacity`; to limit the rate as well, add another limit"));
     }
     let mut given = ["capacity", "count", "burst"].iter().filter_map(|name| fields.get(name));
     let (first, second) = (given.next(), given.next());
+    let Some((first, node)) = first else { return Ok(None) };
     if let Some((key, _)) = second {
-        let message = format!("`{}` is another name for the capacity, which is there already", key.text);
-        return Err(findings.error(key.place, message, "keep one of them"));
+        let message = format!("`{}` and `{}` both set the capacity", first.text, key.text);
+        return Err(findings.error(key.place, message, "remove one of them"));
     }
-    let Some((_, node)) = first else { return Ok(None) };
     let capacity = positive(node, NumbersError::Burst, findings)?;
     let slots = Numbers::slots(capacity, lease)
-        .map_err(|error| findings.error(node.place, error.to_string(), "limit what is more than that by its rate"))?;
+        .map_err(|error| findings.error(node.place, error.to_string(), "limit the rate instead"))?;
     Ok(Some(slots))
 }
 
@@ -202,7 +196,7 @@ pub(super) fn window(
                 }
                 (Style::SlidingLog | Style::SlidingWindow { .. }, Period::Span(_)) => {
                     let message =
-                        format!("a sliding {} has no burst beside its count", sliding(style).unwrap_or_default());
+                        format!("the burst of a sliding {} must equal its count", sliding(style).unwrap_or_default());
                     return Err(findings.error(burst_place, message, format!("remove `burst`, or write {count}")));
                 }
                 (Style::FixedWindow(style), period) => {
@@ -210,8 +204,8 @@ pub(super) fn window(
                 }
                 _ => {
                     let (place, help) =
-                        (value_place(fields, "period"), "add it to the limit, or write a span such as 30d");
-                    return Err(findings.error(place, "a month or a year needs `algorithm: fixed_window`", help));
+                        (value_place(fields, "period"), "add it to the limit, or use a duration such as 30d");
+                    return Err(findings.error(place, "calendar periods need `algorithm: fixed_window`", help));
                 }
             }
         }
@@ -221,7 +215,11 @@ pub(super) fn window(
         }
         (_, None, Some(_)) => {
             let place = value_place(fields, "period");
-            return Err(findings.error(place, "`period` without `count`", "add `count`, the tokens of one period"));
+            return Err(findings.error(
+                place,
+                "`period` without `count`",
+                "add `count`, the number of tokens per period",
+            ));
         }
     };
     let numbers = numbers.map_err(|error| {
@@ -237,8 +235,8 @@ pub(super) fn window(
         findings.error(place, error.to_string(), what_fits(error, fields))
     })?;
     if numbers.is_finer_than_the_clock() {
-        let message = "a token comes back more often than every microsecond, the tick of the clock";
-        findings.warning(count_place, message, "it is counted exactly, but waits are rounded up to a microsecond");
+        let message = "tokens refill faster than one per microsecond, the clock's resolution";
+        findings.warning(count_place, message, "counting stays exact; waits are rounded up to a microsecond");
     }
     Ok(Some(numbers))
 }
@@ -276,7 +274,7 @@ fn what_fits(error: NumbersError, fields: &Fields<'_>) -> String {
             format!("for this count the largest burst is {}", count.saturating_mul(MOST_WINDOWS_AHEAD))
         }
         (NumbersError::TooManyEntries, ..) => {
-            "write `algorithm: sliding_window`, which keeps two numbers whatever the count".into()
+            "use `algorithm: sliding_window`, which stores two numbers whatever the count".into()
         }
         (NumbersError::TooManyToSlide, _, Some(period)) => {
             format!("for this period the largest count is {}", largest_count(period / 1_000))
@@ -294,7 +292,7 @@ pub(super) fn value_place(fields: &Fields<'_>, name: &str) -> Place {
 
 fn positive(node: &Node, zero: NumbersError, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)? {
-        0 => Err(findings.error(node.place, zero.to_string(), "write `deny: true` to refuse everything")),
+        0 => Err(findings.error(node.place, zero.to_string(), "write `deny: true` to deny every request")),
         number => Ok(number),
     }
 }

@@ -79,16 +79,16 @@ impl Reading<'_> {
     /// Adds the overrides of one item of a list: usually one key.
     pub(super) fn item(&mut self, node: &Node, findings: &mut Findings) {
         let Value::Map(entries) = &node.value else {
-            let message = format!("an item of the overrides is a map, this is {}", node.kind());
+            let message = format!("an override must be a map, found {}", node.kind());
             findings.error(node.place, message, "write `- Name: { count: 10, period: 1s, ids: [...] }`");
             return;
         };
         if entries.is_empty() {
-            findings.error(node.place, "an item of the overrides is empty", "remove it");
+            findings.error(node.place, "the override is empty", "remove it");
         }
         let beside = entries.iter().find(|(key, _)| KEYS.contains(&key.text.as_str()));
         if let Some((key, _)) = beside.filter(|_| entries.len() > 1) {
-            let message = format!("{} stands beside the name of the limit", quoted(&key.text));
+            let message = format!("{} is on the same level as the limit's name", quoted(&key.text));
             findings.error(key.place, message, "indent it further than the name");
             return;
         }
@@ -128,11 +128,11 @@ impl Reading<'_> {
     fn unknown(&self, name: &str, key: &Key, findings: &mut Findings) {
         let help = match name {
             _ if findings.is_full() => String::new(),
-            "" => "write the name of a limit before the colon".into(),
-            "overrides" | "limits" => "a file of overrides holds its entries without such a key".into(),
+            "" => "write a limit's name before the colon".into(),
+            "overrides" | "limits" => "an overrides file lists its entries without this key".into(),
             name => self.limits.suggest(name),
         };
-        findings.error(key.place, format!("no limit has the name {}", quoted(name)), help);
+        findings.error(key.place, format!("unknown limit {}", quoted(name)), help);
     }
 
     fn shared<'n>(
@@ -160,13 +160,13 @@ impl Reading<'_> {
                 Some(Algorithm::Script) => "`args`",
                 _ => "`count` and `period`",
             };
-            let help = format!("give it {numbers}, `unlimited: true` or `deny: true`");
-            return Err(findings.error(key.place, format!("{} gives no numbers", quoted(&key.text)), help));
+            let help = format!("add {numbers}, `unlimited: true` or `deny: true`");
+            return Err(findings.error(key.place, format!("{} sets no numbers", quoted(&key.text)), help));
         }
         let cost = limit.map(|place| &self.limits.drafts[place].limit.cost);
         if let Some(burst) = cost.and_then(|cost| burst_below_cost(cost, &allowance)) {
-            let message = format!("the limit's cost is above this burst, {burst}: no request can ever pass");
-            findings.warning(key.place, message, "raise `burst`, or write `deny: true` if that is meant");
+            let message = format!("the limit's cost exceeds this burst of {burst}: no request can pass");
+            findings.warning(key.place, message, "raise `burst`, or write `deny: true` if this is intended");
         }
         Ok(Shared { allowance, until, comment })
     }
@@ -190,7 +190,7 @@ impl Reading<'_> {
         let given = text(node, findings)?;
         let until = parse_until(given).map_err(|(message, help)| findings.error(node.place, message, help))?;
         if until <= self.now {
-            findings.warning(node.place, "this override has expired", "remove it or move `until`");
+            findings.warning(node.place, "this override has expired", "remove it or extend `until`");
         }
         Ok(until)
     }
@@ -245,7 +245,7 @@ impl Reading<'_> {
         findings: &mut Findings,
     ) -> Result<(), Reported> {
         if id.trim().is_empty() {
-            return Err(findings.error(place, "the id is empty", "write whom the override is for"));
+            return Err(findings.error(place, "the id is empty", "write the id that the override applies to"));
         }
         let given = self.given(shared, place, comment);
         let draft = &mut self.limits.drafts[limit];
@@ -256,12 +256,12 @@ impl Reading<'_> {
             return Err(findings.error(place, "the id is too long", format!("use at most {LONGEST_ID} bytes")));
         }
         if id.bytes().filter(|byte| *byte == b':').count() > MOST_COLONS {
-            let help = format!("write colons inside of a component as %3A; up to {MOST_COLONS} may separate");
+            let help = format!("write colons within a component as %3A; at most {MOST_COLONS} others are allowed");
             return Err(findings.error(place, "the id has too many colons", help));
         }
         let limit = &mut draft.limit;
         let parsed = Id::parse(&limit.by, id).map_err(|why| {
-            let message = format!("{} can never be an id of {}", quoted(id), quoted(&limit.name));
+            let message = format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name));
             findings.error(place, message, why)
         })?;
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
@@ -294,13 +294,13 @@ impl Reading<'_> {
         let given = self.given(shared, node.place, None);
         let draft = &mut self.limits.drafts[limit];
         if draft.by_is_known && draft.limit.by.is_empty() {
-            let message = format!("{} is `by: global`, it has no ids to match", quoted(&draft.limit.name));
-            return Err(findings.error(node.place, message, "give the limit its numbers directly"));
+            let message = format!("{} is `by: global` and has no ids to match", quoted(&draft.limit.name));
+            return Err(findings.error(node.place, message, "set the numbers on the limit itself"));
         }
         draft.regexes += 1;
         if draft.regexes > MOST_REGEXES {
             let message = format!("more than {MOST_REGEXES} regular expressions for one limit");
-            return Err(findings.error(node.place, message, "join them with `|`, or list ids"));
+            return Err(findings.error(node.place, message, "combine them with `|`, or list ids"));
         }
         draft.limit.overrides.add_regex(regex.as_str(), given);
         Ok(())
@@ -333,23 +333,27 @@ fn subject<'n>(
         return match first {
             None => Ok(Subject::Id(id, key.place)),
             Some((other, _)) => {
-                let message = format!("`{}` beside the id in the key", other.text);
-                Err(findings.error(other.place, message, "keep one of them"))
+                let message = format!("`{}` cannot be combined with an id in the key", other.text);
+                Err(findings.error(other.place, message, "remove one of them"))
             }
         };
     }
     if let Some((other, _)) = second {
-        let help = "make an entry for each; one of `ids`, `regex` and `cidr` says whom it is for";
-        return Err(findings.error(other.place, format!("`{}` is one too many", other.text), help));
+        let help = "write one override for each of them";
+        return Err(findings.error(
+            other.place,
+            format!("`{}` cannot be combined with `ids`, `regex` or `cidr`", other.text),
+            help,
+        ));
     }
     let Some((kind, node)) = first else {
-        let message = format!("{} names no id", quoted(&key.text));
-        let help = "write `Name:id`, or give `ids`, `regex` or `cidr`; defaults belong under `limits`";
+        let message = format!("{} has no id", quoted(&key.text));
+        let help = "write `Name:id`, or add `ids`, `regex` or `cidr`; defaults belong under `limits`";
         return Err(findings.error(key.place, message, help));
     };
     let nodes = match (kind.text.as_str(), &node.value) {
         ("ids", Value::Scalar { .. } | Value::Map(_)) => {
-            let message = format!("`ids` is a list, this is {}", node.kind());
+            let message = format!("`ids` must be a list, found {}", node.kind());
             return Err(findings.error(node.place, message, "write `ids: [...]`"));
         }
         _ => one_or_more(node, findings)?,
@@ -373,5 +377,5 @@ fn twice(
     let file = origin.and_then(|origin| files.get(usize::from(origin.file))).map_or("", String::as_str);
     let line = origin.map_or(0, |origin| origin.line);
     let help = format!("the first one is at {file}:{line}; keep one of them");
-    findings.error(place, format!("ambiguous: a second override for {}", quoted(what)), help)
+    findings.error(place, format!("duplicate override for {}", quoted(what)), help)
 }

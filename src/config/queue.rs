@@ -29,7 +29,7 @@ pub(super) fn queue(limit: &Fields<'_>, paths: Option<&[Pattern]>, findings: &mu
     let fields = limit.read("fields", findings, |node, findings| fields(node, paths, findings));
     let (storage, then, fields) = (storage?.unwrap_or_default(), then?.unwrap_or_default(), fields?);
     let Some(fields) = fields else {
-        let help = "say what an entry tells the workers: `fields: { user: { header: x-user }, path: path }`";
+        let help = "list what each entry carries: `fields: { user: { header: x-user }, path: path }`";
         return Err(findings.error(limit.place, "a queue needs `fields`", help));
     };
     Ok(Queue { storage, then, fields })
@@ -41,26 +41,26 @@ fn fields(
     findings: &mut Findings,
 ) -> Result<Vec<(String, crate::engine::rules::by::Component)>, Reported> {
     let Value::Map(entries) = &node.value else {
-        let message = format!("`fields` is a map, this is {}", node.kind());
+        let message = format!("`fields` must be a map, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `fields: { user: { header: x-user } }`"));
     };
     if entries.is_empty() || entries.len() > MOST_FIELDS {
-        let message = format!("`fields` has {} of them", entries.len());
-        return Err(findings.error(node.place, message, format!("give 1 to {MOST_FIELDS}")));
+        let message = format!("`fields` has {} entries", entries.len());
+        return Err(findings.error(node.place, message, format!("use 1 to {MOST_FIELDS}")));
     }
     let (mut fields, mut outcome) = (Vec::with_capacity(entries.len()), Ok(()));
     for (key, source) in entries {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         if key.text.is_empty() || key.text.len() > LONGEST_NAME || !key.text.bytes().all(plain) {
-            let help = format!("a name has 1 to {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
-            outcome = Err(findings.error(key.place, format!("{} is no name of a field", quoted(&key.text)), help));
+            let help = format!("use 1 to {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
+            outcome = Err(findings.error(key.place, format!("invalid field name {}", quoted(&key.text)), help));
             continue;
         }
         match by::component(source, paths, findings) {
             Ok(Some(component)) => fields.push((key.text.clone(), component)),
             Ok(None) => {
-                let help = "write what the entry tells: ip, host, method, path, or a map such as { header: x-user }";
-                outcome = Err(findings.error(source.place, "`global` says nothing of a request", help));
+                let help = "use ip, host, method, path, or a map such as { header: x-user }";
+                outcome = Err(findings.error(source.place, "`global` has no value to put into an entry", help));
             }
             Err(reported) => outcome = Err(reported),
         }
@@ -75,8 +75,8 @@ pub(super) fn numbers(
     findings: &mut Findings,
 ) -> Result<Option<Numbers>, Reported> {
     if let Some((key, _)) = ["burst", "count", "period", "rates"].iter().find_map(|name| fields.get(name)) {
-        let message = format!("a queue has no `{}`", key.text);
-        return Err(findings.error(key.place, message, "write `capacity: 10`: how many entries may wait"));
+        let message = format!("`{}` does not apply to `algorithm: queue`", key.text);
+        return Err(findings.error(key.place, message, "use `capacity`, the number of entries that may wait"));
     }
     let capacity = fields.read("capacity", findings, whole);
     let max_age = max_age(fields, findings);
@@ -85,9 +85,9 @@ pub(super) fn numbers(
     let Some(capacity) = capacity else { return Ok(None) };
     Numbers::queue(capacity, max_age.or(base)).map(Some).map_err(|error| {
         let (place, help) = match error {
-            NumbersError::Capacity => ("capacity", "write `deny: true` to refuse everything".to_owned()),
-            NumbersError::TooManyWaiting => ("capacity", format!("the largest is {MOST_WAITING}")),
-            _ => ("max_age", "write a duration such as 10m".to_owned()),
+            NumbersError::Capacity => ("capacity", "write `deny: true` to deny every request".to_owned()),
+            NumbersError::TooManyWaiting => ("capacity", format!("use at most {MOST_WAITING}")),
+            _ => ("max_age", "use a duration such as 10m".to_owned()),
         };
         findings.error(value_place(fields, place), error.to_string(), help)
     })

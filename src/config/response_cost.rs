@@ -20,7 +20,7 @@ pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
 /// Algorithms that keep no tokens which a response could give back or take.
 const WITHOUT_TOKENS: [&str; 3] = ["concurrency", "queue", "script"];
 
-const POSITIVE: &str = "write 1 to let requests pass as long as anything is left";
+const POSITIVE: &str = "use 1 to let requests pass while any tokens are left";
 
 /// Reads what the response tells. What is wrong has been reported, and the limit is as without it.
 pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
@@ -30,8 +30,8 @@ pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findin
     let Some(key) = ["cost_from_response", "spend_when"].iter().find_map(|name| fields.get(name).map(|(key, _)| key))
     else {
         if let Some((key, _)) = fields.get("reserve") {
-            let help = "add `cost_from_response: { header: NAME }`, or write `cost`";
-            findings.error(key.place, "`reserve` is what is taken before the response tells the cost", help);
+            let help = "add `cost_from_response: { header: NAME }`, or use `cost`";
+            findings.error(key.place, "`reserve` needs `cost_from_response`", help);
         }
         return;
     };
@@ -39,13 +39,13 @@ pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findin
     let (field, inner) = from_response.unzip();
     let reserve = match (inner.flatten(), reserve) {
         (Some(_), Some(_)) => {
-            findings.error(key.place, "`reserve` is given twice", "keep it beside `cost_from_response` or in it");
+            findings.error(key.place, "`reserve` is set twice", "remove one of them");
             return;
         }
         (inner, outer) => inner.or(outer),
     };
     if let (Some((reserve_key, _)), true) = (fields.get("reserve"), field.is_none()) {
-        let help = "write `cost`, which is what such an answer costs";
+        let help = "use `cost`, which is charged if the status matches";
         findings.error(reserve_key.place, "`reserve` needs `cost_from_response`", help);
         return;
     }
@@ -54,12 +54,12 @@ pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findin
     }
     if let Some(reserve) = reserve {
         if let Some((key, _)) = fields.get("cost") {
-            findings.warning(key.place, "`cost` plays no part beside `reserve`", "keep one of them");
+            findings.warning(key.place, "`cost` has no effect with `reserve`", "remove one of them");
         }
         limit.cost = Cost::Fixed(reserve);
     }
     if limit.cost == Cost::Fixed(0) {
-        findings.error(key.place, "with a cost of 0 before the response the limit never refuses anything", POSITIVE);
+        findings.error(key.place, "with a cost of 0 before the response, the limit never denies anything", POSITIVE);
         return;
     }
     limit.response_cost = Some(Arc::new(ResponseCost { field, when }));
@@ -72,8 +72,8 @@ fn check(fields: &Fields<'_>, limit: &Limit, key: &Key, findings: &mut Findings)
         && let Ok(algorithm) = text(node, &mut Findings::new(""))
         && WITHOUT_TOKENS.contains(&algorithm)
     {
-        let message = format!("`{name}` and `algorithm: {algorithm}` together mean nothing");
-        let help = "it has no tokens to take or give back later; use gcra, fixed_window, sliding_log or sliding_window";
+        let message = format!("`{name}` does not apply to `algorithm: {algorithm}`");
+        let help = "it has no tokens to settle later; use gcra, fixed_window, sliding_log or sliding_window";
         return Err(findings.error(key.place, message, help));
     }
     let conditions = &limit.conditions;
@@ -104,14 +104,14 @@ fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderNa
     if let Some(header) = header? {
         return Ok((header, reserve?));
     }
-    let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer of that name counts as well";
-    Err(findings.error(node.place, "`cost_from_response` names no header", help))
+    let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer with that name also counts";
+    Err(findings.error(node.place, "`cost_from_response` needs `header`", help))
 }
 
 /// What is taken before.
 fn reserve(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)? {
-        0 => Err(findings.error(node.place, "with a reserve of 0 the limit never refuses anything", POSITIVE)),
+        0 => Err(findings.error(node.place, "with a reserve of 0, the limit never denies anything", POSITIVE)),
         reserve => Ok(reserve),
     }
 }
@@ -120,7 +120,7 @@ fn when(node: &Node, findings: &mut Findings) -> Result<Statuses, Reported> {
     let fields = Fields::of(node, "`spend_when`", &WHEN_KEYS, findings)?;
     let Some((_, codes)) = fields.get("status") else {
         let help = "write `spend_when: { status: [401, 403] }`";
-        return Err(findings.error(node.place, "`spend_when` names no status", help));
+        return Err(findings.error(node.place, "`spend_when` needs `status`", help));
     };
     // All are looked at before the first error counts, so that all are reported.
     let codes: Vec<_> = one_or_more(codes, findings)?.iter().map(|code| status(code, findings)).collect();
@@ -137,8 +137,8 @@ fn status(node: &Node, findings: &mut Findings) -> Result<(u16, u16), Reported> 
         (Some(class), _) if given.len() == 3 => Ok((class * 100, class * 100 + 99)),
         (_, Some(code)) => Ok((code, code)),
         _ => {
-            let help = "write a code from 200 to 599, 101, or a class such as 4xx";
-            Err(findings.error(node.place, format!("{} is no status of a response", quoted(given)), help))
+            let help = "use 101, a code from 200 to 599, or a class such as 4xx";
+            Err(findings.error(node.place, format!("invalid status code {}", quoted(given)), help))
         }
     }
 }

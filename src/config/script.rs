@@ -52,7 +52,7 @@ fn read(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     file.take(LONGEST_SOURCE + 1).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
     if bytes.len() as u64 > LONGEST_SOURCE {
-        return Err(format!("is too large: a script has at most {LONGEST_SOURCE} bytes"));
+        return Err(format!("is too large: at most {LONGEST_SOURCE} bytes are supported"));
     }
     String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
 }
@@ -101,7 +101,7 @@ pub(super) fn script(limit: &Fields<'_>, files: &[ScriptFile], findings: &mut Fi
     let headers = limit.read("headers", findings, headers);
     let (source, arguments, headers) = (source?, arguments?, headers?);
     let Some(source) = source else {
-        let help = "write `file: lua/my.lua`, the path from this file to the script";
+        let help = "add `file: lua/my.lua`; the path is relative to this file";
         return Err(findings.error(limit.place, "a script needs `file`", help));
     };
     let arguments = vec![arguments.unwrap_or_else(|| "".into())];
@@ -113,14 +113,14 @@ fn source(node: &Node, files: &[ScriptFile], findings: &mut Findings) -> Result<
     let text = match files.iter().find(|file| file.name == name).map(|file| &file.text) {
         Some(Ok(text)) => text,
         Some(Err(reason)) => {
-            let help = "the path begins where this file is";
+            let help = "the path is relative to this file";
             return Err(findings.error(node.place, format!("{} {reason}", quoted(name)), help));
         }
         None => return Err(findings.error(node.place, format!("{} was not read", quoted(name)), "")),
     };
     if text.starts_with("#!") {
-        let help = "remove the first line: the script runs as a function within another one, whose flags hold";
-        return Err(findings.error(node.place, format!("{} begins with `#!`", quoted(name)), help));
+        let help = "remove the first line; Weir runs the script inside its own, whose flags apply";
+        return Err(findings.error(node.place, format!("{} starts with `#!`", quoted(name)), help));
     }
     Ok(Arc::new(ScriptSource::new(name, text)))
 }
@@ -128,18 +128,18 @@ fn source(node: &Node, files: &[ScriptFile], findings: &mut Findings) -> Result<
 /// The arguments of a script, as a call has them.
 pub(super) fn args(node: &Node, findings: &mut Findings) -> Result<Arc<str>, Reported> {
     let Value::List(items) = &node.value else {
-        let message = format!("`args` is a list, this is {}", node.kind());
+        let message = format!("`args` must be a list, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `args: [10, 60]`"));
     };
     if items.len() > MOST_ARGUMENTS {
-        let message = format!("`args` has {} of them", items.len());
-        return Err(findings.error(node.place, message, format!("give at most {MOST_ARGUMENTS}")));
+        let message = format!("`args` has {} items", items.len());
+        return Err(findings.error(node.place, message, format!("use at most {MOST_ARGUMENTS}")));
     }
     let mut texts = Vec::with_capacity(items.len());
     for item in items {
         let given = text(item, findings)?;
         if given.len() > LONGEST_ARGUMENT {
-            let help = format!("an argument has at most {LONGEST_ARGUMENT} bytes");
+            let help = format!("use at most {LONGEST_ARGUMENT} bytes");
             return Err(findings.error(item.place, "the argument is too long", help));
         }
         texts.push(given);
@@ -149,23 +149,23 @@ pub(super) fn args(node: &Node, findings: &mut Findings) -> Result<Arc<str>, Rep
 
 fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderName>, Reported> {
     let Value::List(items) = &node.value else {
-        let message = format!("`headers` is a list of names, this is {}", node.kind());
+        let message = format!("`headers` must be a list, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `headers: [x-ratelimit-limit]`"));
     };
     if items.len() > MOST_HEADERS {
         let message = format!("`headers` has {} names", items.len());
-        return Err(findings.error(node.place, message, format!("give at most {MOST_HEADERS}")));
+        return Err(findings.error(node.place, message, format!("use at most {MOST_HEADERS}")));
     }
     let mut names: Vec<HeaderName> = Vec::with_capacity(items.len());
     for item in items {
         let name = header_name(item, findings)?;
         if !may_set(name.as_str()) {
-            let help = "it frames the answer, or belongs to the connection; choose another one";
+            let help = "it frames the response or belongs to the connection; use another header";
             return Err(findings.error(item.place, format!("a script cannot set {}", quoted(name.as_str())), help));
         }
         if names.contains(&name) {
-            let message = format!("{} stands in `headers` twice", quoted(name.as_str()));
-            return Err(findings.error(item.place, message, "remove one"));
+            let message = format!("duplicate header {}", quoted(name.as_str()));
+            return Err(findings.error(item.place, message, "remove one of them"));
         }
         names.push(name);
     }

@@ -30,9 +30,9 @@ fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &m
     match reader.root(findings)? {
         Opened::Map(_) => {}
         Opened::Nothing => return Ok(()),
-        Opened::List(place) => return Err(findings.error(place, "flags are keys and values", "write `store: memory`")),
+        Opened::List(place) => return Err(findings.error(place, "expected a map of flags", "write `store: memory`")),
         Opened::Scalar(node) => {
-            return Err(findings.error(node.place, "flags are keys and values", "write `store: memory`"));
+            return Err(findings.error(node.place, "expected a map of flags", "write `store: memory`"));
         }
     }
     let mut seen = Seen::default();
@@ -47,7 +47,7 @@ fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &m
             }
         } else {
             let help = did_you_mean(&key.text, known.iter().copied());
-            findings.error(key.place, format!("there is no flag `--{}`", key.text), help);
+            findings.error(key.place, format!("unknown flag `--{}`", key.text), help);
         }
     }
     reader.end(findings)
@@ -62,8 +62,8 @@ fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     match &node.value {
         Value::Scalar { text, .. } if !node.is_null() => Ok(text.clone()),
         _ => {
-            let message = format!("{} is no value of a flag", node.kind());
-            Err(findings.error(node.place, message, "write text, or a list of texts"))
+            let message = format!("expected a flag's value, found {}", node.kind());
+            Err(findings.error(node.place, message, "write a value or a list of values"))
         }
     }
 }

@@ -73,14 +73,14 @@ overrides:
   Request:10.0.0.1: { count: 5, period: 1s }
 ";
     let expected = "\
-error: `ipp` is no component of an id
+error: unknown id component `ipp`
  --> limits.yaml:3:9
   |
 3 |     by: ipp
   |         ^^^
   = help: did you mean `ip`?
 
-error: a limit has no field `counts`
+error: unknown key `counts` in a limit
  --> limits.yaml:4:5
   |
 4 |     counts: 20
@@ -92,7 +92,7 @@ error: `010` has a leading zero
   |
 5 |     burst: 010
   |            ^^^
-  = help: write 10: some programs read a leading zero as octal
+  = help: write 10; some programs read a leading zero as octal
 
 error: `60` has no unit
  --> limits.yaml:6:13
@@ -101,7 +101,7 @@ error: `60` has no unit
   |             ^^
   = help: write 60s for seconds, 60ms, 60m or 60h
 
-error: no limit has the name `Request`
+error: unknown limit `Request`
  --> limits.yaml:8:3
   |
 8 |   Request:10.0.0.1: { count: 5, period: 1s }
@@ -118,7 +118,7 @@ fn a_problem_names_the_file_it_is_in() {
     let second = "A:10.0.0.2: { deny: true }\nA:10.0.0.2: { deny: true }\n";
     check(limits, &[second], &["o1.yaml:2:1", "the first one is at o1.yaml:1"]);
     let third = "- A: { deny: true, ids: [10.0.0.3, 10.0.0.1] }";
-    check(limits, &[third], &["o1.yaml:1:36", "the first one is at limits.yaml:4", "ambiguous"]);
+    check(limits, &[third], &["o1.yaml:1:36", "the first one is at limits.yaml:4", "duplicate override"]);
 }
 
 #[test]
@@ -126,24 +126,24 @@ fn the_files_as_a_whole_are_checked() {
     let one = "{ count: 1, period: 1s }";
     for (limits, expected) in [
         (String::new(), "the file is empty"),
-        ("---\n".into(), "a rules file is a map, this is nothing"),
-        ("[]".into(), "this is a list"),
+        ("---\n".into(), "a rules file must be a map, found nothing"),
+        ("[]".into(), "found a list"),
         ("limits:\n".into(), "`limits: {}`"),
         ("overrides: {}".into(), "the file has no `limits`"),
         ("limts: {}".into(), "did you mean `limits`?"),
-        ("limits: {}\nlimits: {}".into(), "`limits` stands here twice"),
+        ("limits: {}\nlimits: {}".into(), "duplicate key `limits`"),
         ("limits: {}\noverrides:\n".into(), "write `overrides: {}`"),
-        (format!("limits:\n  A: {one}\n  a: {one}\n"), "names have no case"),
-        (format!("limits:\n  A: {one}\n  A: {one}\n"), "the first one is in line 2"),
+        (format!("limits:\n  A: {one}\n  a: {one}\n"), "names are case-insensitive"),
+        (format!("limits:\n  A: {one}\n  A: {one}\n"), "the first one is on line 2"),
         (format!("limits:\n  A:10.0.0.1: {one}\n"), "belongs under `overrides`"),
-        (format!("limits:\n  1A: {one}\n"), "begins with a letter"),
+        (format!("limits:\n  1A: {one}\n"), "start with a letter"),
         (format!("limits:\n  {}: {one}\n", "A".repeat(65)), "too long"),
-        (format!("limits:\n  A: {{ short: b, count: 1, period: 1s }}\n  B: {one}\n"), "stands for another limit"),
-        ("limits:\n  A:\n".into(), "`A` has no fields"),
-        ("limits:\n  A: 5\n".into(), "a limit is a map"),
-        ("limits:\n  A: { by: ip }\n".into(), "`A` applies to nothing"),
+        (format!("limits:\n  A: {{ short: b, count: 1, period: 1s }}\n  B: {one}\n"), "is already in use"),
+        ("limits:\n  A:\n".into(), "`A` is empty"),
+        ("limits:\n  A: 5\n".into(), "a limit must be a map"),
+        ("limits:\n  A: { by: ip }\n".into(), "`A` never applies"),
         // Before the limits, overrides are read in a second pass.
-        (format!("overrides:\n  A:x: {one}\nlimits:\n  A: {one}\n"), "`x` can never be an id of `A`"),
+        (format!("overrides:\n  A:x: {one}\nlimits:\n  A: {one}\n"), "`x` is not a valid id for `A`"),
         (format!("overrides:\n  A:10.0.0.1: {one}\nlimits:\n  A: {one}\n"), ""),
         (format!("\u{feff}limits:\r\n  A: {one}\r\n"), ""),
     ] {
@@ -171,9 +171,9 @@ fn hostile_files_end_soon() {
     let limits = format!("limits:\n  A: {{ {by}, count: 1, period: 1s }}\n");
     check(&limits, &[&colons], &["too many colons"]);
     // The most ways to read colons that there can be.
-    check(&limits, &[&format!("A:{}x: {one}", "a:".repeat(20))], &["can never be an id of `A`"]);
+    check(&limits, &[&format!("A:{}x: {one}", "a:".repeat(20))], &["is not a valid id for `A`"]);
     check(&format!("limits:\n  {}: {one}\n", "k".repeat(10_000)), &[], &["error"]);
-    check(&format!("limits:\n  A: {{ {}: 1 }}\n", "k".repeat(1_000)), &[], &["has no field"]);
+    check(&format!("limits:\n  A: {{ {}: 1 }}\n", "k".repeat(1_000)), &[], &["unknown key"]);
     let long = format!("Account: {{ deny: true, ids: [\"{}\"] }}", "9".repeat(1_000_000));
     check("limits:\n  Account: { by: { header: a }, count: 1, period: 1s }\n", &[&long], &["the id is too long"]);
 }

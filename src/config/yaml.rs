@@ -199,7 +199,7 @@ impl<'t> Reader<'t> {
                     return Err(findings.error(
                         place(span),
                         "a second YAML document in the file",
-                        "one file holds one document; remove the `---` or make two files",
+                        "remove the `---` or split the file",
                     ));
                 }
                 _ => {}
@@ -214,7 +214,7 @@ impl<'t> Reader<'t> {
                 Ok((event, span))
             }
             Some(Err(error)) => Err(syntax(&error, findings)),
-            None => Err(findings.error(self.last, "the document ends too early", "")),
+            None => Err(findings.error(self.last, "unexpected end of file", "")),
         }
     }
 
@@ -285,7 +285,7 @@ impl<'t> Reader<'t> {
                 }
                 Value::List(items)
             }
-            _ => return Err(findings.error(place, "a value is missing here", "")),
+            _ => return Err(findings.error(place, "missing value", "")),
         };
         Ok(Node { place, value })
     }
@@ -296,10 +296,10 @@ fn key_of(event: Event<'_>, span: Span, findings: &mut Findings) -> Result<Key, 
     let place = place(span);
     match event {
         Event::Scalar(text, ..) if text == "<<" => {
-            Err(findings.error(place, "merge keys (`<<`) are not supported", "write the fields out"))
+            Err(findings.error(place, "merge keys (`<<`) are not supported", "write the keys out"))
         }
         Event::Scalar(text, ..) => Ok(Key { text: text.into_owned(), place }),
-        _ => Err(findings.error(place, "a key must be text", "put quotes around a key that begins with [ or {")),
+        _ => Err(findings.error(place, "keys must be text", "quote keys that start with [ or {")),
     }
 }
 
@@ -320,8 +320,8 @@ impl Seen {
 }
 
 fn repeated(key: &Key, first: u32, findings: &mut Findings) {
-    let message = format!("{} stands here twice", quoted(&key.text));
-    findings.error(key.place, message, format!("the first one is in line {first}; keep one of them"));
+    let message = format!("duplicate key {}", quoted(&key.text));
+    findings.error(key.place, message, format!("the first one is on line {first}; keep one of them"));
 }
 
 /// The source of `/source/flags`, as text.
@@ -329,7 +329,7 @@ fn regexp(text: &str, place: Place, findings: &mut Findings) -> Result<Node, Rep
     let source = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')).map(|(source, _)| source);
     match source {
         Some(source) => Ok(Node { place, value: Value::Scalar { text: source.to_owned(), plain: false } }),
-        None => Err(findings.error(place, format!("{} is no regular expression", quoted(text)), "write `/.../`")),
+        None => Err(findings.error(place, format!("invalid regular expression {}", quoted(text)), "write `/.../`")),
     }
 }
 
@@ -344,7 +344,7 @@ fn refuse_extras(event: &Event<'_>, span: Span, findings: &mut Findings) -> Resu
     };
     if anchor > 0 {
         let message = "anchors (`&`) and aliases (`*`) are not supported";
-        return Err(findings.error(place(span), message, "write the value out, in quotes if it begins with & or *"));
+        return Err(findings.error(place(span), message, "write the value out; quote it if it starts with & or *"));
     }
     if tagged {
         return Err(findings.error(place(span), "tags (`!`) are not supported", "write the value without a tag"));
@@ -356,9 +356,9 @@ fn syntax(error: &ScanError, findings: &mut Findings) -> Reported {
     let marker = error.marker();
     let place = Place { line: number(marker.line()), column: number(marker.col() + 1), width: 1 };
     let help = match error.info() {
-        info if info.contains("unknown anchor") => "a value that begins with `*` needs quotes",
+        info if info.contains("unknown anchor") => "a value that starts with `*` needs quotes",
         info if info.contains("mapping values are not allowed") => {
-            "is the line indented like its neighbours? a value that holds `: ` needs quotes"
+            "check the indentation; a value that contains `: ` needs quotes"
         }
         info if info.contains("flow") => "is a `,`, `}` or `]` missing before?",
         info if info.contains("quoted scalar") => "is the closing quote missing?",
@@ -423,12 +423,12 @@ mod tests {
 
     #[test]
     fn what_changes_the_meaning_of_text_is_refused() {
-        refused("a: 1\nb: 2\na: 3\n", "`a` stands here twice\n --> f:3:1");
-        refused("a: 1\na: 3\n", "the first one is in line 1");
+        refused("a: 1\nb: 2\na: 3\n", "duplicate key `a`\n --> f:3:1");
+        refused("a: 1\na: 3\n", "the first one is on line 1");
         refused("a: &x 1\n", "anchors");
         refused("a: *x\n", "needs quotes");
         refused("a: !!str 1\n", "tags");
-        refused("? [a]\n: 1\n", "a key must be text");
+        refused("? [a]\n: 1\n", "keys must be text");
         refused("a: {b: 1\n", "missing before");
         refused("a: b: c\n", "f:1:5");
         refused("a: {<<: {b: 1}}\n", "merge keys");

@@ -84,7 +84,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     }
     for (name, origin, ids, amount) in entries.overrides {
         let limit = *numbers.entry(name.clone()).or_insert_with(|| {
-            let note = origin.note("without a default the limit is only for its overrides.");
+            let note = origin.note("the limit has no default and applies only to its overrides.");
             add_limit(name, origin.clone(), Amount::Unsaid, vec![note], document)
         });
         document.add_override(Override {
@@ -103,15 +103,15 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 
 fn head(document: &mut Document) {
     document.head(
-        "Boulder takes the account and the names from signed bodies. Here they are what the application gives to the \
-         check door (`weir serve --check 127.0.0.1:9002`), POST /json {\"limit\": \"NewOrdersPerAccount\", \"id\": \
-         \"12345678\"}, or what a gateway puts into the header `x-account-id` and the query parameters `domain` and \
-         `names`: name in `by` what yours has.",
+        "Boulder takes the account and the names from signed bodies. Weir takes them from calls of the application to \
+         the HTTP check listener (`weir serve --check 127.0.0.1:9002`), POST /json {\"limit\": \"NewOrdersPerAccount\", \
+         \"id\": \"12345678\"}, or from the header `x-account-id` and the query parameters `domain` and `names`, which your \
+         gateway must set. Change `by` if yours uses other names.",
     );
     document.head(
-        "Checked early and spent later is \"op\": \"check\" and \"op\": \"spend_only\". A limit whose `match` is a descriptor \
-         is charged by such calls, and by no request but those whose route in Envoy names it in `context_extensions`. \
-         Boulder's buckets in Redis (`3:12345678`) are not taken over: buckets start full.",
+        "To check early and spend later, use \"op\": \"check\" and \"op\": \"spend_only\". A limit whose `match` is a \
+         descriptor is charged only by such calls, and by requests whose Envoy route names it in `context_extensions`. \
+         Boulder's buckets in Redis (`3:12345678`) are not migrated: buckets start full.",
     );
 }
 
@@ -128,7 +128,7 @@ fn file(
         foreign::Value::List(items) => {
             let mut pairs = Vec::new();
             for item in items {
-                match foreign::entries(item, "an item of the overrides", HELP, findings) {
+                match foreign::entries(item, "an override", HELP, findings) {
                     Ok(inner) => pairs.extend(inner),
                     Err(reported) => outcome = Err(reported),
                 }
@@ -138,7 +138,7 @@ fn file(
         foreign::Value::Scalar { .. } => {
             return Err(findings.error(
                 root.place,
-                format!("the file is a map or a list, this is {}", root.kind()),
+                format!("the file must be a map or a list, found {}", root.kind()),
                 HELP,
             ));
         }
@@ -166,7 +166,7 @@ fn entry(
         let fields = Fields::of(node, "an override", &DEFAULT_KEYS, findings)?;
         let amount = amount(&fields, findings)?;
         if name.is_empty() || id.trim().is_empty() {
-            let message = format!("{} names no limit and id", quoted(&key.text));
+            let message = format!("{} needs a limit and an id", quoted(&key.text));
             return Err(findings.error(key.place, message, "write `Name:id`"));
         }
         entries.overrides.push((name.to_owned(), origin, vec![(id.to_owned(), None)], amount));
@@ -174,12 +174,12 @@ fn entry(
         let fields = Fields::of(node, "an override", &OVERRIDE_KEYS, findings)?;
         let amount = amount(&fields, findings);
         let Some((_, node)) = fields.get("ids") else {
-            let message = format!("{} has no `ids`", quoted(&key.text));
+            let message = format!("{} needs `ids`", quoted(&key.text));
             return Err(findings.error(key.place, message, "write `ids: [{ id: ..., comment: ... }]`"));
         };
         let items = foreign::items(node, "`ids`", "write `ids: [{ id: ..., comment: ... }]`", findings)?;
         if items.is_empty() {
-            return Err(findings.error(node.place, "the list is empty", "give an id or remove the override"));
+            return Err(findings.error(node.place, "the list is empty", "add an id or remove the override"));
         }
         let ids: Vec<_> = items.iter().map(|item| id(item, findings)).collect();
         let ids = ids.into_iter().collect::<Result<Ids, Reported>>()?;
@@ -189,7 +189,7 @@ fn entry(
         let amount = amount(&fields, findings)?;
         let place = format!("{}:{}", origin.file, origin.line);
         if let Some(first) = places.insert(key.text.clone(), place) {
-            let message = format!("a second default for {}", quoted(&key.text));
+            let message = format!("duplicate default for {}", quoted(&key.text));
             return Err(findings.error(key.place, message, format!("the first one is at {first}; keep one of them")));
         }
         entries.defaults.push((key.text.clone(), origin, amount));
@@ -204,7 +204,7 @@ fn id(item: &Node, findings: &mut Findings) -> Result<(String, Option<String>), 
     let fields = Fields::sparse(item, "an item of `ids`", &ID_KEYS, findings)?;
     let comment = fields.read("comment", findings, text)?.filter(|comment| !comment.is_empty());
     let Some((_, id)) = fields.get("id") else {
-        return Err(findings.error(item.place, "an item of `ids` has no `id`", "write `{ id: ..., comment: ... }`"));
+        return Err(findings.error(item.place, "an item of `ids` needs `id`", "write `{ id: ..., comment: ... }`"));
     };
     Ok((text(id, findings)?.to_owned(), comment.map(str::to_owned)))
 }
@@ -226,7 +226,7 @@ fn amount(fields: &Fields<'_>, findings: &mut Findings) -> Result<Amount, Report
     };
     let period = text(node, findings)?;
     match duration::parse(period) {
-        Ok(0) => Err(findings.error(node.place, "period must be longer than 0", "write a duration such as 1s")),
+        Ok(0) => Err(findings.error(node.place, "period must be longer than 0", "use a duration such as 1s")),
         Ok(_) => Ok(Amount::Rate { burst: Some(burst?), count: count?, period: period.to_owned() }),
         Err((message, help)) => Err(findings.error(node.place, message, help)),
     }
@@ -238,7 +238,7 @@ fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String
         let parts: Vec<Value> = known.by.iter().map(|part| part.value()).collect();
         (if let [only] = parts.as_slice() { only.clone() } else { Value::List(parts) }, known.path)
     } else {
-        notes.push(origin.note("Boulder has no limit of this name; its ids are taken for any text."));
+        notes.push(origin.note("Boulder has no limit with this name; its ids may be any text."));
         (Value::map([("header", Value::word("x-id"))]), None)
     };
     let mut of_request = match path {

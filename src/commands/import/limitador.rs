@@ -20,8 +20,8 @@ const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "co
 /// Adds the limits of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     document.head(
-        "These limits are for Envoy's rate limit service (`weir serve --grpc 127.0.0.1:9001`), whose domain is the \
-         namespace. Each descriptor of a request is judged by itself.",
+        "These limits serve Envoy's rate limit service (`weir serve --grpc 127.0.0.1:9001`); the domain is the \
+         namespace. Each descriptor of a request is decided separately.",
     );
     let mut report = Report::default();
     let mut numbers = HashMap::new();
@@ -40,7 +40,7 @@ fn file(
     numbers: &mut HashMap<String, usize>,
     document: &mut Document,
 ) -> Result<(), Reported> {
-    let help = "a file is a list of limits, each with `namespace`, `max_value` and `seconds`";
+    let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
     let root = foreign::read(&source.text, findings)?;
     // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
     let inner = |node: &'_ Node, name: &str| match &node.value {
@@ -67,7 +67,7 @@ fn limit(
     let help = "write `namespace`, `max_value` and `seconds`";
     let given = foreign::entries(node, "a limit", help, findings)?;
     let needed = |name: &str, findings: &mut Findings| {
-        let missing = || format!("a limit has no `{name}`");
+        let missing = || format!("a limit needs `{name}`");
         find(given, name).map(|(_, node)| node).ok_or_else(missing).map_err(|why| findings.error(node.place, why, help))
     };
     let namespace = needed("namespace", findings).and_then(|node| text(node, findings));
@@ -88,7 +88,7 @@ fn limit(
     let identity = format!("{namespace}\n{seconds}\n{}\n\n{}", sorted(&conditions), sorted(&variables));
     let mut notes = Vec::new();
     for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
-        let note = format!("{}: it has no equal; it is left out.", piece(&key.text));
+        let note = format!("{}: no equivalent; left out.", piece(&key.text));
         notes.push(super::origin(source, key.place).note(note));
     }
     let mut tests: Vec<Condition> = Vec::new();
@@ -97,7 +97,9 @@ fn limit(
         let read = condition::conditions(expression).and_then(|new| joined(&tests, new));
         let Some(read) = read else {
             is_wider = true;
-            notes.push(super::origin(source, place).note(format!("the condition {} has no equal.", piece(expression))));
+            notes.push(
+                super::origin(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
+            );
             continue;
         };
         tests = read;
@@ -109,15 +111,15 @@ fn limit(
             Some(_) => {}
             None => {
                 is_wider = true;
-                let note = format!("the variable {} has no equal: its values share a bucket.", piece(expression));
+                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
                 notes.push(super::origin(source, place).note(note));
             }
         }
     }
     if is_wider {
         notes.push(origin.note(
-            "without that the limit is for more requests than it was, so it is in shadow. Give it a `match` and `by` that \
-             fit, or have Envoy send an entry that tells these requests apart, and remove `mode`.",
+            "without it the limit covers more requests than before, so it is in shadow mode. Adapt `match` and `by`, or \
+             have Envoy send an entry that distinguishes these requests, then remove `mode`.",
         ));
     }
     let mut of_request = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
@@ -136,7 +138,7 @@ fn limit(
         fields.push(("mode", Value::word("shadow")));
     }
     let amount = if most == 0 {
-        notes.push(origin.note("a `max_value` of 0 refuses everything."));
+        notes.push(origin.note("a `max_value` of 0 denies everything."));
         Amount::Deny
     } else {
         fields.push(("algorithm", Value::word("fixed_window")));
@@ -164,7 +166,9 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
 /// The window, in milliseconds.
 fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)?.checked_mul(1_000) {
-        Some(0) | None => Err(findings.error(node.place, "this is no length of a window", "write seconds, such as 60")),
+        Some(0) | None => {
+            Err(findings.error(node.place, "a window must be at least 1 second long", "use seconds, such as 60"))
+        }
         Some(milliseconds) => Ok(milliseconds),
     }
 }

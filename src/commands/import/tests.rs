@@ -55,54 +55,54 @@ fn good(format: &str, text: &str) -> (String, Rules) {
 #[test]
 fn mistakes_are_shown_where_they_are() {
     for (format, text, expected) in [
-        ("limitd", "", "a value is missing here"),
-        ("limitd", "[]", "the configuration of limitd is a map, this is a list"),
+        ("limitd", "", "missing value"),
+        ("limitd", "[]", "limitd's configuration must be a map, found a list"),
         ("limitd", "port: 1", "the file has no `buckets`"),
-        ("limitd", "buckets: 1", "`buckets` is a map, this is a single value"),
-        ("limitd", "buckets: { a: 1 }", "a bucket is a map, this is a single value"),
+        ("limitd", "buckets: 1", "`buckets` must be a map, found a single value"),
+        ("limitd", "buckets: { a: 1 }", "a bucket must be a map, found a single value"),
         ("limitd", "buckets: { a: {} }", "`a` has neither a size nor a rate\n --> "),
         ("limitd", "buckets: { a: { size: -1 } }", "`-1` is negative"),
         ("limitd", "buckets: { a: { size: '10' } }", "write it without quotes, 10"),
-        ("limitd", "buckets: { a: { per_second: 0.0000001 } }", "`0.0000001` is no whole number"),
-        ("limitd", "buckets: { a: { per_second: .5 } }", "`.5` is no whole number"),
+        ("limitd", "buckets: { a: { per_second: 0.0000001 } }", "`0.0000001` is not a whole number"),
+        ("limitd", "buckets: { a: { per_second: .5 } }", "`.5` is not a whole number"),
         ("limitd", "buckets: { a: { per_interval: 1 } }", "`per_interval` without `interval`"),
         ("limitd", "buckets: { a: { per_interval: 1, interval: 0 } }", "`interval` is 0"),
-        ("limitd", "buckets: { a: { size: 1, unlimited: yes } }", "this must be `true` or `false`"),
-        ("limitd", "buckets: { a: { size: 1, overrides: [] } }", "the overrides is a map, this is a list"),
+        ("limitd", "buckets: { a: { size: 1, unlimited: yes } }", "expected `true` or `false`"),
+        ("limitd", "buckets: { a: { size: 1, overrides: [] } }", "overrides must be a map, found a list"),
         ("limitd", "buckets: { a: { size: 1, overrides: { b: {} } } }", "`b` has neither a size nor a rate"),
-        ("limitd", "buckets: { a: { size: 1, elevated_limits: 1 } }", "`elevated_limits` is a map"),
-        ("limitd", "buckets: { a: { size: 1 }, a: { size: 2 } }", "`a` stands here twice"),
+        ("limitd", "buckets: { a: { size: 1, elevated_limits: 1 } }", "`elevated_limits` must be a map"),
+        ("limitd", "buckets: { a: { size: 1 }, a: { size: 2 } }", "duplicate key `a`"),
         ("limitd", "a:\n\tb: 1", "a tab in the indentation"),
         (
             "limitd",
             "buckets: { a: { size: 1, overrides: { b: { size: 1, until: 99999999999999999 } } } }",
-            "this is no time",
+            "invalid time",
         ),
-        ("limitador", "a: 1", "the file is a list, this is a map"),
-        ("limitador", "- 1", "a limit is a map, this is a single value"),
-        ("limitador", "- { max_value: 1, seconds: 1 }", "a limit has no `namespace`"),
-        ("limitador", "- { namespace: a, seconds: 1 }", "a limit has no `max_value`"),
-        ("limitador", "- { namespace: a, max_value: 1 }", "a limit has no `seconds`"),
+        ("limitador", "a: 1", "the file must be a list, found a map"),
+        ("limitador", "- 1", "a limit must be a map, found a single value"),
+        ("limitador", "- { max_value: 1, seconds: 1 }", "a limit needs `namespace`"),
+        ("limitador", "- { namespace: a, seconds: 1 }", "a limit needs `max_value`"),
+        ("limitador", "- { namespace: a, max_value: 1 }", "a limit needs `seconds`"),
         ("limitador", "- { namespace: a, max_value: -1, seconds: 1 }", "`-1` is negative"),
-        ("limitador", "- { namespace: a, max_value: 1, seconds: 0 }", "this is no length of a window"),
-        ("limitador", "- { namespace: a, max_value: 1, seconds: 1, conditions: x }", "`conditions` is a list"),
-        ("limitador", "- { namespace: a, max_value: 1, seconds: 1, variables: [[x]] }", "text is expected here"),
-        ("boulder", "1", "the file is a map or a list, this is a single value"),
+        ("limitador", "- { namespace: a, max_value: 1, seconds: 0 }", "at least 1 second long"),
+        ("limitador", "- { namespace: a, max_value: 1, seconds: 1, conditions: x }", "`conditions` must be a list"),
+        ("limitador", "- { namespace: a, max_value: 1, seconds: 1, variables: [[x]] }", "expected text"),
+        ("boulder", "1", "the file must be a map or a list, found a single value"),
         ("boulder", "A: { burst: 0, count: 1, period: 1s }", "`burst` must be at least 1"),
         ("boulder", "A: { burst: 1, period: 1s }", "`count` is missing"),
         ("boulder", "A: { burst: 1, count: 1 }", "`period` is missing"),
         ("boulder", "A: { burst: 1, count: 1, period: 60 }", "write 60s for seconds"),
         ("boulder", "A: { burst: 1, count: 1, period: 0s }", "period must be longer than 0"),
         ("boulder", "A: { burst: 1, count: 1, period: 1s, brust: 1 }", "did you mean `burst`?"),
-        ("boulder", "A:1: { burst: 1, count: 1, period: 1s, ids: [1] }", "an override has no field `ids`"),
-        ("boulder", "'A: ': { burst: 1, count: 1, period: 1s }", "names no limit and id"),
-        ("boulder", "- A: { burst: 1, count: 1, period: 1s }", "`A` has no `ids`"),
+        ("boulder", "A:1: { burst: 1, count: 1, period: 1s, ids: [1] }", "unknown key `ids` in an override"),
+        ("boulder", "'A: ': { burst: 1, count: 1, period: 1s }", "needs a limit and an id"),
+        ("boulder", "- A: { burst: 1, count: 1, period: 1s }", "`A` needs `ids`"),
         ("boulder", "- A: { burst: 1, count: 1, period: 1s, ids: [] }", "the list is empty"),
-        ("boulder", "- A: { burst: 1, count: 1, period: 1s, ids: [{ comment: x }] }", "an item of `ids` has no `id`"),
-        ("boulder", "- 1", "an item of the overrides is a map"),
-        ("envoy-ratelimit", "domain: a\ndescriptors: [{ key: a, rate_limit: {} }]", "a limit has no `unit`"),
+        ("boulder", "- A: { burst: 1, count: 1, period: 1s, ids: [{ comment: x }] }", "an item of `ids` needs `id`"),
+        ("boulder", "- 1", "an override must be a map"),
+        ("envoy-ratelimit", "domain: a\ndescriptors: [{ key: a, rate_limit: {} }]", "`rate_limit` needs `unit`"),
         ("envoy-ratelimit", "descriptors: []", "the file has no `domain`"),
-        ("envoy-ratelimit", "domain: a\nratelimit: 1", "the file has no field `ratelimit`"),
+        ("envoy-ratelimit", "domain: a\nratelimit: 1", "unknown key `ratelimit` in the file"),
     ] {
         let (code, out, err) = import(format, &[text]);
         assert_eq!((code, out.as_str()), (ExitCode::BadInput, ""), "{text}");
@@ -123,14 +123,14 @@ fn what_our_own_loader_refuses_is_a_comment_with_the_reason() {
             &[
                 "  # left out: burst x period / count is more than",
                 "  #   a:\n  #     match: ",
-                "\n  # left out: the id is empty (write whom the override is for)\n  #   \"b:\": { burst: 2 }\n",
+                "\n  # left out: the id is empty (write the id that the override applies to)\n  #   \"b:\": { burst: 2 }\n",
                 "  #   b:c: { burst: 1000000000, ",
             ][..],
         ),
         (
             "limitd",
             "{ a: { size: 1, override: { b: { match: '(', size: 2 }, c: { until: soon, size: 2 } } } }".to_owned(),
-            &["  # left out: `(?i)(` is no regular expression", "  # left out: `soonZ` is neither a date nor"],
+            &["  # left out: invalid regular expression `(?i)(`", "  # left out: `soonZ` is neither a date nor"],
         ),
         (
             "limitd",
@@ -143,7 +143,7 @@ fn what_our_own_loader_refuses_is_a_comment_with_the_reason() {
              overrides: { b: { elevated_limits: { size: 6 } } } } }"
                 .to_owned(),
             &[
-                "1: `elevated_limits` beside `fixed_window` have no equal: they are left out.",
+                "1: `elevated_limits` is left out: it cannot be combined with `fixed_window`.",
                 "period: 1s\n\noverrides:\n",
                 "  a:b: { burst: 2, count: 1, period: 1s }\n",
             ],
@@ -153,12 +153,12 @@ fn what_our_own_loader_refuses_is_a_comment_with_the_reason() {
             "{ domain: d, descriptors: [{ key: ' a', rate_limit: { unit: day, requests_per_unit: 1 } }, \
              { key: b, descriptors: [{ key: b, rate_limit: { unit: day, requests_per_unit: 1 } }] }] }"
                 .to_owned(),
-            &["# left out: a name is empty or has spaces around it", "`b` stands in the path twice"],
+            &["# left out: a name must not be empty or have spaces around it", "`b` occurs twice in the path"],
         ),
         (
             "boulder",
             "- NewOrdersPerAccount: { burst: 1, count: 1, period: 1s, ids: [7, '007', 7] }".to_owned(),
-            &["`007` is left out: ", "has leading zeros", "`7` stands here twice", "NewOrdersPerAccount:7: { "],
+            &["`007` is left out: ", "has leading zeros", "duplicate id `7`", "NewOrdersPerAccount:7: { "],
         ),
     ] {
         let (out, _) = good(format, &text);
@@ -174,7 +174,7 @@ fn regular_expressions_beyond_the_most_are_left_out() {
         (0..1_003).map(|n| (format!("{n:04}"), json!({ "match": format!("^{n}$"), "size": 1 }))).collect();
     let (out, rules) = good("limitd", &json!({ "a": { "size": 1, "overrides": overrides } }).to_string());
     assert_eq!(rules.limits()[0].overrides.len(), 1_000);
-    assert_eq!(out.matches("left out: a limit has at most 1000 regular expressions").count(), 3);
+    assert_eq!(out.matches("left out: a limit can have at most 1000 regular expressions").count(), 3);
 }
 
 #[test]

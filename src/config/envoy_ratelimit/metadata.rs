@@ -7,7 +7,7 @@ use crate::engine::rules::descriptors::Metadata;
 /// Reads `metadata`, which is a map.
 pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<Metadata, Reported> {
     if !matches!(node.value, Value::Map(_)) {
-        let message = format!("`metadata` is a map, this is {}", node.kind());
+        let message = format!("`metadata` must be a map, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `metadata: { key: value }`"));
     }
     Ok(value(node))

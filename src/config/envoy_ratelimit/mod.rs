@@ -87,14 +87,14 @@ impl Domains {
     /// Adds the domains of a file, one for each of its documents. A domain that is known already gets more descriptors.
     pub(super) fn add(&mut self, file: &str, text: &str, findings: &mut Findings) -> Result<(), Reported> {
         let documents = foreign::documents(text, findings)?;
-        let help = "a file has `domain:` and `descriptors:`";
+        let help = "write `domain:` and `descriptors:`";
         if documents.is_empty() {
             return Err(findings.error(Place { line: 1, column: 1, width: 1 }, "the file is empty", help));
         }
         let mut outcome = Ok(());
         for document in &documents {
             if !matches!(document.value, Value::Map(_)) {
-                let message = format!("the file is a map, this is {}", document.kind());
+                let message = format!("the file must be a map, found {}", document.kind());
                 outcome = Err(findings.error(document.place, message, help));
                 continue;
             }
@@ -135,7 +135,7 @@ impl Domains {
 }
 
 fn domain(fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Reported> {
-    let help = "write the `domain` of the gateway's filter";
+    let help = "use the `domain` of the gateway's filter";
     let Some((_, node)) = fields.get("domain") else {
         return Err(findings.error(fields.place, "the file has no `domain`", help));
     };
@@ -149,8 +149,8 @@ impl Reading<'_> {
     /// Reads the descriptors of one level. The depth of the text bounds the recursion.
     fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings, findings: &mut Findings) {
         let Value::List(items) = &node.value else {
-            let message = format!("`descriptors` is a list, this is {}", node.kind());
-            findings.error(node.place, message, "write `- key: NAME` for each");
+            let message = format!("`descriptors` must be a list, found {}", node.kind());
+            findings.error(node.place, message, "write one `- key: NAME` per descriptor");
             return;
         };
         for item in items {
@@ -218,12 +218,8 @@ impl Reading<'_> {
         let is_on = fields.read(name, findings, truth)?.unwrap_or(false);
         if let (Some((key, _)), true, false) = (fields.get(name), is_on, self.metrics_are_explained) {
             self.metrics_are_explained = true;
-            let message = format!("{} has no effect: decisions are counted by rule", quoted(name));
-            findings.warning(
-                key.place,
-                message,
-                "values of requests make no labels, as nothing would bound their number",
-            );
+            let message = format!("{} has no effect: decisions are counted per rule", quoted(name));
+            findings.warning(key.place, message, "metric labels never carry request values, whose number is unbounded");
         }
         Ok(())
     }
@@ -234,9 +230,9 @@ fn level(fields: &Fields<'_>, findings: &mut Findings) -> Result<Level, Reported
     let key = fields.read("key", findings, text);
     let value = fields.read("value", findings, text);
     let shares = fields.read("share_threshold", findings, truth);
-    let help = "write `key:` with a key of the gateway's descriptors";
+    let help = "add `key:` with a key that the gateway sends";
     let key = match (key?, fields.get("key")) {
-        (None, _) => return Err(findings.error(fields.place, "a descriptor has no `key`", help)),
+        (None, _) => return Err(findings.error(fields.place, "a descriptor needs `key`", help)),
         (Some(""), Some((_, node))) => return Err(findings.error(node.place, "the key is empty", help)),
         (Some(key), _) => key.to_owned(),
     };
@@ -246,7 +242,7 @@ fn level(fields: &Fields<'_>, findings: &mut Findings) -> Result<Level, Reported
     };
     let shares = shares?.unwrap_or(false);
     if let (Some((key, _)), true, false) = (fields.get("share_threshold"), shares, matches!(test, EntryTest::Glob(_))) {
-        let help = "write a `value` such as `files/*`, whose matches then share one counter";
+        let help = "use a `value` such as `files/*`; all values that match share one counter";
         return Err(findings.error(key.place, "`share_threshold` needs a value with `*`", help));
     }
     Ok(Level { entry: EntryMatch { key, test }, shares })

@@ -29,26 +29,26 @@ pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<(DescriptorRu
         && replaces.contains(&name)
     {
         let message = format!("{} replaces itself", quoted(&name));
-        return Err(findings.error(node.place, message, "name the limits that do not count beside this one"));
+        return Err(findings.error(node.place, message, "name the limits that this one replaces"));
     }
     let (unit, requests, replaces) = (unit?, requests?, replaces?.unwrap_or_default());
     let rule = DescriptorRule { name, replaces, ..DescriptorRule::default() };
     if unlimited?.unwrap_or(false) {
         for name in ["unit", "requests_per_unit"] {
             if let Some((key, _)) = fields.get(name) {
-                let message = format!("`unlimited: true` and `{name}` contradict each other");
-                return Err(findings.error(key.place, message, "keep one of them"));
+                let message = format!("`unlimited: true` and `{name}` cannot be combined");
+                return Err(findings.error(key.place, message, "remove one of them"));
             }
         }
         return Ok((rule, Allowance::Unlimited));
     }
     let Some(unit) = unit else {
         let help = format!("add one of {}, or `unlimited: true`", Unit::ALL.map(|(name, _)| name).join(", "));
-        return Err(findings.error(fields.place, "a limit has no `unit`", help));
+        return Err(findings.error(fields.place, "`rate_limit` needs `unit`", help));
     };
     let Some(requests) = requests else {
-        let help = "add it; 0 would refuse every request, and has to be written";
-        return Err(findings.error(fields.place, "a limit has no `requests_per_unit`", help));
+        let help = "add it; 0, which denies every request, must be explicit";
+        return Err(findings.error(fields.place, "`rate_limit` needs `requests_per_unit`", help));
     };
     let per_unit = PerUnit { requests, unit };
     // Only 0 has no numbers.
@@ -61,7 +61,7 @@ fn unit(node: &Node, findings: &mut Findings) -> Result<Unit, Reported> {
     let known = Unit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(given));
     known.map(|(_, unit)| unit).ok_or_else(|| {
         let help = did_you_mean(given, Unit::ALL.map(|(name, _)| name));
-        findings.error(node.place, format!("{} is no unit", quoted(given)), help)
+        findings.error(node.place, format!("unknown unit {}", quoted(given)), help)
     })
 }
 
@@ -77,7 +77,9 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let name = text(node, findings)?;
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if name.len() > LONGEST_NAME || !name.bytes().all(plain) {
-        let help = format!("use up to {LONGEST_NAME} characters of ASCII without `\"` and `\\`: Envoy escapes nothing");
+        let help = format!(
+            "use at most {LONGEST_NAME} ASCII characters other than `\"` and `\\`, which Envoy does not escape"
+        );
         return Err(findings.error(node.place, format!("{} would break a header", quoted(name)), help));
     }
     Ok(name.to_owned())
@@ -85,14 +87,14 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 
 fn replaces(node: &Node, findings: &mut Findings) -> Result<Vec<String>, Reported> {
     let Value::List(items) = &node.value else {
-        let message = format!("`replaces` is a list, this is {}", node.kind());
+        let message = format!("`replaces` must be a list, found {}", node.kind());
         return Err(findings.error(node.place, message, "write `replaces: [{ name: NAME }]`"));
     };
     let read = |item: &Node, findings: &mut Findings| {
         let fields = Fields::sparse(item, "an item of `replaces`", &REPLACES_KEYS, findings)?;
         match fields.read("name", findings, text)? {
             None | Some("") => {
-                Err(findings.error(item.place, "an item of `replaces` has no name", "write `{ name: NAME }`"))
+                Err(findings.error(item.place, "an item of `replaces` needs `name`", "write `{ name: NAME }`"))
             }
             Some(name) => Ok(name.to_owned()),
         }

@@ -44,24 +44,24 @@ impl Siblings {
         });
         let known = first.units.len();
         let at = if first.file == file {
-            format!("in line {}", first.line)
+            format!("on line {}", first.line)
         } else {
             format!("at {}:{}", first.file, first.line)
         };
         let help = match unit {
             _ if known == 0 => None,
             Some(unit) if first.units.contains(&Some(unit)) => {
-                Some(format!("the first one is {at}, with a limit per {} too", unit.name()))
+                Some(format!("the first one, {at}, also has a limit per {}", unit.name()))
             }
-            Some(_) if first.units.contains(&None) => Some(format!("the first one is {at}, without a limit per unit")),
-            None => Some(format!("the first one is {at}; only limits in another unit can stand beside it")),
+            Some(_) if first.units.contains(&None) => Some(format!("the first one, {at}, has no limit per unit")),
+            None => Some(format!("the first one is {at}; only limits with different units can share a descriptor")),
             Some(_) if has_descriptors && first.has_descriptors => {
-                Some(format!("the first one is {at}; put all `descriptors` below it"))
+                Some(format!("the first one is {at}; move all `descriptors` there"))
             }
             Some(_) => None,
         };
         if let Some(help) = help {
-            return Err(findings.error(place, format!("{shown} stands on this level twice"), help));
+            return Err(findings.error(place, format!("duplicate descriptor {shown}"), help));
         }
         first.units.push(unit);
         first.has_descriptors |= has_descriptors;

@@ -83,22 +83,22 @@ descriptors:
 fn whole_files_say_what_would_be_right() {
     for (text, expected) in [
         ("", "the file is empty"),
-        ("[]", "the file is a map, this is a list"),
+        ("[]", "the file must be a map, found a list"),
         ("domain: d\ndescriptors: [", "YAML"),
         ("descriptors: []", "the file has no `domain`"),
         ("domain: \"\"\ndescriptors: []", "the domain is empty"),
         ("domain:\ndescriptors: []", "the file has no `domain`"),
         ("domain: d\ndescriptor: []", "did you mean `descriptors`?"),
-        ("domain: d\ndescriptors: { key: k }", "`descriptors` is a list, this is a map"),
-        ("domain: d\ndescriptors: [a]", "a descriptor is a map, this is a single value"),
-        ("domain: d\ndescriptors: [[{ key: k }]]", "a descriptor is a map, this is a list"),
-        ("domain: d\ndomain: d", "stands here twice"),
+        ("domain: d\ndescriptors: { key: k }", "`descriptors` must be a list, found a map"),
+        ("domain: d\ndescriptors: [a]", "a descriptor must be a map, found a single value"),
+        ("domain: d\ndescriptors: [[{ key: k }]]", "a descriptor must be a map, found a list"),
+        ("domain: d\ndomain: d", "duplicate key"),
         ("domain: d", ""),
         ("domain: d\ndescriptors:\n", ""),
         ("name: n\ndomain: d", ""),
-        ("name: [n]\ndomain: d", "text is expected here, this is a list"),
+        ("name: [n]\ndomain: d", "expected text, found a list"),
         ("---\ndomain: d\n---\ndomain: e\n---\n", ""),
-        ("domain: d\n---\n[]", "the file is a map, this is a list"),
+        ("domain: d\n---\n[]", "the file must be a map, found a list"),
         ("domain: d\n---\ndescriptors: []", "the file has no `domain`"),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
@@ -130,8 +130,8 @@ fn what_several_files_and_documents_say_of_a_domain_holds_together() {
             );
         }
     }
-    check(&[&one("a", 1), &format!("# another\n{}", one("a", 2))], &["r2.yaml:4:5", "the first one is at r1.yaml:3"]);
-    check(&[&format!("{}---\n{}", one("a", 1), one("a", 2))], &["r1.yaml:7:5", "the first one is in line 3"]);
+    check(&[&one("a", 1), &format!("# another\n{}", one("a", 2))], &["r2.yaml:4:5", "the first one, at r1.yaml:3"]);
+    check(&[&format!("{}---\n{}", one("a", 1), one("a", 2))], &["r1.yaml:7:5", "the first one, on line 3"]);
 }
 
 #[test]
@@ -140,37 +140,37 @@ fn descriptors_say_what_would_be_right() {
         ("key: k", ""),
         ("key: k, value: v, rate_limit: { unit: Second, requests_per_unit: 5 }", ""),
         ("key: \"\"", "the key is empty"),
-        ("value: v", "a descriptor has no `key`"),
-        ("key: [k]", "text is expected here, this is a list"),
-        ("0: k", "a descriptor has no field `0`"),
+        ("value: v", "a descriptor needs `key`"),
+        ("key: [k]", "expected text, found a list"),
+        ("0: k", "unknown key `0` in a descriptor"),
         ("key: k, ratelimit: {}", "did you mean `rate_limit`?"),
         ("key: k, rate_limit: { unit: second, requestsperunit: 1 }", "did you mean `requests_per_unit`?"),
-        ("key: k, rate_limit: { unit: fortnight, requests_per_unit: 1 }", "`fortnight` is no unit"),
+        ("key: k, rate_limit: { unit: fortnight, requests_per_unit: 1 }", "unknown unit `fortnight`"),
         ("key: k, rate_limit: { unit: minutes, requests_per_unit: 1 }", "did you mean `minute`?"),
-        ("key: k, rate_limit: { requests_per_unit: 1 }", "a limit has no `unit`"),
-        ("key: k, rate_limit: { unit: day }", "a limit has no `requests_per_unit`"),
+        ("key: k, rate_limit: { requests_per_unit: 1 }", "`rate_limit` needs `unit`"),
+        ("key: k, rate_limit: { unit: day }", "`rate_limit` needs `requests_per_unit`"),
         ("key: k, rate_limit: { unit: day, requests_per_unit: 0 }", ""),
         ("key: k, rate_limit: { unit: day, requests_per_unit: 4294967295 }", ""),
         ("key: k, rate_limit: { unit: day, requests_per_unit: 4294967296 }", "the largest number is 4294967295"),
         ("key: k, rate_limit: { unit: day, requests_per_unit: -1 }", "is negative"),
         ("key: k, rate_limit: { unlimited: true }", ""),
-        ("key: k, rate_limit: { unlimited: true, unit: day }", "`unlimited: true` and `unit` contradict"),
+        ("key: k, rate_limit: { unlimited: true, unit: day }", "`unlimited: true` and `unit` cannot be combined"),
         ("key: k, rate_limit: { unlimited: yes }", "write `true`"),
-        ("key: k, rate_limit: [5]", "`rate_limit` is a map, this is a list"),
+        ("key: k, rate_limit: [5]", "`rate_limit` must be a map, found a list"),
         ("key: k, rate_limit: { unit: day, requests_per_unit: 1, name: \"a\\\"b\" }", "would break a header"),
         (
             "key: k, rate_limit: { unit: day, requests_per_unit: 1, name: a, replaces: [{ name: a }] }",
             "replaces itself",
         ),
-        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: \"\" }] }", "has no name"),
-        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{}] }", "has no name"),
-        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: a }", "`replaces` is a list"),
+        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: \"\" }] }", "needs `name`"),
+        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{}] }", "needs `name`"),
+        ("key: k, rate_limit: { unit: day, requests_per_unit: 1, replaces: a }", "`replaces` must be a list"),
         ("key: k, value: v, share_threshold: true", "needs a value with `*`"),
         ("key: k, share_threshold: true", "needs a value with `*`"),
         ("key: k, value: v*, share_threshold: true", ""),
         ("key: k, value: v, share_threshold: false", ""),
         ("key: k, shadow_mode: 1", "write `true`"),
-        ("key: k, metadata: [1]", "`metadata` is a map, this is a list"),
+        ("key: k, metadata: [1]", "`metadata` must be a map, found a list"),
         ("key: k, detailed_metric: true", "warning: `detailed_metric` has no effect"),
         ("key: k, detailed_metric: false, value_to_metric: false", ""),
         ("key: k, descriptors: [{ key: l, values: x }]", "did you mean `value`?"),
@@ -186,14 +186,14 @@ fn what_stands_twice_on_a_level_differs_in_its_unit() {
     let below = "{ key: k, value: v, descriptors: [{ key: l }] }";
     for (items, expected) in [
         ([second.as_str(), day.as_str()], ""),
-        ([&second, &second], "`k=v` stands on this level twice"),
-        ([&second, &second], "the first one is in line 3, with a limit per second too"),
-        ([&second, "{ key: k, value: v }"], "only limits in another unit"),
-        (["{ key: k }", "{ key: k }"], "`k` stands on this level twice"),
-        (["{ key: k }", "{ key: k, value: \"\" }"], "`k` stands on this level twice"),
-        (["{ key: k, value: v* }", "{ key: k, value: v* }"], "`k=v*` stands on this level twice"),
+        ([&second, &second], "duplicate descriptor `k=v`"),
+        ([&second, &second], "the first one, on line 3, also has a limit per second"),
+        ([&second, "{ key: k, value: v }"], "only limits with different units"),
+        (["{ key: k }", "{ key: k }"], "duplicate descriptor `k`"),
+        (["{ key: k }", "{ key: k, value: \"\" }"], "duplicate descriptor `k`"),
+        (["{ key: k, value: v* }", "{ key: k, value: v* }"], "duplicate descriptor `k=v*`"),
         (["{ key: k }", &second], ""),
-        ([below, &second], "without a limit per unit"),
+        ([below, &second], "has no limit per unit"),
         ([below, "{ key: j, descriptors: [{ key: l }] }"], ""),
     ] {
         let file = format!("domain: d\ndescriptors:\n  - {}\n  - {}\n", items[0], items[1]);
@@ -219,26 +219,26 @@ descriptors:
       - { value: v }
 ";
     let expected = "\
-error: a descriptor has no field `ratelimit`
+error: unknown key `ratelimit` in a descriptor
  --> r1.yaml:4:5
   |
 4 |     ratelimit: { unit: second }
   |     ^^^^^^^^^
   = help: did you mean `rate_limit`?
 
-error: `eon` is no unit
+error: unknown unit `eon`
  --> r1.yaml:6:25
   |
 6 |     rate_limit: { unit: eon, requests_per_unit: 1 }
   |                         ^^^
   = help: known are `second`, `minute`, `hour`, `day`, `week`, `month`, `year`
 
-error: a descriptor has no `key`
+error: a descriptor needs `key`
  --> r1.yaml:8:9
   |
 8 |       - { value: v }
   |         ^^
-  = help: write `key:` with a key of the gateway's descriptors
+  = help: add `key:` with a key that the gateway sends
 
 ";
     assert_eq!(load_files(None, &[file]).report.to_string(), expected);

@@ -28,7 +28,7 @@ fn a_script_is_read_where_the_limit_names_it() {
     check_script(SCRIPT, Ok("return { 'allow', {} }"), None);
     check_script(SCRIPT, Err("cannot be read: No such file"), Some("`my.lua` cannot be read: No such file"));
     check_script(SCRIPT, Err("cannot be read: x"), Some("limits.yaml:2:36"));
-    check_script(SCRIPT, Ok("#!lua flags=no-writes\nreturn 1"), Some("begins with `#!`"));
+    check_script(SCRIPT, Ok("#!lua flags=no-writes\nreturn 1"), Some("starts with `#!`"));
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn overrides_give_a_script_other_arguments() {
     };
     assert_eq!((given(0), given(1)), (1, 0));
     let wrong = "overrides:\n  Mine:192.0.2.1: { count: 20, period: 1s }\n";
-    check_script(&format!("{SCRIPT}{wrong}"), Ok("x"), Some("a script has no `count`"));
+    check_script(&format!("{SCRIPT}{wrong}"), Ok("x"), Some("`count` does not apply to `algorithm: script`"));
     let wrong = "overrides:\n  Mine:192.0.2.1: { comment: x }\n";
-    check_script(&format!("{SCRIPT}{wrong}"), Ok("x"), Some("give it `args`, `unlimited: true` or `deny: true`"));
+    check_script(&format!("{SCRIPT}{wrong}"), Ok("x"), Some("add `args`, `unlimited: true` or `deny: true`"));
 }
 
 #[test]
@@ -68,16 +68,16 @@ fn mistakes_say_what_would_be_right() {
     let queue = |rest: &str| format!("limits:\n  Jobs: {{ algorithm: queue, capacity: 10, {rest} }}\n");
     for (rest, part) in [
         ("kind: list", "a queue needs `fields`"),
-        ("fields: {}", "give 1 to 16"),
-        ("fields: [path]", "`fields` is a map, this is a list"),
-        ("fields: { all: global }", "`global` says nothing of a request"),
-        ("fields: { p: { path: id } }", "is taken from a path, but `match` has none"),
-        ("fields: { path: path }, cost: { header: x-cost }", "a request is one entry"),
-        ("fields: { path: path }, count: 10, period: 1s", "a queue has no `count`"),
+        ("fields: {}", "use 1 to 16"),
+        ("fields: [path]", "`fields` must be a map, found a list"),
+        ("fields: { all: global }", "`global` has no value to put into an entry"),
+        ("fields: { p: { path: id } }", "is a path parameter, but `match` has no `path`"),
+        ("fields: { path: path }, cost: { header: x-cost }", "each request adds one entry"),
+        ("fields: { path: path }, count: 10, period: 1s", "`count` does not apply to `algorithm: queue`"),
         ("fields: { path: path }, file: my.lua", "`file` needs `algorithm: script`"),
         ("fields: { path: path }, aligned: clock", "`aligned` needs `algorithm: fixed_window`"),
-        ("fields: { path: path }, unlimited: true", "`unlimited: true` and `capacity` together"),
-        ("fields: { path: path }, mode: shadow", "in shadow this queue takes nothing"),
+        ("fields: { path: path }, unlimited: true", "`unlimited: true` and `capacity` cannot be combined"),
+        ("fields: { path: path }, mode: shadow", "`mode: shadow` adds nothing to this queue"),
         ("fields: { path: path }, max_age: 1500ns", "a whole number of microseconds"),
     ] {
         check(&queue(rest), &[], &[part]);

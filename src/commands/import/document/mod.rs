@@ -58,7 +58,7 @@ impl Document {
         let (name, renamed) = self.name(&limit.name);
         if let Some(why) = renamed {
             limit.notes.push(limit.origin.note(format!(
-                "{} is called {} here: {why}",
+                "{} is renamed to {}: {why}",
                 piece(&limit.name),
                 piece(&name)
             )));
@@ -83,7 +83,9 @@ impl Document {
             Subject::Regex(_) => {
                 limit.regexes += 1;
                 let too_many = limit.regexes > MOST_REGEXES;
-                too_many.then(|| format!("a limit has at most {MOST_REGEXES} regular expressions; join them with `|`"))
+                too_many.then(|| {
+                    format!("a limit can have at most {MOST_REGEXES} regular expressions; combine them with `|`")
+                })
             }
             Subject::Ids(_) => None,
         };
@@ -125,7 +127,7 @@ impl Document {
         for (id, comment, canonical) in kept {
             match self.ids.insert((given.limit, canonical.clone()), index) {
                 Some(earlier) if earlier == index => {
-                    given.notes.push(given.origin.note(format!("{} stands here twice.", piece(&id))));
+                    given.notes.push(given.origin.note(format!("duplicate id {}.", piece(&id))));
                 }
                 Some(earlier) => {
                     self.withdraw(earlier, &canonical, &given.origin);
@@ -149,7 +151,7 @@ impl Document {
         if ids.is_empty() {
             *state = State::Gone;
         }
-        let what = format!("{} is left out: the one at {}:{} holds.", piece(&id), later.file, later.line);
+        let what = format!("{} is left out: {}:{} overrides it.", piece(&id), later.file, later.line);
         earlier.notes.push(earlier.origin.note(what));
     }
 
@@ -162,7 +164,7 @@ impl Document {
         }
         name.truncate(LONGEST_NAME);
         let mut why = (name != wanted)
-            .then_some("a name has up to 64 letters, digits, `_`, `.` and `-`, and begins with a letter.");
+            .then_some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.");
         let first = name.clone();
         for number in 2.. {
             if self.names.insert(name.to_ascii_lowercase()) {
@@ -170,7 +172,7 @@ impl Document {
             }
             let suffix = format!("-{number}");
             name = first.chars().take(LONGEST_NAME - suffix.len()).collect::<String>() + &suffix;
-            why = why.or(Some("another limit has that name, case aside."));
+            why = why.or(Some("another limit already has that name, ignoring case."));
         }
         (name, why)
     }
@@ -269,6 +271,6 @@ fn checked(text: &str) -> Result<Vec<Component>, String> {
         (Some(rules), _) => Ok(rules.limits().first().map(|limit| limit.by.clone()).unwrap_or_default()),
         (None, Some(problem)) if problem.help.is_empty() => Err(problem.message.clone()),
         (None, Some(problem)) => Err(format!("{} ({})", problem.message, problem.help)),
-        (None, None) => Err("it cannot be read".to_owned()),
+        (None, None) => Err("cannot be read".to_owned()),
     }
 }

@@ -19,7 +19,7 @@ use crate::engine::rules::glob::Glob;
 mod tree;
 
 /// Why a limit that is wider than it was is in shadow.
-const SHADOWED: &str = "so it is in shadow. `--envoy-ratelimit-config` serves the file as it is.";
+const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serves the file unchanged.";
 
 /// One entry on the way to a limit.
 #[derive(Clone)]
@@ -51,10 +51,10 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         return loaded.report;
     }
     document.head(
-        "`weir serve --envoy-ratelimit-config FILE` serves these files as they are, and these limits are close to that. What \
-         differs: the entries of a descriptor may come in any order and among others, except those that a limit wants \
-         absent; one with an empty value makes no bucket; and a store that does not answer lets requests pass, unless \
-         `on_store_error` says otherwise.",
+        "`weir serve --envoy-ratelimit-config FILE` serves these files unchanged; these limits come close. Differences: \
+         a descriptor's entries may come in any order and among others, except those that a limit requires to be \
+         absent; an entry with an empty value has no bucket; and requests pass if the store does not answer, unless \
+         `on_store_error` is set.",
     );
     for domain in tree::read(sources) {
         let mut writing = Writing { document, domain: &domain.name, paths: Vec::new(), replaced: BTreeSet::new() };
@@ -141,15 +141,14 @@ impl Writing<'_> {
         let is_shadow = rules.first().is_some_and(|rule| rule.is_shadow);
         if all.iter().any(|rule| rule.is_shadow != is_shadow) {
             notes.push(
-                first.origin.note("`shadow_mode` holds for some of the values alone; here it is for all of them."),
+                first.origin.note("`shadow_mode` is set for some of the values; here it applies to all of them."),
             );
         }
         let values: Vec<&Branch> = siblings.iter().filter(|branch| branch.test != Test::Any).copied().collect();
         let mut reasons: Vec<String> = all.iter().flat_map(|rule| self.reasons(rule)).collect();
         if let Some(pattern) = values.iter().find(|branch| !has_expressions && is_apart(branch)) {
             let shown = step(pattern, siblings).shown();
-            let what =
-                format!("what fits {} would count here too, beside other open entries, {SHADOWED}", piece(&shown));
+            let what = format!("values that match {} would count here too, {SHADOWED}", piece(&shown));
             reasons.push(pattern.origin.note(what));
         }
         let rule = Rule {
@@ -205,7 +204,7 @@ impl Writing<'_> {
         let origin = &rule.origin;
         if let Some(step) = path.iter().find(|step| step.is_second_choice) {
             let what = format!(
-                "other entries go before {} for some of its values, which a plain limit cannot leave out, {SHADOWED}",
+                "other entries take precedence over {} for some of its values, which a plain limit cannot exclude, {SHADOWED}",
                 piece(&step.shown())
             );
             reasons.push(origin.note(what));
@@ -213,8 +212,8 @@ impl Writing<'_> {
         let twice = keys.iter().enumerate().find(|(place, key)| keys.iter().take(*place).any(|other| other == *key));
         if let Some((_, key)) = twice {
             let what = format!(
-                "{} stands in the path twice, which a `match` cannot say: the limit is left out. \
-                 `--envoy-ratelimit-config` serves the file as it is.",
+                "{} occurs twice in the path, which a `match` cannot express: the limit is left out. \
+                 `--envoy-ratelimit-config` serves the file unchanged.",
                 piece(key)
             );
             self.document.head(origin.note(what));
@@ -227,8 +226,7 @@ impl Writing<'_> {
         };
         if let Some(other) = self.paths.iter().find(of_same_keys) {
             let what = format!(
-                "the path {} has the same keys, and a plain limit knows neither their order nor how often they stand \
-                 there, {SHADOWED}",
+                "the path {} has the same keys, and a plain limit ignores their order and repetition, {SHADOWED}",
                 piece(&other.join(" > "))
             );
             reasons.push(origin.note(what));
@@ -282,7 +280,7 @@ impl Writing<'_> {
 
     /// Why a limit is wider than its rule.
     fn reasons(&self, rule: &Rule) -> Vec<String> {
-        let quota = rule.is_quota.then(|| format!("`quota_mode` has no equal, {SHADOWED}"));
+        let quota = rule.is_quota.then(|| format!("`quota_mode` has no equivalent, {SHADOWED}"));
         let is_replaced = !rule.name.is_empty() && self.replaced.contains(&rule.name);
         let replaced = is_replaced
             .then(|| format!("another limit replaces {}; here both would count, {SHADOWED}", piece(&rule.name)));
@@ -331,21 +329,23 @@ fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     let mut notes = Vec::new();
     for key in &branch.unused {
         let what = match key.as_str() {
-            "metadata" => "`metadata` has no equal in a plain limit; it is left out.".to_owned(),
-            key => format!("`{key}` has no equal: decisions are counted by limit, and values make no labels."),
+            "metadata" => "`metadata` has no equivalent in a plain limit; left out.".to_owned(),
+            key => format!("`{key}` has no equivalent: metrics count decisions per limit, not per value."),
         };
         notes.push(branch.origin.note(what));
     }
     if !rule.replaces.is_empty() {
         let names: Vec<String> = rule.replaces.iter().map(|name| piece(name)).collect();
-        let what = format!("`replaces` has no equal: {} would count beside this one.", names.join(", "));
+        let what = format!("`replaces` has no equivalent: {} would count as well.", names.join(", "));
         notes.push(rule.origin.note(what));
     }
     if let Some(unit) = rule.unit {
-        notes.push(rule.origin.note(format!("a {unit} of that service; `period: {unit}` is one of the calendar.")));
+        notes.push(
+            rule.origin.note(format!("that service counts fixed {unit}s; `period: {unit}` would follow the calendar.")),
+        );
     }
     if path.iter().any(|step| step.shares && step.test != Test::Any) && !branch.shares {
-        notes.push(branch.origin.note("`share_threshold` above it: the values of that entry share a bucket."));
+        notes.push(branch.origin.note("with `share_threshold` above, the values of that entry share a bucket."));
     }
     notes
 }

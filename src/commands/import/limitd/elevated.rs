@@ -38,25 +38,25 @@ impl Reading<'_, '_> {
             .filter(|(key, _)| !KNOWN[..7].contains(&key.text.as_str()) && !read.contains(&key.text.as_str()))
         {
             let what = match key.text.as_str() {
-                "erl_quota_key" | "erl_is_active_key" => "activations are counted for each bucket",
-                _ => "it has no equal",
+                "erl_quota_key" | "erl_is_active_key" => "activations are counted per bucket",
+                _ => "no equivalent",
             };
             notes.push(self.origin(key.place).note(format!("{}: {what}; it is left out.", piece(&key.text))));
         }
         let rate = own.rate.or(base.rate);
         let size = own.size.or(own.rate.map(|(count, _)| count)).or(base.size);
         let Some((count, interval)) = rate else {
-            notes.push(origin.note("`elevated_limits` without a rate, here or in the bucket: they are left out."));
+            notes.push(origin.note("`elevated_limits` is left out: neither it nor the bucket has a rate."));
             return Ok(None);
         };
         if quota == Some(0) || size == Some(0) || base.unlimited {
-            notes.push(origin.note("these `elevated_limits` never come into force: they are left out."));
+            notes.push(origin.note("`elevated_limits` is left out: it never takes effect."));
             return Ok(None);
         }
         if is_windowed {
             notes.push(origin.note(
-                "`elevated_limits` beside `fixed_window` have no equal: they are left out. Without `fixed_window` they \
-                 can be `elevated`.",
+                "`elevated_limits` is left out: it cannot be combined with `fixed_window`. Without \
+                 `fixed_window`, use `elevated`.",
             ));
             return Ok(None);
         }
@@ -71,9 +71,10 @@ impl Reading<'_, '_> {
             (Some(_), Some(_)) => "",
         };
         if !callers.is_empty() {
-            notes.push(origin.note(format!(
-                "callers of limitd gave {callers} with each call; write into `elevated` what they give."
-            )));
+            notes.push(
+                origin
+                    .note(format!("callers of limitd passed {callers} with each call; set the values in `elevated`.")),
+            );
         }
         let lasts = lasts.unwrap_or_else(|| milliseconds(ACTIVATION_SECONDS * 1_000));
         Ok(Some(Elevated { amount, lasts, activations_per_month: activations.unwrap_or(1) }))

@@ -39,17 +39,17 @@ const KNOWN: [&str; 14] = [
 const SETTINGS: [(&[&str], &str); 5] = [
     (
         &["uri", "nodes", "host", "hosts", "username", "password", "tls"],
-        "where Redis is goes to `weir serve --store redis://USER:PASSWORD@HOST:PORT`",
+        "set Redis' address with `weir serve --store redis://USER:PASSWORD@HOST:PORT`",
     ),
-    (&["prefix"], "keys in Redis begin with `weir:`; buckets start full, none is taken over"),
-    (&["globalTTL"], "a bucket is forgotten when it is full, and one that never refills only by a reset"),
+    (&["prefix"], "keys in Redis start with `weir:`; buckets are not migrated and start full"),
+    (&["globalTTL"], "Weir drops buckets when they are full; a bucket that never refills stays until it is reset"),
     (
         &["ping", "keepAlive", "retry", "commandTimeout", "circuitbreaker"],
-        "the connection is watched by itself; `--store-timeout` bounds a call and `on_store_error` says what happens then",
+        "Weir monitors the connection itself; `--store-timeout` bounds a call, and `on_store_error` decides if it fails",
     ),
     (
         &["port", "hostname", "db", "log_level", "configurator", "protocol"],
-        "doors, store and log are flags of `weir serve`: `--check`, `--store`, `--log`",
+        "listeners, store and log are flags of `weir serve`: `--check`, `--store`, `--log`",
     ),
 ];
 
@@ -71,13 +71,13 @@ struct Reading<'s, 'd> {
 /// Adds the buckets of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     document.head(
-        "Whoever called limitd calls the check door (`weir serve --check 127.0.0.1:9002`): take(TYPE, KEY, {count}) is \
-         POST /json {\"limit\": TYPE, \"id\": KEY, \"cost\": COUNT}, put is \"op\": \"refund\", and the reset of a bucket \
-         \"op\": \"reset\". Calls with a `configOverride` need `per_call: true` in their limit.",
+        "Clients of limitd call the HTTP check listener instead (`weir serve --check 127.0.0.1:9002`): take(TYPE, KEY, \
+         {count}) becomes POST /json {\"limit\": TYPE, \"id\": KEY, \"cost\": COUNT}; put becomes \"op\": \"refund\", and a \
+         bucket's reset \"op\": \"reset\". Calls with `configOverride` need `per_call: true` in the limit.",
     );
     document.head(
-        "No other request is charged. To charge those that come through a gateway, replace `match` and `by` of a limit: \
-         by: ip, by: { header: x-user }, match: { path: /login }.",
+        "No other requests are charged. To charge requests from a gateway, replace a limit's `match` and `by`, for \
+         example: by: ip, by: { header: x-user }, match: { path: /login }.",
     );
     let mut report = Report::default();
     for source in sources {
@@ -96,8 +96,8 @@ impl Reading<'_, '_> {
 
     fn file(&mut self) -> Result<(), Reported> {
         let root = foreign::read(&self.source.text, &mut self.findings)?;
-        let help = "a file has `buckets:` with the types below it";
-        let all = foreign::entries(&root, "the configuration of limitd", help, &mut self.findings)?;
+        let help = "write `buckets:` with the types below it";
+        let all = foreign::entries(&root, "limitd's configuration", help, &mut self.findings)?;
         let Some((_, buckets)) = find(all, "buckets") else {
             // The files of limitd's configurator hold the buckets alone.
             if !all.is_empty() && all.iter().all(|(_, node)| matches!(node.value, foreign::Value::Map(_))) {
@@ -118,7 +118,7 @@ impl Reading<'_, '_> {
         let of = |keys: &[&str]| all.iter().map(|(key, _)| key).filter(|key| is_of(keys, key)).collect();
         let unknown = all.iter().map(|(key, _)| key).filter(|key| !known(key)).collect();
         let groups = SETTINGS.iter().map(|(keys, what)| (of(keys), *what));
-        let groups: Vec<(Vec<&Key>, &str)> = groups.chain([(unknown, "has no equal; it is left out")]).collect();
+        let groups: Vec<(Vec<&Key>, &str)> = groups.chain([(unknown, "no equivalent; left out")]).collect();
         for (keys, what) in groups {
             let Some(first) = keys.first() else { continue };
             let names: Vec<String> = keys.iter().map(|key| piece(&key.text)).collect();
@@ -149,8 +149,8 @@ impl Reading<'_, '_> {
         let amount = self.amount(key, &numbers, &mut notes)?;
         if matches!(amount, Amount::Burst(_)) {
             notes.push(origin.note(
-                "it never refills. limitd forgets such a bucket 7 days (`globalTTL`) after its last use; here it stays as \
-                 it is until a refund or a reset.",
+                "it never refills. limitd drops such a bucket 7 days (`globalTTL`) after its last use; Weir keeps it \
+                 until a refund or a reset.",
             ));
         }
         self.common(bucket, &KNOWN, &mut notes)?;
@@ -172,7 +172,7 @@ impl Reading<'_, '_> {
         for name in ["overrides", "override"] {
             let Some((_, overrides)) = find(bucket, name) else { continue };
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
-            for (key, node) in foreign::entries(overrides, "the overrides", help, &mut self.findings)? {
+            for (key, node) in foreign::entries(overrides, "overrides", help, &mut self.findings)? {
                 outcome = self.one_override(key, node, &base).and(outcome);
             }
         }
@@ -195,13 +195,12 @@ impl Reading<'_, '_> {
         }
         let amount = self.amount(key, &numbers, &mut notes)?;
         if matches!(amount, Amount::Burst(_)) && base.numbers.rate.is_some() {
-            notes
-                .push(origin.note("without a rate of its own it never refills: limitd takes none over from the type."));
+            notes.push(origin.note("it has no rate and never refills: limitd does not inherit the type's rate."));
         }
         if find(given, "fixed_window").is_some() && self.flag(given, "fixed_window")? != base.is_windowed {
             notes.push(origin.note(
-                "`fixed_window` differs from that of the type; here an override refills as its limit does. Make it a \
-                 limit of its own if that matters.",
+                "`fixed_window` differs from the type's; in Weir an override refills the way its limit does. If that \
+                 matters, make it a separate limit.",
             ));
         }
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
@@ -228,18 +227,18 @@ impl Reading<'_, '_> {
         if let Some((key, node)) = find(given, "skip_n_calls")
             && whole(node, &mut self.findings)? > 0
         {
-            let what = format!("`skip_n_calls: {}` has no equal: every call is counted, and none twice.", shown(node));
+            let what = format!("`skip_n_calls: {}` has no equivalent: every call is counted once.", shown(node));
             notes.push(self.origin(key.place).note(what));
         }
         for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
-                "match" | "until" => "only an override has it",
+                "match" | "until" => "only valid in an override",
                 name if name.contains("backoff") || name.starts_with("exponential") => {
-                    "waits that grow with each call have no equal"
+                    "growing waits have no equivalent"
                 }
-                _ => "it has no equal",
+                _ => "no equivalent",
             };
-            notes.push(self.origin(key.place).note(format!("{}: {what}; it is left out.", piece(&key.text))));
+            notes.push(self.origin(key.place).note(format!("{}: {what}; left out.", piece(&key.text))));
         }
         Ok(())
     }

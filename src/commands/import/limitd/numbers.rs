@@ -36,9 +36,7 @@ impl Reading<'_, '_> {
         if let Some((key, node)) = find(given, "size") {
             let (number, scale) = self.decimal(node)?;
             if number % scale != 0 {
-                notes.push(
-                    self.origin(key.place).note("`size` is no whole number; the part after the point is cut off."),
-                );
+                notes.push(self.origin(key.place).note("`size` is not a whole number; it is rounded down."));
             }
             size = Some(number / scale);
         }
@@ -50,7 +48,7 @@ impl Reading<'_, '_> {
                 None => match inherited {
                     Some(interval) => {
                         let what = format!(
-                            "`interval` is missing; it is taken to be that of the type, {}.",
+                            "`interval` is missing; the type's interval, {}, is assumed.",
                             milliseconds(interval)
                         );
                         notes.push(self.origin(key.place).note(what));
@@ -64,7 +62,7 @@ impl Reading<'_, '_> {
                 },
             };
             if interval == 0 {
-                return Err(self.findings.error(key.place, "`interval` is 0", "write milliseconds, such as 1000"));
+                return Err(self.findings.error(key.place, "`interval` is 0", "use milliseconds, such as 1000"));
             }
             rates.push((key, number, interval));
         }
@@ -79,7 +77,7 @@ impl Reading<'_, '_> {
                 [] => None,
                 [.., (key, number, interval)] => {
                     if rates.len() > 1 {
-                        let what = format!("of several rates limitd takes {}, the last one.", piece(&key.text));
+                        let what = format!("limitd uses {}, the last of several rates.", piece(&key.text));
                         notes.push(self.origin(key.place).note(what));
                     }
                     let rate = reduced(*number, *interval);
@@ -116,10 +114,10 @@ impl Reading<'_, '_> {
         match (numbers.size, numbers.rate) {
             (None, None) => {
                 let message = format!("{} has neither a size nor a rate", quoted(&key.text));
-                Err(self.findings.error(key.place, message, "give it `size` or a rate such as `per_second`"))
+                Err(self.findings.error(key.place, message, "add `size` or a rate such as `per_second`"))
             }
             (Some(0), _) => {
-                notes.push(self.origin(key.place).note("a bucket of size 0 refuses everything."));
+                notes.push(self.origin(key.place).note("a bucket of size 0 denies everything."));
                 Ok(Amount::Deny)
             }
             (Some(size), None) => Ok(Amount::Burst(size)),

@@ -12,8 +12,8 @@ impl Reading<'_, '_> {
     pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> Result<String, Reported> {
         let given = text(node, &mut self.findings)?;
         if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
-            let help = "write the milliseconds since 1970, of a year before 10000";
-            return instant(millis).ok_or_else(|| self.findings.error(node.place, "this is no time", help));
+            let help = "use milliseconds since 1970, before the year 10000";
+            return instant(millis).ok_or_else(|| self.findings.error(node.place, "invalid time", help));
         }
         // A `!!timestamp` may have a space there (YAML 1.1).
         let given = &given.replacen(' ', "T", 1);
@@ -23,7 +23,7 @@ impl Reading<'_, '_> {
             (true, _) => format!("{given}T00:00:00Z"),
             (false, true) => given.to_owned(),
             (false, false) => {
-                notes.push(origin.note("`until` has no time zone; it is taken to be UTC."));
+                notes.push(origin.note("`until` has no time zone; UTC is assumed."));
                 format!("{given}Z")
             }
         };
