@@ -1,38 +1,93 @@
 //! What a certificate says: the hosts that it is for, until when it holds, and whose it is.
 
+#![expect(clippy::result_large_err, reason = "the code that `asn1` derives returns its errors")]
+
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use asn1::{
+    Asn1Read, BitString, ObjectIdentifier, Parser, Sequence, SequenceOf, Set, Tlv, UtcTime, X509GeneralizedTime, oid,
+};
+use jiff::civil::DateTime;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::der::{BOOLEAN, OBJECT_IDENTIFIER, OCTET_STRING, Reader, SEQUENCE, SET, Value, explicit, implicit};
-
-/// `subjectAltName`, 2.5.29.17 (RFC 5280 section 4.2.1.6).
-const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-
-/// `GeneralName`'s choices that hosts have.
-const DNS_NAME: u8 = implicit(2);
-const IP_ADDRESS: u8 = implicit(7);
+/// `subjectAltName` (RFC 5280 section 4.2.1.6).
+const SUBJECT_ALTERNATIVE_NAME: ObjectIdentifier = oid!(2, 5, 29, 17);
 
 /// The attributes that have a name: those of RFC 4514 section 3, and more that OpenSSL names, so that a subject reads
 /// as nginx' `$ssl_client_s_dn` does.
-const ATTRIBUTES: [(&[u8], &str); 14] = [
-    (&[0x55, 0x04, 0x03], "CN"),
-    (&[0x55, 0x04, 0x04], "SN"),
-    (&[0x55, 0x04, 0x05], "serialNumber"),
-    (&[0x55, 0x04, 0x06], "C"),
-    (&[0x55, 0x04, 0x07], "L"),
-    (&[0x55, 0x04, 0x08], "ST"),
-    (&[0x55, 0x04, 0x09], "street"),
-    (&[0x55, 0x04, 0x0a], "O"),
-    (&[0x55, 0x04, 0x0b], "OU"),
-    (&[0x55, 0x04, 0x0c], "title"),
-    (&[0x55, 0x04, 0x2a], "GN"),
-    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x19], "DC"),
-    (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 0x01, 0x01], "UID"),
-    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x01], "emailAddress"),
+static ATTRIBUTES: [(ObjectIdentifier, &str); 14] = [
+    (oid!(2, 5, 4, 3), "CN"),
+    (oid!(2, 5, 4, 4), "SN"),
+    (oid!(2, 5, 4, 5), "serialNumber"),
+    (oid!(2, 5, 4, 6), "C"),
+    (oid!(2, 5, 4, 7), "L"),
+    (oid!(2, 5, 4, 8), "ST"),
+    (oid!(2, 5, 4, 9), "street"),
+    (oid!(2, 5, 4, 10), "O"),
+    (oid!(2, 5, 4, 11), "OU"),
+    (oid!(2, 5, 4, 12), "title"),
+    (oid!(2, 5, 4, 42), "GN"),
+    (oid!(0, 9, 2342, 19200300, 100, 1, 25), "DC"),
+    (oid!(0, 9, 2342, 19200300, 100, 1, 1), "UID"),
+    (oid!(1, 2, 840, 113549, 1, 9, 1), "emailAddress"),
 ];
+
+/// RFC 5280 section 4.1, as far as it is read.
+#[derive(Asn1Read)]
+struct Signed<'a> {
+    certificate: ToBeSigned<'a>,
+    _algorithm: Sequence<'a>,
+    _signature: BitString<'a>,
+}
+
+#[derive(Asn1Read)]
+struct ToBeSigned<'a> {
+    #[explicit(0)]
+    _version: Option<Tlv<'a>>,
+    _serial: Tlv<'a>,
+    _algorithm: Sequence<'a>,
+    _issuer: Sequence<'a>,
+    validity: Validity,
+    subject: Name<'a>,
+    _public_key: Sequence<'a>,
+    #[implicit(1)]
+    _issuer_id: Option<BitString<'a>>,
+    #[implicit(2)]
+    _subject_id: Option<BitString<'a>>,
+    #[explicit(3)]
+    extensions: Option<SequenceOf<'a, Extension<'a>>>,
+}
+
+#[derive(Asn1Read)]
+struct Validity {
+    not_before: Time,
+    not_after: Time,
+}
+
+#[derive(Asn1Read)]
+enum Time {
+    Utc(UtcTime),
+    Generalized(X509GeneralizedTime),
+}
+
+/// Not `SetOf`, which rejects attributes out of order.
+type Name<'a> = SequenceOf<'a, Set<'a>>;
+
+#[derive(Asn1Read)]
+struct Attribute<'a> {
+    kind: ObjectIdentifier,
+    value: Tlv<'a>,
+}
+
+#[derive(Asn1Read)]
+struct Extension<'a> {
+    kind: ObjectIdentifier,
+    /// DER leaves out `false`. Not everybody does.
+    _critical: Option<bool>,
+    value: &'a [u8],
+}
 
 /// The parts of a certificate that are wanted here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,47 +107,31 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    /// Reads a certificate (RFC 5280 section 4.1); `None` if it is none.
+    /// Reads a certificate; `None` if it is not one.
     pub(super) fn parse(der: &[u8]) -> Option<Self> {
-        let mut to_be_signed = Reader::new(der).enter(SEQUENCE)?.enter(SEQUENCE)?;
-        let _version = to_be_signed.take(explicit(0));
-        let [_serial, _algorithm, _issuer] = [to_be_signed.value()?, to_be_signed.value()?, to_be_signed.value()?];
-        let mut validity = to_be_signed.enter(SEQUENCE)?;
-        let (not_before, not_after) = (time(validity.value()?)?, time(validity.value()?)?);
-        let subject = distinguished_name(to_be_signed.enter(SEQUENCE)?)?;
-        let _public_key = to_be_signed.take(SEQUENCE)?;
-        let mut certificate =
-            Self { exact: Vec::new(), wildcards: Vec::new(), addresses: Vec::new(), not_before, not_after, subject };
-        // Before the extensions there may be unique identifiers, which RFC 5280 says not to use.
-        while !to_be_signed.is_at_end() {
-            let value = to_be_signed.value()?;
-            if value.tag == explicit(3) {
-                certificate.read_extensions(Reader::new(value.contents).enter(SEQUENCE)?)?;
+        let ToBeSigned { validity, subject, extensions, .. } = asn1::parse_single::<Signed<'_>>(der).ok()?.certificate;
+        let mut certificate = Self {
+            exact: Vec::new(),
+            wildcards: Vec::new(),
+            addresses: Vec::new(),
+            not_before: validity.not_before.seconds()?,
+            not_after: validity.not_after.seconds()?,
+            subject: distinguished_name(subject)?,
+        };
+        for extension in extensions.into_iter().flatten() {
+            if extension.kind == SUBJECT_ALTERNATIVE_NAME {
+                let names = asn1::parse_single::<SequenceOf<'_, Tlv<'_>>>(extension.value).ok()?;
+                names.for_each(|name| certificate.add_name(&name));
             }
         }
         Some(certificate)
     }
 
-    fn read_extensions(&mut self, mut extensions: Reader<'_>) -> Option<()> {
-        while !extensions.is_at_end() {
-            let mut extension = extensions.enter(SEQUENCE)?;
-            let identifier = extension.take(OBJECT_IDENTIFIER)?;
-            let _critical = extension.take(BOOLEAN);
-            let value = extension.take(OCTET_STRING)?;
-            if identifier == SUBJECT_ALTERNATIVE_NAME {
-                let mut names = Reader::new(value).enter(SEQUENCE)?;
-                while !names.is_at_end() {
-                    self.add_name(names.value()?);
-                }
-            }
-        }
-        Some(())
-    }
-
     /// Takes up a name if it is one of a host.
-    fn add_name(&mut self, name: Value<'_>) {
-        match (name.tag, name.contents) {
-            (DNS_NAME, text) => {
+    fn add_name(&mut self, name: &Tlv<'_>) {
+        match (name.tag_bytes(), name.data()) {
+            // dNSName
+            ([0x82], text) => {
                 let Ok(text) = str::from_utf8(text) else { return };
                 let text = text.to_ascii_lowercase();
                 match text.strip_prefix('*') {
@@ -100,7 +139,8 @@ impl Certificate {
                     _ => self.exact.push(text),
                 }
             }
-            (IP_ADDRESS, octets) => {
+            // iPAddress
+            ([0x87], octets) => {
                 let v4 = <[u8; 4]>::try_from(octets).map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
                 let v6 = <[u8; 16]>::try_from(octets).map(|octets| IpAddr::V6(Ipv6Addr::from(octets)));
                 self.addresses.extend(v4.or(v6));
@@ -138,90 +178,67 @@ pub(super) fn wildcard_of(host: &str) -> Option<&str> {
     host.find('.').filter(|dot| *dot > 0).map(|dot| &host[dot..])
 }
 
-/// `UTCTime` or `GeneralizedTime`, in seconds since the Unix epoch. RFC 5280 section 4.1.2.5 wants both with seconds and
-/// a `Z`, and years of two digits to mean 1950 to 2049.
-fn time(value: Value<'_>) -> Option<i64> {
-    let digits = value.contents.strip_suffix(b"Z").filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
-    let number = |digits: &[u8]| digits.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
-    let (year, rest) = match (value.tag, digits.len()) {
-        (0x17, 12) => {
-            let (year, rest) = digits.split_at(2);
-            (number(year) + if number(year) < 50 { 2000 } else { 1900 }, rest)
-        }
-        (0x18, 14) => {
-            let (year, rest) = digits.split_at(4);
-            (number(year), rest)
-        }
-        _ => return None,
-    };
-    let mut pairs = rest.chunks(2).map(number);
-    let (month, day) = (pairs.next()?, pairs.next()?);
-    let (hours, minutes, seconds) = (pairs.next()?, pairs.next()?, pairs.next()?);
-    let fits = (1..=12).contains(&month) && (1..=31).contains(&day) && hours < 24 && minutes < 60 && seconds < 60;
-    fits.then(|| ((days(year, month, day) * 24 + hours) * 60 + minutes) * 60 + seconds)
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar. A year is counted from March on, so that the leap day is its last.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    // 306 days are the months from March to December, and 719_468 the days from 0000-03-01 to 1970-01-01.
-    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
+impl Time {
+    /// Seconds since the Unix epoch.
+    fn seconds(&self) -> Option<i64> {
+        let time = match self {
+            Self::Utc(time) => time.as_datetime(),
+            Self::Generalized(time) => time.as_datetime(),
+        };
+        let [month, day, hour, minute, second] =
+            [time.month(), time.day(), time.hour(), time.minute(), time.second()].map(u8::cast_signed);
+        let time = DateTime::new(i16::try_from(time.year()).ok()?, month, day, hour, minute, second, 0).ok()?;
+        Some(time.duration_since(DateTime::constant(1970, 1, 1, 0, 0, 0, 0)).as_secs())
+    }
 }
 
 /// A name as text (RFC 4514): the last part first.
-fn distinguished_name(mut name: Reader<'_>) -> Option<String> {
-    let mut parts = Vec::new();
-    while !name.is_at_end() {
-        let mut set = name.enter(SET)?;
-        let mut part = String::new();
-        while !set.is_at_end() {
-            let mut attribute = set.enter(SEQUENCE)?;
-            if !part.is_empty() {
-                part.push('+');
-            }
-            write_attribute(attribute.take(OBJECT_IDENTIFIER)?, attribute.value()?, &mut part);
-        }
-        parts.push(part);
-    }
-    parts.reverse();
-    Some(parts.join(","))
+fn distinguished_name(name: Name<'_>) -> Option<String> {
+    let parts = name.map(|set| set.parse(relative_name).ok()).collect::<Option<Vec<_>>>()?;
+    Some(parts.into_iter().rev().collect::<Vec<_>>().join(","))
 }
 
-fn write_attribute(identifier: &[u8], value: Value<'_>, to: &mut String) {
-    let name = ATTRIBUTES.iter().find(|(known, _)| *known == identifier).map(|(_, name)| *name);
-    match (name, string(value)) {
-        (Some(name), Some(text)) => {
-            let _ = write!(to, "{name}=");
-            write_escaped(&text, to);
+fn relative_name(set: &mut Parser<'_>) -> asn1::ParseResult<String> {
+    let mut text = String::new();
+    while !set.is_empty() {
+        if !text.is_empty() {
+            text.push('+');
         }
-        (name, _) => {
-            match name {
-                Some(name) => to.push_str(name),
-                None => write_dotted(identifier, to),
-            }
-            to.push_str("=#");
-            for octet in value.whole {
-                let _ = write!(to, "{octet:02X}");
-            }
-        }
+        write_attribute(&set.read_element()?, &mut text);
+    }
+    Ok(text)
+}
+
+fn write_attribute(Attribute { kind, value }: &Attribute<'_>, to: &mut String) {
+    let name = ATTRIBUTES.iter().find(|(known, _)| known == kind).map(|(_, name)| *name);
+    if let (Some(name), Some(text)) = (name, string(value)) {
+        let _ = write!(to, "{name}=");
+        return write_escaped(&text, to);
+    }
+    let _ = match name {
+        Some(name) => write!(to, "{name}=#"),
+        None => write!(to, "{kind}=#"),
+    };
+    for octet in value.full_data() {
+        let _ = write!(to, "{octet:02X}");
     }
 }
 
 /// The text of a value, if it is one of the kinds that are text (RFC 5280 section 4.1.2.4, and old ones of RFC 4519).
-fn string(value: Value<'_>) -> Option<String> {
-    match value.tag {
+fn string(value: &Tlv<'_>) -> Option<String> {
+    match value.tag_bytes() {
         // UTF8String, NumericString, PrintableString, IA5String.
-        0x0c | 0x12 | 0x13 | 0x16 => String::from_utf8(value.contents.to_vec()).ok(),
+        [0x0c | 0x12 | 0x13 | 0x16] => String::from_utf8(value.data().to_vec()).ok(),
         // TeletexString, which everybody fills with Latin-1.
-        0x14 => Some(value.contents.iter().copied().map(char::from).collect()),
+        [0x14] => Some(value.data().iter().copied().map(char::from).collect()),
         // BMPString.
-        0x1e => {
-            let (units, []) = value.contents.as_chunks() else { return None };
+        [0x1e] => {
+            let (units, []) = value.data().as_chunks() else { return None };
             char::decode_utf16(units.iter().copied().map(u16::from_be_bytes)).collect::<Result<_, _>>().ok()
         }
         // UniversalString.
-        0x1c => {
-            let (units, []) = value.contents.as_chunks() else { return None };
+        [0x1c] => {
+            let (units, []) = value.data().as_chunks() else { return None };
             units.iter().copied().map(|unit| char::from_u32(u32::from_be_bytes(unit))).collect()
         }
         _ => None,
@@ -241,26 +258,6 @@ fn write_escaped(text: &str, to: &mut String) {
             }
             _ => to.push(character),
         }
-    }
-}
-
-/// An object identifier in numbers and dots (X.690 section 8.19); hex if it is none.
-fn write_dotted(identifier: &[u8], to: &mut String) {
-    let mut arcs = Vec::new();
-    let mut arc: u64 = 0;
-    for octet in identifier {
-        // An arc of nine octets fits; longer ones, such as those made of UUIDs, lose their first bits.
-        arc = arc << 7 | u64::from(octet & 0x7f);
-        if octet & 0x80 == 0 {
-            arcs.push(std::mem::take(&mut arc));
-        }
-    }
-    let first = arcs.first().copied().unwrap_or_default();
-    // The first two are one number, 40 times the first plus the second, and the first is 2 at most.
-    let root = (first / 40).min(2);
-    let _ = write!(to, "{root}.{}", first - root * 40);
-    for arc in arcs.iter().skip(1) {
-        let _ = write!(to, ".{arc}");
     }
 }
 
@@ -362,15 +359,15 @@ mod tests {
     #[test]
     fn several_attributes_of_one_part_are_joined() {
         let attribute = |kind: u8, text: u8| vec![0x30, 0x08, 0x06, 0x03, 0x55, 0x04, kind, 0x0c, 0x01, text];
-        let name = [vec![0x31, 20], attribute(0x03, b'a'), attribute(0x0b, b'b')].concat();
-        assert_eq!(distinguished_name(Reader::new(&name)).unwrap(), "CN=a+OU=b");
+        let der = [vec![0x30, 22, 0x31, 20], attribute(0x03, b'a'), attribute(0x0b, b'b')].concat();
+        assert_eq!(distinguished_name(asn1::parse_single(&der).unwrap()).unwrap(), "CN=a+OU=b");
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Certificate::parse(&bytes);
-            let _ = distinguished_name(Reader::new(&bytes));
+            let _ = asn1::parse_single(&bytes).map(distinguished_name);
         }
 
         #[test]

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 mod certificate;
 mod client;
-mod der;
 mod files;
 mod server;
 
