@@ -1,5 +1,4 @@
-//! Programs that others wrote, through a Weir process: clients that must not notice it, and attacks that must not get
-//! past it.
+//! Other people's programs through a Weir process: clients that must not notice it, and attacks that must not pass it.
 
 use std::path::Path;
 
@@ -12,21 +11,21 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// What a process may grow by under any flood, in KiB: 16 MiB. Connections and tables of a few attackers take their
-/// place once; what a flood sends is 16 MB and more each.
+/// The most that a process may grow under a flood, in KiB. Connections and tables of a few attackers take their memory
+/// once; each flood sends 16 MB and more.
 const MOST_GROWTH: u64 = 16 << 10;
 
-/// Answers with the request, and keeps what is put under `/files`.
+/// Answers with the request, and stores files that are put under `/files`.
 const LOCATIONS: &str = "
     location / { return 200 '$request_method $request_uri'; }
     location /files { root $directory; dav_methods PUT; create_full_put_path on; }";
 
-/// A Weir process that forwards to this URL, with further flags.
+/// A process that forwards to this URL.
 fn weir(upstream: &str, flags: &[&str]) -> Weir {
     Weir::serve(WIDE, &[&["--upstream", upstream], flags].concat())
 }
 
-/// A certificate for `localhost` that is its own authority, and its key.
+/// A self-signed certificate for `localhost` and its key.
 struct Certificate {
     directory: TempDir,
 }
@@ -57,7 +56,7 @@ fn weir_with_tls(upstream: &str, certificate: &Certificate) -> Weir {
     weir(upstream, &["--tls-cert", &certificate.certificate(), "--tls-key", &certificate.key()])
 }
 
-/// Runs a client that checks by itself; it fails if a check does.
+/// Runs a client that fails if one of its own checks does.
 #[track_caller]
 fn check(program: &str, weir: &Weir, flags: &[&str]) {
     let address = weir.proxy.to_string();
@@ -95,7 +94,7 @@ fn websockets_are_as_without_a_proxy_over_tls() {
     check_closings(&server);
 }
 
-/// The server hears of each end what the client said; one that is cut off would be 1006.
+/// The server sees each client's close code; a broken connection would be 1006.
 #[track_caller]
 fn check_closings(server: &Server) {
     let closings = server.events();
@@ -103,7 +102,7 @@ fn check_closings(server: &Server) {
     assert!(closings.iter().all(|closing| closing["code"] != 1006), "{closings:?}");
 }
 
-/// curl puts a file, gets it, and asks for a page, in this version of HTTP.
+/// curl puts a file, gets it, and requests a page, in this version of HTTP.
 #[track_caller]
 fn check_curl(url: &str, version: &str, flags: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
@@ -114,7 +113,7 @@ fn check_curl(url: &str, version: &str, flags: &[&str]) {
         let all = [&["-sS", "--fail", "-m", "60", "-w", "\n%{http_version} %{http_code}"], flags, more].concat();
         installed("curl", &all)
     };
-    // A file of its own for each run: to put one that is there is a 204.
+    // A new file for each run, since replacing one gives a 204.
     let name = directory.path().file_name().unwrap().to_str().unwrap();
     let (file, sent, got) = (format!("{url}/files/{name}"), path("sent"), path("got"));
     assert_eq!(curl(&["-T", &sent, &file]), format!("\n{version} 201"));
@@ -165,8 +164,8 @@ fn wrk_and_h2load_run_clean() {
     assert!(said.contains("5000 2xx"), "{said}");
 }
 
-/// What looks like one request to one reader and like two to another, by what is wrong with it. The second would be for
-/// `/smuggled`. All must be refused, and nothing after them read.
+/// Payloads that one reader takes for one request and another for two, by their mistake. The second is for `/smuggled`.
+/// All must be rejected, and nothing after them read.
 #[rustfmt::skip]
 const SMUGGLING: &[(&str, &str)] = &[
     ("CL.TE", "POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: 36\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -212,8 +211,8 @@ const SMUGGLING: &[(&str, &str)] = &[
     ("HTTP/2 by prior knowledge after HTTP/1.1", "GET /first HTTP/1.1\r\nHost: a\r\nConnection: x\r\n\tfolded\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"),
 ];
 
-/// Sends each payload, and after it a request whose answer would be another's if the connection to the upstream had
-/// more on it than its exchange.
+/// Sends each payload, then a request that would get another's answer if the upstream connection held more than its own
+/// exchange.
 #[track_caller]
 fn smuggle(weir: &Weir) {
     let mut wrong = Vec::new();
@@ -221,7 +220,7 @@ fn smuggle(weir: &Weir) {
         let mut attacker = weir.connect();
         attacker.send(payload);
         let answer = attacker.response();
-        // A coding that is not known may also be 501 (RFC 9112, 6.1).
+        // An unknown coding may also be a 501 (RFC 9112 section 6.1).
         if [400, 501].contains(&answer.status()) {
             attacker.expect_end();
         } else {
@@ -240,7 +239,7 @@ fn no_request_is_smuggled_to_a_strict_upstream() {
     let upstream = Server::start("h11_upstream.py");
     smuggle(&weir(&format!("http://{}", upstream.address), &["--workers", "1"]));
     for event in upstream.events() {
-        // A body that is found to be wrong when its head is at the upstream already can only be cut off.
+        // A body that turns out wrong after its head was forwarded can only be cut off.
         let cut_off = event["error"].as_str().is_some_and(|error| error.contains("closed connection without sending"));
         assert!(cut_off || event["target"] == "/after", "{event}");
     }
@@ -248,7 +247,7 @@ fn no_request_is_smuggled_to_a_strict_upstream() {
 
 #[test]
 fn no_request_is_smuggled_to_nginx() {
-    // What is proxied waits for the whole body; `return` does not.
+    // nginx reads the whole body before it proxies; `return` does not.
     let nginx = Nginx::serving(
         "location / { return 200 '$request_uri'; }
          location /first { proxy_pass http://127.0.0.1:$server_port/whole; }",
@@ -276,7 +275,7 @@ fn is_named(name: &Value, wanted: &str) -> bool {
     name.as_str().unwrap().eq_ignore_ascii_case(wanted)
 }
 
-/// The outcomes of all attacks of a kind over HTTP/2.
+/// The outcomes of all HTTP/2 attacks of a kind.
 #[track_caller]
 fn attack(weir: &Weir, kind: &str) -> Vec<Value> {
     let outcomes = client("h2_attacks.py", &[&weir.proxy.to_string(), "--kind", kind]);
@@ -286,8 +285,8 @@ fn attack(weir: &Weir, kind: &str) -> Vec<Value> {
     outcomes
 }
 
-/// Attacks that are no request's fault, that come after a request which was complete, or whose wrong part (a fragment,
-/// pseudo-fields after the content) the library takes away before anybody sees it: they may be answered.
+/// Attacks that may be answered: they concern no request, follow a complete one, or their wrong part (a fragment,
+/// pseudo-headers after the content) is removed by the library.
 const ANSWERED: &[&str] = &["data_after_end", "fragment_in_path", "pseudo_in_trailers"];
 
 #[test]
@@ -304,7 +303,7 @@ fn nothing_malformed_over_http2_becomes_a_request() {
         let wrong: Vec<_> = outcomes.iter().filter(is_wrong).collect();
         assert!(wrong.is_empty(), "{kind}: {wrong:#?}");
     }
-    // `first` is the good one of two streams.
+    // `first` is the valid one of two streams.
     let expected = ["/alive", "/first", "/data_after_end", "/fragment_in_path", "/pseudo_in_trailers"];
     for event in upstream.events() {
         let cut_off = event["error"].as_str().is_some_and(|error| error.contains("closed connection without sending"));
@@ -312,8 +311,8 @@ fn nothing_malformed_over_http2_becomes_a_request() {
     }
 }
 
-/// Floods that no well-behaved client comes near, so that the connection must end. The others ask for answers that the
-/// attacker does not read: the server may as well stop reading.
+/// Floods that must end the connection, as no proper client comes close to them. The others ask for answers that the
+/// attacker does not read; there the server may stop reading instead.
 const ENDED: &[&str] =
     &["rapid_reset", "made_you_reset", "continuation_flood", "empty_continuation_flood", "empty_data_flood"];
 
@@ -336,7 +335,7 @@ fn floods_over_http2_end_and_take_no_memory() {
 #[test]
 fn a_stream_that_is_reset_at_once_is_charged() {
     let upstream = Server::start("h11_upstream.py");
-    // One bucket for all, which never refills.
+    // One bucket for everyone that never refills.
     let limits = "limits: { L: { by: global, burst: 20 } }";
     let weir = Weir::serve(limits, &["--upstream", &format!("http://{}", upstream.address), "--workers", "1"]);
     client("h2_attacks.py", &[&weir.proxy.to_string(), "rapid_reset"]);

@@ -1,28 +1,21 @@
-//! The commands, run as a user runs them.
+//! The commands as a user runs them.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
 
+use crate::support::binary::run;
+use crate::support::process::Finished;
 use crate::support::redis::RedisServer;
 
-/// A file of the repository.
 fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Runs `weir` in the root of the repository.
-fn weir(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
-}
-
-/// Runs `weir` and compares the exit code; what it printed on both streams is the answer.
+/// Runs `weir`, checks the exit code and returns everything it printed.
 #[track_caller]
 fn check(arguments: &[&str], code: i32) -> String {
-    let output = weir(arguments);
-    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    text
+    let finished = run(arguments);
+    assert_eq!(finished.code, Some(code), "{arguments:?}: {}", finished.text());
+    finished.text()
 }
 
 /// The last line of `weir test` when every case of the file passes.
@@ -72,7 +65,7 @@ fn a_test_needs_its_store() {
     assert!(text.contains("error:"), "{text}");
 }
 
-/// What a rules file is told, and with which code `weir check` ends.
+/// The message for a rules file and the exit code of `weir check`.
 #[test]
 fn check_agrees_with_every_case() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,10 +79,9 @@ fn check_agrees_with_every_case() {
             std::fs::write(&overrides, text).unwrap();
             arguments.extend(["--overrides", overrides.to_str().unwrap()]);
         }
-        let output = weir(&arguments);
-        let text = String::from_utf8(output.stderr).unwrap();
+        let Finished { code, err: text, .. } = run(&arguments);
         let expected = i32::from(case["expect"] == "error");
-        assert_eq!(output.status.code(), Some(expected), "{}: {text}", case["case"]);
+        assert_eq!(code, Some(expected), "{}: {text}", case["case"]);
         assert_eq!(text.contains("error: "), expected == 1, "{}: {text}", case["case"]);
         assert!(text.contains("warning: ") || case["expect_warning"].is_null(), "{}: {text}", case["case"]);
     }

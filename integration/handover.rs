@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use command_fds::{CommandFdExt, FdMapping};
-
+use crate::support::binary;
+use crate::support::process::{Process, finish, kill};
 use crate::support::server::WIDE;
-use crate::support::weir::{Weir, kill};
+use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
@@ -22,7 +22,7 @@ use crate::support::{becomes, eventually};
 fn linked(flags: &[&str]) -> Weir {
     Weir::launch(WIDE, |directory| {
         let link = directory.join("weir");
-        symlink(env!("CARGO_BIN_EXE_weir"), &link).unwrap();
+        symlink(binary::PATH, &link).unwrap();
         let mut command = Command::new(link);
         command.args(Weir::arguments(flags));
         command
@@ -109,11 +109,8 @@ pub(crate) fn until_more(answered: &AtomicUsize, more: usize) {
 
 #[test]
 fn no_request_is_lost_when_processes_take_over_with_other_numbers_of_workers() {
-    let mut weir = Weir::launch(WIDE, |directory| {
+    let mut weir = Weir::serve_with(WIDE, &["--config", "weir.yaml"], |_, directory| {
         std::fs::write(directory.join("weir.yaml"), "workers: 3\n").unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(Weir::arguments(&["--config", "weir.yaml"]));
-        command
     });
     under_load(weir.proxy, |answered| {
         for workers in [1, 4, 2] {
@@ -183,7 +180,7 @@ fn a_new_process_that_does_not_start_changes_nothing() {
     std::fs::remove_file(weir.directory().join("weir")).unwrap();
     check_failure(&weir, "it cannot be started: No such file or directory");
     // Then one that works, at the same path.
-    symlink(env!("CARGO_BIN_EXE_weir"), weir.directory().join("weir")).unwrap();
+    symlink(binary::PATH, weir.directory().join("weir")).unwrap();
     weir.hand_over();
     assert_eq!(weir.get("/", &[]).status(), 200);
 }
@@ -191,7 +188,7 @@ fn a_new_process_that_does_not_start_changes_nothing() {
 #[test]
 fn the_binary_that_is_now_at_the_path_takes_over() {
     let weir = linked(&["--workers", "1"]);
-    replace(&weir, &format!("touch started; exec {} \"$@\"", env!("CARGO_BIN_EXE_weir")));
+    replace(&weir, &format!("touch started; exec {} \"$@\"", binary::PATH));
     weir.hand_over();
     assert!(weir.directory().join("started").exists());
     assert_eq!(weir.get("/", &[]).status(), 200);
@@ -223,7 +220,7 @@ fn a_unix_socket_is_handed_over_like_any_other() {
     let address = admin.local_addr().unwrap();
     std::fs::write(directory.path().join("limits.yaml"), WIDE).unwrap();
     let mut command = activated(&["--workers", "2"], "proxy:admin", vec![listener.into(), admin.into()]);
-    let mut process = command.current_dir(directory.path()).stderr(Stdio::null()).spawn().unwrap();
+    let process = Process::start(command.current_dir(directory.path()).stderr(Stdio::null()));
     drop(command);
     eventually("it serves", || match TcpStream::connect(address) {
         Ok(_) => Ok(()),
@@ -234,21 +231,12 @@ fn a_unix_socket_is_handed_over_like_any_other() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    process.kill().unwrap();
-    process.wait().unwrap();
+    drop(process);
 }
 
 /// A command that starts Weir as systemd does: descriptors from 3 on, and the process' own id in a variable.
 fn activated(flags: &[&str], names: &str, descriptors: Vec<OwnedFd>) -> Command {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weir")])
-        .args(Weir::arguments(flags))
-        .env("LISTEN_FDS", descriptors.len().to_string())
-        .env("LISTEN_FDNAMES", names);
-    let mappings = (3..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd });
-    command.fd_mappings(mappings.collect()).unwrap();
-    command
+    binary::with_sockets(&binary::command(&Weir::arguments(flags)), names, descriptors)
 }
 
 fn bound() -> (OwnedFd, SocketAddr) {
@@ -296,14 +284,10 @@ fn sockets_of_systemd_are_taken_and_handed_on() {
 fn sockets_for_another_process_are_not_taken() {
     let (descriptor, address) = bound();
     let weir = Weir::launch(WIDE, |_| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command
-            .args(Weir::arguments(&[]))
-            .env("LISTEN_FDS", "1")
-            .env("LISTEN_PID", "1")
-            .fd_mappings(vec![FdMapping { parent_fd: descriptor, child_fd: 3 }])
-            .unwrap();
-        command
+        // `env` sets the variable behind the one that names the process itself.
+        let mut other = Command::new("env");
+        other.args(["LISTEN_PID=1", binary::PATH]).args(Weir::arguments(&[]));
+        binary::with_sockets(&other, "proxy", vec![descriptor])
     });
     assert_ne!(weir.proxy, address);
 }
@@ -323,9 +307,8 @@ fn sockets_that_are_no_good_are_an_error_at_the_start() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("limits.yaml"), WIDE).unwrap();
-        let output = activated(&[], names, vec![descriptor]).current_dir(folder.path()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{text}");
-        assert!(text.contains(part), "{text}");
+        let serve = finish(activated(&[], names, vec![descriptor]).current_dir(folder.path()));
+        assert_eq!(serve.code, Some(3), "{}", serve.err);
+        assert!(serve.err.contains(part), "{}", serve.err);
     }
 }

@@ -1,39 +1,32 @@
 //! Configurations of other rate limiters, written as ours: the text whole, and that it decides as the old one did.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use weir::store::Clock;
 
+use crate::support::binary::run_in;
+use crate::support::programs::repository;
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::Wire;
 
 /// The time at which buckets begin, in microseconds: a full hour, as windows of the clock begin with one.
 const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 
-/// Runs `weir` where the cases are.
-fn weir(arguments: &[&str]) -> Output {
-    let cases = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/import");
-    Command::new(env!("CARGO_BIN_EXE_weir")).current_dir(cases).args(arguments).output().unwrap()
-}
-
 /// Runs `weir` and compares the exit code; the answer is both outputs.
 #[track_caller]
 fn check(arguments: &[&str], code: i32) -> (String, String) {
-    let output = weir(arguments);
-    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{err}");
-    (out, err)
+    let finished = run_in(&repository().join("integration/cases/import"), arguments);
+    assert_eq!(finished.code, Some(code), "{arguments:?}: {}", finished.text());
+    (finished.out, finished.err)
 }
 
 /// Imports files and compares what is written with the file that is expected, and what is said of it.
 #[track_caller]
 fn written(format: &str, files: &[&str], expected: &str, counts: &str) {
     let (out, err) = check(&[&["import", format], files].concat(), 0);
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/import").join(expected);
+    let path = repository().join("integration/cases/import").join(expected);
     assert_eq!(out, std::fs::read_to_string(&path).unwrap(), "{expected}");
     assert_eq!(err, format!("{counts} on what Weir cannot express\n"));
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::binary;
+use crate::support::programs::installed;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
@@ -282,8 +284,7 @@ fn a_lack_of_descriptors_ejects_no_upstream() {
     let lowest_free = (0..1_024).find(|number| !open.contains(number)).unwrap();
     let limit = |soft: u32| {
         let soft = format!("--nofile={soft}:");
-        let status = std::process::Command::new("prlimit").args(["--pid", &weir.id().to_string(), &soft]).status();
-        assert!(status.unwrap().success());
+        installed("prlimit", &["--pid", &weir.id().to_string(), &soft]);
     };
     limit(lowest_free);
     for _ in 0..12 {
@@ -352,15 +353,9 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
         (vec!["--upstream", "echo", "--limits", "none.yaml"], 1, "none.yaml"),
         (vec!["--upstream", "echo", "--admin", "127.0.0.1:0", "--proxy", &address], 3, "cannot listen"),
     ] {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg("serve")
-            .args(&flags)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{flags:?}: {text}");
-        assert!(text.contains(part), "{flags:?}: {text}");
+        let serve = binary::run(&[&["serve"], &flags[..]].concat());
+        assert_eq!(serve.code, Some(code), "{flags:?}: {}", serve.err);
+        assert!(serve.err.contains(part), "{flags:?}: {}", serve.err);
     }
 }
 
@@ -385,11 +380,11 @@ fn connections_beyond_the_total_are_closed_at_once_and_counted() {
 fn a_process_without_descriptors_waits_and_recovers() {
     let weir = Weir::launch(THOUSAND, |_| {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weir")]);
+        command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", binary::PATH]);
         command.args(Weir::arguments(&["--workers", "1", "--max-connections", "1000"]));
         command
     });
-    weir.until_logged("raise the limit (`ulimit -n`, `LimitNOFILE=`)");
+    weir.until_logged("raise it (`ulimit -n`, `LimitNOFILE=`)");
     let mut before = weir.connect();
     assert_eq!(before.get("/").status(), 200);
     let many: Vec<_> = (0..100).map(|_| weir.connect()).collect();

@@ -4,13 +4,14 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
-use command_fds::{CommandFdExt, FdMapping};
 use socket2::{Domain, Socket, Type};
 
+use crate::support::binary;
 use crate::support::eventually;
+use crate::support::process::finish;
 use crate::support::programs::repository;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
@@ -39,17 +40,14 @@ fn value<'a>(unit: &'a str, key: &str) -> &'a str {
 fn units(directory: &Path, change: impl Fn(String) -> String) -> [PathBuf; 2] {
     ["weir.service", "weir.socket"].map(|name| {
         let path = directory.join(name);
-        fs::write(&path, change(unit(name).replace("/usr/bin/weir", env!("CARGO_BIN_EXE_weir")))).unwrap();
+        fs::write(&path, change(unit(name).replace("/usr/bin/weir", binary::PATH))).unwrap();
         path
     })
 }
 
 fn analyze(words: &[&str], units: &[PathBuf]) -> (bool, String) {
-    let mut command = Command::new("systemd-analyze");
-    let output = command.args(words).args(units).output();
-    let Output { status, stdout, stderr } =
-        output.unwrap_or_else(|error| panic!("systemd-analyze: {error}; run `integration/install.sh`"));
-    (status.success(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())
+    let finished = finish(Command::new("systemd-analyze").args(words).args(units));
+    (finished.code == Some(0), finished.text())
 }
 
 #[test]
@@ -76,7 +74,7 @@ fn the_service_is_exposed_to_little() {
 /// The words of a command line of the service, in a directory in place of `/etc/weir`.
 fn command(line: &str, directory: &Path, main: u32) -> Command {
     let line = line.replace("/etc/weir", directory.to_str().unwrap()).replace("${MAINPID}", &main.to_string());
-    let line = line.replace("$MAINPID", &main.to_string()).replace("/usr/bin/weir", env!("CARGO_BIN_EXE_weir"));
+    let line = line.replace("$MAINPID", &main.to_string()).replace("/usr/bin/weir", binary::PATH);
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap());
     command.args(words).current_dir(directory);
@@ -132,7 +130,7 @@ fn the_service_starts_reloads_hands_over_and_stops_as_its_unit_says() {
 
     let run_all = |key: &str, main| {
         let mut lines = values(&service, key).into_iter();
-        lines.all(|line| command(line, weir.directory(), main).status().unwrap().success())
+        lines.all(|line| finish(&mut command(line, weir.directory(), main)).code == Some(0))
     };
     fs::write(weir.limits_file(), WIDE.replace("Wide", "Wider")).unwrap();
     assert!(run_all("ExecReload", weir.id()));
@@ -165,11 +163,7 @@ fn the_service_takes_the_socket_of_its_socket_unit() {
         configure(directory);
         // systemd names the process that the socket is for, and that is the one that it starts.
         let service = command(value(&unit("weir.service"), "ExecStart"), directory, 0);
-        let mut command = Command::new("sh");
-        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(service.get_program()).args(service.get_args());
-        command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", value(&socket, "FileDescriptorName"));
-        command.fd_mappings(vec![FdMapping { parent_fd: both.into(), child_fd: 3 }]).unwrap();
-        command
+        binary::with_sockets(&service, value(&socket, "FileDescriptorName"), vec![both.into()])
     });
     assert_eq!(weir.proxy.port(), port);
     let mut left = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// All that can be switched on, beside the proxy's TLS and Redis in its plainest form.
+/// Everything that can be switched on, with TLS on the proxy and plain Redis.
 pub(super) fn everything() -> Value {
     json!({
         "grpc": { "enabled": true },
@@ -55,7 +55,7 @@ pub(super) fn everything() -> Value {
     })
 }
 
-/// What users choose.
+/// Typical choices of users.
 pub(super) fn combinations() -> Vec<Value> {
     let flags = ["imagePullSecrets", "autoscaling", "networkPolicy", "serviceMonitor", "istio", "traefik"];
     let mut all: Vec<Value> =
@@ -121,7 +121,7 @@ pub(super) fn combinations() -> Vec<Value> {
     all
 }
 
-/// What YAML takes for a number is a name that objects may have.
+/// Names that YAML would read as numbers.
 fn names_of_digits() -> Value {
     let secret = json!({ "existingSecret": "123" });
     json!({

@@ -1,4 +1,4 @@
-//! The chart with the values that matter together: every object is of Kubernetes' schemas, and they fit each other.
+//! Combinations of values: every object fits Kubernetes' schemas, and the objects fit each other.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,6 @@ use super::cases::{combinations, everything};
 use super::rendering::{Chart, NAMESPACE, Release, file, visit};
 use super::{kinds, security};
 
-/// The mistakes of a release.
 fn mistakes(release: &Release) -> Vec<String> {
     let mut mistakes = release.mistakes.clone();
     mistakes.extend(release.objects.iter().flat_map(|object| kinds::mistakes(object, &release.unknown)));
@@ -19,7 +18,7 @@ fn mistakes(release: &Release) -> Vec<String> {
     mistakes
 }
 
-/// Every object once, under a name that Kubernetes takes, and in the namespace of the release unless it is a gateway's.
+/// Every object is unique, has a valid name, and is in the release's namespace unless it belongs to a gateway.
 fn names(release: &Release) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut mistakes = Vec::new();
@@ -28,7 +27,7 @@ fn names(release: &Release) -> Vec<String> {
         if !seen.insert((kind, name)) {
             mistakes.push(format!("{kind} {name} is there twice"));
         }
-        // Names of Services and Pods are labels of DNS, the others are names of it.
+        // Names of Services and Pods are DNS labels, others are DNS names.
         let longest = if ["Service", "Pod"].contains(&kind) { 63 } else { 253 };
         if name.len() > longest || !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.ends_with('-') {
             mistakes.push(format!("{kind} has the name {name}"));
@@ -41,7 +40,7 @@ fn names(release: &Release) -> Vec<String> {
     mistakes
 }
 
-/// What selects pods selects those of the Deployment, and not the one of `helm test`.
+/// Selectors match the Deployment's pods and not the pod of `helm test`.
 fn selections(release: &Release) -> Vec<String> {
     let labels = &release.deployment()["spec"]["template"]["metadata"]["labels"];
     let test = &release.of("Pod").next().unwrap()["metadata"]["labels"];
@@ -81,12 +80,12 @@ fn selections(release: &Release) -> Vec<String> {
     mistakes
 }
 
-/// Whether each label of the selector is there.
+/// Returns whether the labels contain the selector.
 fn selects(selector: &Value, labels: &Value) -> bool {
     selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// The pods have what they name, and time to drain.
+/// Everything that the pods name exists, and they have time to drain.
 fn pods(release: &Release) -> Vec<String> {
     let pod = release.pod();
     let mut mistakes = Vec::new();
@@ -167,7 +166,7 @@ fn the_name_of_the_release_is_in_every_name() {
     }
 }
 
-/// A selector can never be changed, so nothing that users change may be in it.
+/// A selector is immutable, so values must not change it.
 #[test]
 fn selectors_stay_as_they_are() {
     let all = Chart::render(&[
@@ -200,7 +199,7 @@ fn gateways_are_told_where_weir_is() {
     let provider = kinds::mesh_config(provider);
     let asked = &provider["meshConfig"]["extensionProviders"][0]["envoyExtAuthzGrpc"];
     assert_eq!(asked["service"], format!("weir.{NAMESPACE}.svc.cluster.local"));
-    // All name this Service, on ports that it has.
+    // All refer to ports of this Service.
     let service = release.get("Service", "weir");
     let port = |name: &str| {
         let ports = service["spec"]["ports"].as_array().unwrap();
@@ -214,7 +213,7 @@ fn gateways_are_told_where_weir_is() {
         (&headless["spec"]["clusterIP"], &headless["spec"]["ports"]),
         (&json!("None"), &service["spec"]["ports"])
     );
-    // The admin door is in none of the Services that gateways and clients use.
+    // No Service for gateways or clients has the admin listener.
     for service in release.of("Service").filter(|service| service["metadata"]["name"] != "weir-admin") {
         visit(service, "", &mut |_, value| assert_ne!(value, "admin", "{service}"));
     }
@@ -234,7 +233,7 @@ fn passwords_and_keys_are_in_no_config_map() {
     assert_eq!(store["valueFrom"]["secretKeyRef"], json!({ "name": "redis", "key": "url" }));
 }
 
-/// What Prometheus and Grafana read is in the objects as it is in the files, braces and all.
+/// Alerts and dashboards are in the objects as they are in the files, braces included.
 #[test]
 fn alerts_and_dashboards_are_those_of_the_files() {
     let release = super::rendering::render(&everything());

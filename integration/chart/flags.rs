@@ -1,27 +1,27 @@
-//! The flags of `weir serve`, and what the chart says them with.
+//! The flags of `weir serve` and the values that set them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
 use super::cases::everything;
-use super::kubelet::{Given, Pod};
+use super::pod::{Given, Pod};
 use super::rendering::{Chart, file, merged, render};
 use super::values::{sample, schema};
+use crate::support::binary;
+use crate::support::process::{Finished, finish};
 
-/// What no value of the chart may say.
+/// Flags that no value sets.
 const NOT_BY_VALUES: &[&str] = &[
-    // A token in a ConfigMap would be no secret; `admin.tokens` names the Secret of `--admin-token-file`.
+    // A token does not belong in a ConfigMap; `admin.tokens` names the Secret of `--admin-token-file`.
     "admin-token",
-    // The file that all the others are in.
+    // The file with all other flags.
     "config",
 ];
 
-/// The flags by their names, each with the part of `weir serve --help` that describes it.
+/// Each flag's name with its part of `weir serve --help`.
 fn flags() -> BTreeMap<String, String> {
-    let help = Command::new(env!("CARGO_BIN_EXE_weir")).args(["serve", "--help"]).output().unwrap();
-    let help = String::from_utf8(help.stdout).unwrap();
+    let help = binary::run(&["serve", "--help"]).out;
     let parts = help.split("\n      --").skip(1);
     let flags: BTreeMap<String, String> = parts
         .map(|part| {
@@ -32,9 +32,9 @@ fn flags() -> BTreeMap<String, String> {
     flags
 }
 
-/// The flags that a release says by its file and its variables, but for those of `flags`.
+/// The flags that a release sets in its file and its variables, without those of `flags`.
 fn said(values: &Value) -> BTreeSet<String> {
-    // Helm takes a default away for a null.
+    // A null removes Helm's default.
     let no_flags: Map<_, _> =
         ["workers", "log-format"].map(|flag| (flag.to_owned(), Value::Null)).into_iter().collect();
     let mut values = merged(values, &json!({ "flags": {} }));
@@ -70,7 +70,7 @@ fn each_flag_is_said_by_one_value() {
     assert!(twice.is_empty(), "{twice:?} are said by two values");
 }
 
-/// The list in values.yaml has each of them once, with Weir's own default.
+/// values.yaml lists each flag once, with the binary's default.
 #[test]
 fn the_flags_in_the_values_have_their_defaults() {
     let schema = schema();
@@ -91,7 +91,7 @@ fn the_flags_in_the_values_have_their_defaults() {
     }
 }
 
-/// What the schema takes for a flag, Weir takes: with all of them it comes as far as reading its rules.
+/// The binary accepts what the schema accepts: with all flags it gets as far as the rules file.
 #[test]
 fn weir_takes_what_the_schema_takes() {
     let schema = schema();
@@ -103,12 +103,11 @@ fn weir_takes_what_the_schema_takes() {
         "rules": { "limits": "limits: { A: { burst: none } }" },
     });
     let pod = Pod::new(render(&values), Given::new());
-    let output = pod.command("weir").output().unwrap();
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && errors.contains("limits.yaml:1:"), "{:?}: {errors}", output.status);
+    let Finished { code, err, .. } = finish(&mut pod.command("weir"));
+    assert!(code == Some(1) && err.contains("limits.yaml:1:"), "{code:?}: {err}");
 }
 
-/// Helm reads every number as a float, and writes a large one as 1e+07.
+/// Helm reads numbers as floats and writes large ones as 1e+07.
 #[test]
 fn large_numbers_stay_whole() {
     let release = render(&json!({ "flags": { "max-keys": 10_000_000, "max-body-bytes": 10_000_000_000_u64 } }));
@@ -119,7 +118,7 @@ fn large_numbers_stay_whole() {
     );
 }
 
-/// A change of flags starts new pods, and one of rules does not.
+/// Changed flags start new pods; changed rules do not.
 #[test]
 fn only_flags_start_new_pods() {
     let cases = [

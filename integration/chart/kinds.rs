@@ -1,16 +1,14 @@
-//! The kinds that are not Kubernetes' own: no registry that the tests install from has their schemas in a form that
-//! refuses what it does not know, so `kinds.json` holds what the published definitions allow of the parts that the
-//! chart uses.
+//! Custom kinds. No registry that the tests install from has strict schemas of them, so `kinds.json` lists what the
+//! published definitions allow of the parts that the chart uses.
 
 use serde_json::{Value, json};
 
 const SCHEMA: &str = include_str!("kinds.json");
 
-/// All of them.
 pub(super) const ALL: &[&str] =
     &["PrometheusRule", "AuthorizationPolicy", "Middleware", "ReferenceGrant", "SecurityPolicy", "ServiceMonitor"];
 
-/// What is wrong with an object, if it is of one of these kinds. `unknown` are those that Kubernetes does not know.
+/// The mistakes of an object of one of these kinds. `unknown` lists the kinds that Kubernetes does not know.
 pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
     let kind = object["kind"].as_str().unwrap();
     if !unknown.iter().any(|known| known == kind) {
@@ -25,7 +23,7 @@ pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
     validator.iter_errors(object).map(|error| format!("{kind}{}: {error}", error.instance_path())).collect()
 }
 
-/// What istiod is told, which is of the schema that the examples of gateways are held to.
+/// Reads istiod's configuration by the schema that the examples use.
 #[track_caller]
 pub(super) fn mesh_config(text: &str) -> Value {
     let file = tempfile::NamedTempFile::new().unwrap();

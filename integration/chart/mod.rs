@@ -1,12 +1,12 @@
-//! The Helm chart: what it renders is of Kubernetes' schemas and runs.
+//! The Helm chart: what it renders fits Kubernetes' schemas and runs.
 
 mod cases;
 mod combinations;
 mod flags;
 mod kinds;
-mod kubelet;
 mod newcomer;
 mod notes;
+mod pod;
 mod refusals;
 mod rendering;
 mod running;

@@ -1,39 +1,43 @@
-//! What the chart's README tells somebody who has never seen Weir, as far as it can be done without Kubernetes: a real
-//! Envoy with the configuration of the example asks what the chart starts.
+//! The chart's README, as far as it goes without Kubernetes: an Envoy with the example's configuration asks the
+//! container that the chart starts.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::kubelet::{Given, quiet_port};
+use super::pod::Given;
 use super::rendering::{Chart, file, merged, objects, render};
-use super::running::{TAKEN_UP, address, doors, pod, start, within};
+use super::running::{address, doors, pod, start};
 use super::values::{leaves, schema};
 use super::{kinds, security};
-use crate::gateways::process::envoy;
 use crate::support::eventually;
+use crate::support::process::{Process, finish, on_free_port};
+use crate::support::programs::Program;
 use crate::support::wire::Wire;
 
 const EXAMPLE: &str = "examples/envoy.yaml";
 
-/// Envoy, as the example configures it. It is killed when this is dropped.
+/// Envoy as the example configures it. It is killed when this is dropped.
 struct Envoy {
     address: SocketAddr,
-    child: Child,
+    _process: Process,
     _directory: TempDir,
 }
 
 impl Envoy {
-    /// Starts one that asks at this address.
+    /// Starts an Envoy that asks this address.
     #[track_caller]
     fn start(door: SocketAddr) -> Self {
-        let port = quiet_port();
+        on_free_port("Envoy", |address| Self::listen(door, address))
+    }
+
+    fn listen(door: SocketAddr, address: SocketAddr) -> Option<Self> {
         let mut config = objects(EXAMPLE).config_map("envoy").remove("envoy.yaml").unwrap();
         for (there, here) in [
-            ("address: 0.0.0.0, port_value: 8000", format!("address: 127.0.0.1, port_value: {port}")),
+            ("address: 0.0.0.0, port_value: 8000", format!("address: 127.0.0.1, port_value: {}", address.port())),
             (
                 "address: weir-headless.weir.svc.cluster.local, port_value: 9001",
                 format!("address: 127.0.0.1, port_value: {}", door.port()),
@@ -45,12 +49,8 @@ impl Envoy {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("envoy.yaml");
         std::fs::write(&path, config).unwrap();
-        let mut command = Command::new(envoy());
-        command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c"]).arg(path);
-        let child = command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let envoy = Self { address: SocketAddr::from(([127, 0, 0, 1], port)), child, _directory: directory };
-        eventually("Envoy listens", || TcpStream::connect(envoy.address));
-        envoy
+        let process = Process::listening(&mut Program::Envoy.command(&path), address)?;
+        Some(Self { address, _process: process, _directory: directory })
     }
 
     fn get(&self) -> (u16, String) {
@@ -59,14 +59,7 @@ impl Envoy {
     }
 }
 
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The blocks of a language in the README.
+/// The README's blocks in a language.
 fn blocks(language: &str) -> Vec<String> {
     let readme = file("README.md");
     let fence = format!("```{language}\n");
@@ -82,7 +75,7 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
     let pod = pod(&rules, Given::new());
     let _weir = start(&pod);
     let envoy = Envoy::start(address(&pod, "grpc"));
-    // Envoy lets requests pass until it is connected to Weir; those are not counted and have no field.
+    // Envoy passes requests until it is connected. They are not counted and lack the header.
     let mut first =
         eventually("Envoy asks Weir", || Some(envoy.get()).filter(|(_, policy)| !policy.is_empty()).ok_or(()));
     let mut statuses = Vec::new();
@@ -93,24 +86,25 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
     let told = format!("{}\n", statuses.join(" "));
     assert!(blocks("text").concat().contains(&told), "the README says something else than {told}");
     assert_eq!(statuses.concat(), "200200200200200429429");
-    // What is asked of a pod there.
+    // The commands that the README runs in the pod.
     let exec = |arguments: &[&str]| {
         let mut command = pod.command("weir");
-        let output = without_arguments(&mut command).args(arguments).output().unwrap();
-        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+        finish(without_arguments(&mut command).args(arguments)).text()
     };
     let bucket = exec(&["bucket", "get", "RequestsPerAddress:127.0.0.1"]);
     assert!(bucket.contains("burst 5, 5 per 1m"), "{bucket}");
     let explained = exec(&["explain", "GET", "http://www.example.com/", "--ip", "127.0.0.1"]);
     assert!(explained.contains("RequestsPerAddress: applies"), "{explained}");
     let values = merged(&merged(&doors(), &rules), &json!({ "rules": { "overrides": overrides } }));
-    pod.update("rules", &render(&values).config_map("weir-rules"));
+    for (name, text) in render(&values).config_map("weir-rules") {
+        std::fs::write(pod.volume("rules").join(name), text).unwrap();
+    }
     let after = (200, "\"RequestsPerAddress\";q=50;w=60".to_owned());
-    within(TAKEN_UP, "the client may do more", || envoy.get() == after);
+    eventually("the client may do more", || Some(envoy.get()).filter(|got| *got == after).ok_or(()));
     assert!(blocks("text").concat().contains(&format!("ratelimit-policy: {}\n", after.1)));
 }
 
-/// The binary with the same environment: what `kubectl exec` runs.
+/// The binary in the same environment, as `kubectl exec` runs it.
 fn without_arguments(command: &mut Command) -> Command {
     let mut other = Command::new(command.get_program());
     other.env_clear().current_dir(command.get_current_dir().unwrap());
@@ -126,7 +120,7 @@ fn the_example_is_of_kubernetes_schemas_and_restricted() {
     assert!(example.unknown.is_empty(), "{:?}", kinds::ALL);
 }
 
-/// Its values are there, and what it says of them is so.
+/// The values that the README names exist.
 #[test]
 fn the_readme_names_values_that_there_are() {
     let schema = schema();

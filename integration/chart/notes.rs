@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::cases::everything;
 use super::rendering::{NAMESPACE, Release, render};
 
-/// The notes of a release with these values have some parts and lack others.
+/// Checks which parts a release's notes contain and which they lack.
 #[track_caller]
 fn check(values: &Value, parts: &[&str], others: &[&str]) -> Release {
     let release = render(values);
@@ -33,7 +33,7 @@ fn they_say_what_is_missing() {
     check(&existing, &["edit configmap our-limits"], &[NO_LIMITS, "--set-file"]);
 }
 
-/// What they name is there.
+/// The names in the notes exist.
 #[test]
 fn they_name_the_doors_that_are_open() {
     let doors = ["9001   with STRICT_DNS", ":9002/nginx", ":9003", "https://weir-proxy."];

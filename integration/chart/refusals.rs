@@ -1,10 +1,10 @@
-//! What the chart says to values that are wrong.
+//! The chart's errors for wrong values.
 
 use serde_json::{Value, json};
 
 use super::rendering::Chart;
 
-/// Renders all of them; each is refused with a text that has these parts.
+/// Renders all cases; each must fail with a text that contains these parts.
 #[track_caller]
 fn check(cases: &[(Value, &[&str])]) {
     let values: Vec<_> = cases.iter().map(|(values, _)| values.clone()).collect();
@@ -46,7 +46,7 @@ fn what_the_schema_does_not_know_is_refused_with_its_place() {
         ),
         (json!({ "flags": { "store-timeout": "20" } }), &["at '/flags/store-timeout': '20' does not match pattern"]),
         (json!({ "flags": { "max-keys": 0 } }), &["at '/flags/max-keys': minimum: got 0, want 1"]),
-        // What other values say is not said a second time.
+        // Nothing is set twice.
         (json!({ "flags": { "grpc": "0.0.0.0:1" } }), &["at '/flags': additional properties 'grpc' not allowed"]),
         (json!({ "drain": { "graceSeconds": "30s" } }), &["at '/drain/graceSeconds': got string, want integer"]),
         (json!({ "commonLabels": { "a": 1 } }), &["at '/commonLabels/a': got number, want string"]),

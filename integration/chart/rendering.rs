@@ -1,4 +1,4 @@
-//! What Helm makes of the chart.
+//! Renders the chart with Helm.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::support::programs::client;
 
-/// The oldest version of Kubernetes that `Chart.yaml` names, and the newest whose schemas there are.
+/// The oldest version of Kubernetes in `Chart.yaml`, and the newest with schemas.
 const VERSIONS: [&str; 2] = ["1.27", "1.37"];
 
-/// The release and its namespace, unless a case says otherwise.
+/// The default release and namespace.
 pub(super) const NAME: &str = "weir";
 pub(super) const NAMESPACE: &str = "limits";
 
@@ -19,31 +19,29 @@ pub(super) fn file(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What Helm knows of the chart, and what it has rendered.
+/// The chart and its renderings.
 pub(super) struct Chart {
-    /// Chart.yaml.
     pub(super) metadata: Value,
-    /// values.yaml.
     pub(super) values: Value,
-    /// What `helm lint` complains of.
+    /// The complaints of `helm lint`.
     pub(super) lint: Vec<Value>,
-    /// The bytes of the chart's archive.
+    /// The size of the chart's archive in bytes.
     pub(super) size: u64,
-    /// A result for each case, in their order; the error is what the user reads.
+    /// A result for each case in order; the error is the user's.
     pub(super) cases: Vec<Result<Release, String>>,
-    /// The objects of files.
+    /// The objects of other files.
     files: Vec<Release>,
 }
 
-/// All objects of one release.
+/// A release's objects.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) objects: Vec<Value>,
-    /// NOTES.txt.
+    /// The text of NOTES.txt.
     pub(super) notes: String,
-    /// The kinds that are none of Kubernetes' own.
+    /// Kinds unknown to Kubernetes.
     pub(super) unknown: Vec<String>,
-    /// Where Kubernetes' schemas disagree.
+    /// Violations of Kubernetes' schemas.
     pub(super) mistakes: Vec<String>,
 }
 
@@ -54,13 +52,13 @@ impl Chart {
         Self::ask(cases.iter().map(|values| (NAME, values)), &VERSIONS)
     }
 
-    /// The same for releases with names, and without a look at Kubernetes' schemas unless versions are given.
+    /// Like [`Self::render`], for named releases. Without versions, Kubernetes' schemas are not checked.
     #[track_caller]
     pub(super) fn ask<'a>(cases: impl Iterator<Item = (&'a str, &'a Value)>, versions: &[&str]) -> Self {
         Self::ask_with(cases, versions, &[])
     }
 
-    /// The same, with files of objects that are no templates, by their paths in the chart.
+    /// Like [`Self::ask`], with files of plain objects, by their paths in the chart.
     #[track_caller]
     fn ask_with<'a>(cases: impl Iterator<Item = (&'a str, &'a Value)>, versions: &[&str], files: &[&str]) -> Self {
         let cases: Vec<_> =
@@ -80,13 +78,13 @@ impl Chart {
     }
 }
 
-/// The objects of a file of the chart that is no template.
+/// The objects in a file of the chart that is not a template.
 #[track_caller]
 pub(super) fn objects(file: &str) -> Release {
     Chart::ask_with(std::iter::empty(), &VERSIONS, &[file]).files.pop().unwrap()
 }
 
-/// One release with these values.
+/// Renders one release with these values.
 #[track_caller]
 pub(super) fn render(values: &Value) -> Release {
     let mut chart = Chart::render(std::slice::from_ref(values));
@@ -107,25 +105,22 @@ impl Release {
         })
     }
 
-    /// The objects of a kind.
     pub(super) fn of(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// An object by its kind and name.
     #[track_caller]
     pub(super) fn get(&self, kind: &str, name: &str) -> &Value {
         let found = self.of(kind).find(|object| object["metadata"]["name"] == name);
         found.unwrap_or_else(|| panic!("no {kind} {name} among {:?}", self.of(kind).collect::<Vec<_>>()))
     }
 
-    /// The Deployment.
     #[track_caller]
     pub(super) fn deployment(&self) -> &Value {
         self.of("Deployment").next().expect("a Deployment")
     }
 
-    /// What its pods are.
+    /// The Deployment's pod template.
     #[track_caller]
     pub(super) fn pod(&self) -> &Value {
         &self.deployment()["spec"]["template"]["spec"]
@@ -137,14 +132,12 @@ impl Release {
         self.pod()["containers"].as_array().unwrap().iter().find(|container| container["name"] == "weir").unwrap()
     }
 
-    /// The files of a `ConfigMap`.
     #[track_caller]
     pub(super) fn config_map(&self, name: &str) -> BTreeMap<String, String> {
         strings(self.get("ConfigMap", name)["data"].as_object().unwrap())
     }
 }
 
-/// A list of texts.
 #[track_caller]
 pub(super) fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
@@ -154,7 +147,7 @@ fn strings(map: &Map<String, Value>) -> BTreeMap<String, String> {
     map.iter().map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect()
 }
 
-/// All of a value's texts, with the keys that lead to them.
+/// All texts in a value, with the keys that lead to them.
 pub(super) fn visit<'a>(value: &'a Value, path: &str, see: &mut impl FnMut(&str, &'a Value)) {
     see(path, value);
     match value {
@@ -166,7 +159,7 @@ pub(super) fn visit<'a>(value: &'a Value, path: &str, see: &mut impl FnMut(&str,
     }
 }
 
-/// `changes` put into `values`, maps into maps.
+/// Merges `changes` into `values`, recursively.
 pub(super) fn merged(values: &Value, changes: &Value) -> Value {
     match (values, changes) {
         (Value::Object(values), Value::Object(changes)) => {

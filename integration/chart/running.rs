@@ -1,31 +1,25 @@
-//! What the chart starts is what is tested: the command lines, variables and files of the rendered Deployment, on this
-//! machine.
+//! Runs the commands of the rendered Deployment, with its variables and files, on this machine.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::kubelet::{Given, Pod, quiet_port};
+use super::pod::{Given, Pod, quiet_port};
 use super::rendering::{Chart, NAMESPACE, merged, render, texts};
-use crate::handover::{under_load, until_more};
+use crate::support::binary;
 use crate::support::certificates::Authority;
-use crate::support::programs::client;
+use crate::support::process::{finish, succeed};
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
-/// How soon a pod takes up what the kubelet has brought.
-pub(super) const TAKEN_UP: Duration = Duration::from_secs(3);
-
-/// Of which each address may have three requests.
+/// Three requests for each address.
 const THREE: &str = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }";
 
-/// All doors, on ports of this machine that are free, and as many threads as the chart says.
+/// All listeners on free ports, with the chart's number of threads.
 pub(super) fn doors() -> Value {
     let door = || json!({ "enabled": true, "port": quiet_port() });
     json!({
@@ -46,7 +40,7 @@ pub(super) fn pod(values: &Value, given: Given) -> Pod {
     Pod::new(render(&merged(&doors(), values)), given)
 }
 
-/// Starts Weir's container, and waits until the kubelet would call the pod ready.
+/// Starts Weir's container and waits until its probes succeed.
 #[track_caller]
 pub(super) fn start(pod: &Pod) -> Weir {
     let weir = Weir::launch("limits: {}", |_| pod.command("weir"));
@@ -61,7 +55,7 @@ pub(super) fn start(pod: &Pod) -> Weir {
     weir
 }
 
-/// Where the container listens, by the name of the port.
+/// The container's address for a named port.
 #[track_caller]
 pub(super) fn address(pod: &Pod, name: &str) -> SocketAddr {
     let ports = pod.release.container()["ports"].as_array().unwrap();
@@ -78,7 +72,7 @@ fn every_door_that_is_on_serves() {
     let operators = Given::from([secret("operators", &[("tokens", "alice 0123456789abcdef0123456789abcdef\n")])]);
     let pod = pod(&json!({ "admin": { "tokens": { "existingSecret": "operators" } } }), operators);
     let mut weir = start(&pod);
-    // What the Services lead to.
+    // Every port of the Services leads to a listener.
     let mut named = 0;
     for service in pod.release.of("Service") {
         for port in service["spec"]["ports"].as_array().unwrap() {
@@ -90,22 +84,7 @@ fn every_door_that_is_on_serves() {
     assert_eq!(weir.proxy, address(&pod, "proxy"));
     let answer = weir.get("/", &[]);
     assert_eq!((answer.status(), answer.field("ratelimit")), (200, Some("\"Three\";r=2;t=20")));
-    // Envoy, as its own messages ask.
-    let checks = client("envoy_client.py", &[&address(&pod, "grpc").to_string()]);
-    assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() >= 9), "{checks}");
-    // nginx.
-    let asked =
-        [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-original-host", "a"), ("x-real-ip", "192.0.2.99")];
-    let statuses: Vec<_> =
-        (0..4).map(|_| Wire::connect(address(&pod, "http-check")).get_with("/nginx", &asked).status()).collect();
-    assert_eq!(statuses, [200, 200, 200, 403]);
-    // HAProxy, which is answered with a HELLO.
-    let mut haproxy = TcpStream::connect(address(&pod, "tcp-spoe")).unwrap();
-    haproxy.write_all(&crate::spoe::hello()).unwrap();
-    let mut answer = [0; 5];
-    haproxy.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[4], 101, "AGENT-HELLO");
-    // An operator.
+    // An operator's token works.
     let bucket = |fields: &[(&str, &str)]| {
         let mut wire = Wire::connect(weir.admin);
         let mut head =
@@ -120,20 +99,6 @@ fn every_door_that_is_on_serves() {
     assert_eq!(bucket(&[("authorization", "Bearer 0123456789abcdef0123456789abcdef")]), 200);
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0), "{}", weir.log());
-}
-
-/// What the kubelet is told to ask of a pod that goes: it is taken out of service while it still answers.
-#[test]
-fn a_pod_that_goes_says_so_and_still_answers() {
-    let pod = pod(&json!({ "drain": { "delaySeconds": 30 } }), Given::new());
-    let weir = start(&pod);
-    weir.signal("TERM");
-    let ready = &pod.release.container()["readinessProbe"]["httpGet"]["path"];
-    eventually("the pod is not ready", || match weir.admin(ready.as_str().unwrap()).status() {
-        503 => Ok(()),
-        status => Err(status),
-    });
-    assert_eq!(weir.get("/", &[]).status(), 200);
 }
 
 #[test]
@@ -153,21 +118,21 @@ fn a_broken_rules_file_starts_no_pod() {
     let cases: Vec<_> = good.iter().map(|(rules, _)| rules).chain(broken.iter().map(|(rules, _)| rules)).collect();
     let values: Vec<_> = cases.iter().map(|rules| merged(&doors(), &json!({ "rules": rules }))).collect();
     let mut outputs = Chart::render(&values).cases.into_iter().map(|release| {
-        let output = Pod::new(release.unwrap(), Given::new()).command("check-rules").output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+        let finished = finish(&mut Pod::new(release.unwrap(), Given::new()).command("check-rules"));
+        (finished.code, finished.text())
     });
     for ((rules, counted), (code, text)) in good.iter().zip(&mut outputs) {
-        assert!(code == 0 && text.contains(counted), "{rules}: {text}");
+        assert!(code == Some(0) && text.contains(counted), "{rules}: {text}");
     }
     for ((rules, parts), (code, text)) in broken.iter().zip(outputs) {
-        assert_eq!(code, 1, "{rules}: {text}");
+        assert_eq!(code, Some(1), "{rules}: {text}");
         for part in *parts {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
 }
 
-/// What `helm test` runs in its pod, told where the Service is on this machine.
+/// The command of `helm test`, with the Service's address on this machine.
 #[test]
 fn helm_test_succeeds_with_a_pod_that_is_ready() {
     let pod = pod(&json!({}), Given::new());
@@ -179,13 +144,12 @@ fn helm_test_succeeds_with_a_pod_that_is_ready() {
     assert!(arguments.iter().any(|text| text.contains(&there)), "{arguments:?}");
     let run = || {
         let here = arguments.iter().map(|text| text.replace(&there, &weir.admin.to_string()));
-        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(here).env_clear().output().unwrap();
-        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+        finish(binary::command(&[]).args(here).env_clear())
     };
-    let (code, text) = run();
-    assert_eq!(code, Some(0), "{text}");
+    let ready = run();
+    assert_eq!(ready.code, Some(0), "{}", ready.text());
     weir.signal("KILL");
-    eventually("the pod is gone", || if run().0 == Some(1) { Ok(()) } else { Err(run()) });
+    eventually("the pod is gone", || Some(run()).filter(|gone| gone.code == Some(1)).ok_or(()));
 }
 
 #[test]
@@ -203,51 +167,9 @@ fn rules_may_come_from_a_config_map_of_ones_own() {
         ("b.yaml", "Three:127.0.0.1: { burst: 9, count: 9, period: 90s }"),
     ];
     let pod = Pod::new(render(&values), Given::from([secret("our-limits", &files)]));
-    let output = pod.command("check-rules").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeed(&mut pod.command("check-rules"));
     let weir = start(&pod);
     assert_eq!(weir.get("/", &[]).field("ratelimit"), Some("\"Three\";r=8;t=10"));
-}
-
-/// The new files come as the kubelet brings them, from the `ConfigMap` as the chart renders it with other values.
-#[test]
-fn new_rules_are_taken_up_while_requests_go_on() {
-    let rules = |burst: u32| {
-        let limits = format!("limits:\n  Wide: {{ by: ip, burst: {burst}, count: {burst}, period: 1s }}\n");
-        json!({ "rules": { "limits": limits } })
-    };
-    let overrides =
-        json!({ "rules": { "overrides": "Wide:127.0.0.1: { burst: 3000000, count: 3000000, period: 1s }" } });
-    let of = |values: &Value| render(&merged(&doors(), values)).config_map("weir-rules");
-    let pod = pod(&rules(1_000_000), Given::new());
-    let weir = start(&pod);
-    let allowed = |weir: &Weir| weir.get("/", &[]).field("ratelimit-policy").unwrap_or_default().to_owned();
-    let is_broken = |weir: &Weir| weir.admin("/readyz").text().contains("limits.yaml:1:1");
-    under_load(weir.proxy, |answered| {
-        until_more(answered, 50);
-        pod.update("rules", &of(&rules(2_000_000)));
-        within(TAKEN_UP, "the new numbers hold", || allowed(&weir) == "\"Wide\";q=2000000;w=1");
-        // A broken file changes nothing, is told, and does not make the pod unready.
-        pod.update("rules", &of(&json!({ "rules": { "limits": "limits: nonsense" } })));
-        within(TAKEN_UP, "the broken file is told", || is_broken(&weir));
-        assert_eq!((weir.admin("/readyz").status(), allowed(&weir).as_str()), (200, "\"Wide\";q=2000000;w=1"));
-        // The first override that there is.
-        pod.update("rules", &of(&merged(&rules(2_000_000), &overrides)));
-        within(TAKEN_UP, "the override holds", || allowed(&weir) == "\"Wide\";q=3000000;w=1");
-        until_more(answered, 50);
-    });
-    assert!(!is_broken(&weir));
-    assert_eq!(weir.metric("weir_config_reloads_total{result=\"failure\"}"), 1);
-}
-
-/// Looks until it is so, for so long and no longer.
-#[track_caller]
-pub(super) fn within(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !look() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -264,32 +186,6 @@ fn redis_is_reached_with_the_password_of_a_secret() {
         becomes("both workers are connected", 2, || weir.metric("weir_store_connections"));
         assert!(!weir.log().contains("s3cret"), "{}", weir.log());
     }
-}
-
-/// A pod starts without Redis and stays in service when it goes; what the limits say then is not the kubelet's matter.
-#[test]
-fn readiness_does_not_hang_on_redis() {
-    let mut redis = RedisServer::start(&RedisConfig { tls: true, ..RedisConfig::default() });
-    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap();
-    let files = [
-        ("ca.crt", &*read(redis.ca_file())),
-        ("tls.crt", &*read(redis.client_cert_file())),
-        ("tls.key", &*read(redis.client_key_file())),
-    ];
-    let tls = json!({ "existingSecret": "redis-tls", "certKey": "tls.crt", "keyKey": "tls.key" });
-    let values = json!({ "store": { "type": "redis", "redis": { "url": redis.url(), "tls": tls } } });
-    let pod = pod(&values, Given::from([secret("redis-tls", &files)]));
-    let weir = start(&pod);
-    becomes("both workers are connected", 2, || weir.metric("weir_store_connections"));
-    redis.kill();
-    becomes("no worker is connected", 0, || weir.metric("weir_store_connections"));
-    let ready = weir.admin("/readyz");
-    assert_eq!(ready.status(), 200);
-    assert!(ready.text().contains("\"status\":\"degraded\""), "{}", ready.text());
-    drop(weir);
-    // `start` waits until the probes succeed.
-    let weir = start(&pod);
-    assert!(weir.admin("/readyz").text().contains("\"store\":\"down\""));
 }
 
 #[test]
@@ -312,8 +208,7 @@ fn certificates_are_those_of_the_secrets() {
         let resolve = format!("www.example.com:{}:127.0.0.1", weir.proxy.port());
         let ca = authority.file("ca.pem");
         let fixed = ["-sS", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", &ca, "--resolve", &resolve, &url];
-        let output = Command::new("curl").args(fixed).args(more).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        finish(Command::new("curl").args(fixed).args(more)).out
     };
     let (certificate, key) = (authority.file("www.pem"), authority.file("www.key"));
     assert_eq!(curl(&["--cert", &certificate, "--key", &key]), "200");

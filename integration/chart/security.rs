@@ -5,17 +5,17 @@ use serde_json::{Value, json};
 
 use super::rendering::{Release, render};
 
-/// What a volume may be.
+/// The types of volume that the standard allows.
 const VOLUMES: [&str; 8] =
     ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"];
 
-/// What a release does that the standard forbids.
+/// A release's violations of the standard.
 pub(super) fn of_release(release: &Release) -> Vec<String> {
     let tests = release.of("Pod").map(|pod| &pod["spec"]);
     std::iter::once(release.pod()).chain(tests).flat_map(of_pod).collect()
 }
 
-/// What a pod does that the standard forbids.
+/// A pod's violations.
 pub(super) fn of_pod(pod: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for host in ["hostNetwork", "hostPID", "hostIPC"] {
@@ -44,7 +44,7 @@ pub(super) fn of_pod(pod: &Value) -> Vec<String> {
     wrong
 }
 
-/// What a container does that the standard forbids; `pod` is the context of its pod, which holds unless it has its own.
+/// A container's violations. `pod` is the pod's security context, which the container's overrides.
 fn of_container(container: &Value, pod: &Value) -> Vec<String> {
     let own = &container["securityContext"];
     let either = |pointer: &str| own.pointer(pointer).or_else(|| pod.pointer(pointer)).cloned().unwrap_or_default();
@@ -71,7 +71,7 @@ fn of_container(container: &Value, pod: &Value) -> Vec<String> {
     wrong
 }
 
-/// With the chart's own values, and as nobody, on a file system that cannot be written to.
+/// The chart's defaults comply, and the container is unprivileged with a read-only root.
 #[test]
 fn pods_keep_to_the_restricted_standard() {
     let release = render(&json!({}));
@@ -86,7 +86,7 @@ fn pods_keep_to_the_restricted_standard() {
     assert_eq!(release.get("ServiceAccount", "weir")["automountServiceAccountToken"], false);
 }
 
-/// The check itself: what users may set against the standard is seen.
+/// The check itself: it sees violations.
 #[test]
 fn what_the_standard_forbids_is_noticed() {
     let cases = [

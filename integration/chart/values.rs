@@ -1,4 +1,4 @@
-//! values.yaml, values.schema.json and the templates say the same.
+//! values.yaml, values.schema.json and the templates agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,14 @@ use serde_json::{Value, json};
 use super::cases::everything;
 use super::rendering::{Chart, NAME, file, merged};
 
-/// Helm hands it to every chart; the templates have no use for it.
+/// Helm gives every chart this value; the templates do not use it.
 const OF_HELM: &str = "global";
 
-/// values.schema.json.
 pub(super) fn schema() -> Value {
     serde_json::from_str(&file("values.schema.json")).unwrap()
 }
 
-/// A schema, or what it refers to.
+/// A schema, with a reference resolved.
 fn resolved<'a>(schema: &'a Value, part: &'a Value) -> &'a Value {
     match part["$ref"].as_str() {
         Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
@@ -23,7 +22,7 @@ fn resolved<'a>(schema: &'a Value, part: &'a Value) -> &'a Value {
     }
 }
 
-/// The values that are no map of further values, by their paths: `grpc.port`.
+/// All values that are not maps, by path, such as `grpc.port`.
 pub(super) fn leaves(schema: &Value) -> BTreeMap<String, &Value> {
     fn walk<'a>(part: &'a Value, path: &str, leaves: &mut BTreeMap<String, &'a Value>) {
         for (name, part) in part["properties"].as_object().unwrap() {
@@ -44,12 +43,12 @@ fn pointer(path: &str) -> String {
     format!("/{}", path.replace('.', "/"))
 }
 
-/// A map of maps with a value at its path.
+/// Nests a value in maps along its path.
 fn at(path: &str, value: Value) -> Value {
     path.rsplit('.').fold(value, |inner, key| json!({ key: inner }))
 }
 
-/// A value that the schema allows: its example, or another than the present one.
+/// A value that the schema allows: its example, or one that differs from the current one.
 #[track_caller]
 pub(super) fn sample(schema: &Value, leaf: &Value, present: Option<&Value>) -> Value {
     let meant = resolved(schema, leaf);
@@ -69,7 +68,7 @@ pub(super) fn sample(schema: &Value, leaf: &Value, present: Option<&Value>) -> V
     }
 }
 
-/// Nothing is there for nothing: each value, changed alone, changes what is rendered, or a message that names it.
+/// Every value has an effect: changed alone, it changes the rendering or gives an error that names it.
 #[test]
 fn every_value_is_used_by_a_template() {
     let schema = schema();
@@ -115,7 +114,7 @@ fn every_property_of_the_schema_is_in_the_values() {
     assert!(missing.is_empty(), "{missing:?} are not in values.yaml");
 }
 
-/// What the schema does not name is refused, at every level, but for what is Kubernetes' own or a map of texts.
+/// Unknown keys are errors at every level, except in Kubernetes' objects and maps of texts.
 #[test]
 fn the_schema_refuses_unknown_keys_everywhere() {
     fn walk(part: &Value, path: &str, open: &mut Vec<String>) {
@@ -140,7 +139,7 @@ fn the_schema_refuses_unknown_keys_everywhere() {
     assert_eq!(open.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected.into());
 }
 
-/// Each key of values.yaml has a comment above it.
+/// Each key in values.yaml has a comment above it.
 #[test]
 fn every_value_has_a_comment() {
     let schema = schema();
@@ -168,7 +167,7 @@ fn every_value_has_a_comment() {
     assert!(seen.len() > 150 && seen.contains("proxy.service.nodePort"), "{seen:?}");
 }
 
-/// Helm keeps the whole chart in a Secret for each revision, packed and in base64; Kubernetes takes 1 MiB.
+/// Helm stores the packed chart in a Secret for each revision, in base64; Kubernetes allows 1 MiB.
 #[test]
 fn the_chart_fits_into_a_secret() {
     let size = Chart::render(&[]).size;

@@ -1,4 +1,4 @@
-//! Applications that ask about limits by name. Every answer, and every call that is taken, fits the `OpenAPI` document.
+//! Applications that ask about limits by name. Every call and every answer matches the `OpenAPI` document.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ overrides:
   Plans:shut: { deny: true }
 ";
 
-/// The document that the door gives, taken apart.
+/// The listener's document as schemas.
 struct Contract {
     call: Validator,
     verdict: Validator,
@@ -63,7 +63,7 @@ impl Contract {
         contract
     }
 
-    /// Whether an answer is one that the document describes.
+    /// Returns whether the document describes an answer.
     #[track_caller]
     fn check(&self, answer: &Message) {
         let (validator, kind) = match answer.status() {
@@ -76,7 +76,7 @@ impl Contract {
     }
 }
 
-/// One connection, and the document that its answers are held against.
+/// A connection whose answers are checked against the document.
 struct Application {
     contract: Arc<Contract>,
     wire: Wire,
@@ -98,7 +98,7 @@ impl Application {
         answer
     }
 
-    /// The status, whether it is allowed, the limit that binds, and `name outcome limit remaining` of each.
+    /// The status, whether the call is allowed, the binding limit, and `name outcome limit remaining` of each limit.
     #[track_caller]
     fn expect(&mut self, asked: &Value, status: u16, binding: Option<&str>, limits: &[&str]) -> Value {
         let answer = self.call(asked);
@@ -117,7 +117,7 @@ impl Application {
     }
 }
 
-/// A budget that is charged once the cost is known.
+/// Charges a budget once the cost is known.
 fn check_budget(app: &mut Application) {
     let ask = json!({ "limit": "Tokens", "id": "alice", "op": "check", "cost": 0 });
     let report = json!({ "limit": "Tokens", "id": "alice", "op": "spend_only", "cost": 300 });
@@ -146,7 +146,7 @@ fn check_all(weir: &Weir) {
         call
     };
 
-    // By name and id, until it is denied; the times are those of a clock that stands still.
+    // By name and id until it is denied, on a clock that stands still.
     let alice = charge("Logins", "alice");
     app.expect(&alice, 200, Some("Logins"), &["Logins allowed 2 1"]);
     let told = app.expect(&alice, 200, Some("Logins"), &["Logins allowed 2 0"]);
@@ -159,7 +159,7 @@ fn check_all(weir: &Weir) {
     assert_eq!(denied.field("ratelimit-policy"), Some("\"Logins\";q=2;w=3600"));
     assert_eq!(body(&denied)["retry_after_ms"], 1_800_000);
 
-    // The other ways to use a bucket.
+    // The other uses of a bucket.
     app.expect(&with(alice.clone(), "op", "check".into()), 429, Some("Logins"), &["Logins denied 2 0"]);
     app.expect(&with(alice.clone(), "op", "spend_only".into()), 200, Some("Logins"), &["Logins unchanged 2 0"]);
     app.expect(&with(alice.clone(), "op", "refund".into()), 200, Some("Logins"), &["Logins allowed 2 1"]);
@@ -171,7 +171,7 @@ fn check_all(weir: &Weir) {
 
     check_budget(&mut app);
 
-    // Overrides, and limits that ask no store.
+    // Overrides, and limits that do not reach the store.
     app.expect(&charge("Logins", "vip"), 200, Some("Logins"), &["Logins allowed 9 8"]);
     app.expect(&charge("Logins", "free"), 200, None, &[]);
     let shut = app.expect(&charge("Shut", "x"), 429, Some("Shut"), &["Shut denied 0 0"]);
@@ -181,7 +181,7 @@ fn check_all(weir: &Weir) {
     app.expect(&charge("Watched", "x"), 200, None, &["Watched unchanged 1 0"]);
     app.expect(&json!({ "limit": "Everything" }), 200, Some("Everything"), &["Everything allowed 1000 999"]);
 
-    // Ids are made canonical.
+    // Ids are normalised.
     app.expect(&charge("Networks", "2001:db8::1"), 200, Some("Networks"), &["Networks allowed 2 1"]);
     app.expect(&charge("Networks", "2001:db8:0:0:ffff::2"), 200, Some("Networks"), &["Networks allowed 2 0"]);
     app.expect(&charge("Domains", "7:example.com"), 200, Some("Domains"), &["Domains allowed 2 1"]);
@@ -194,19 +194,19 @@ fn check_all(weir: &Weir) {
     let together = json!({ "limits": [charge("Logins", "bob"), { "limit": "Everything", "cost": 99 }] });
     app.expect(&together, 200, Some("Logins"), &["Logins allowed 2 1", "Everything allowed 1000 900"]);
 
-    // The numbers of a call.
+    // Numbers in the call.
     app.expect(&charge("Tenants", "a"), 200, None, &[]);
     let of_call = |limit: &str, id: &str, count: u64| json!({ "limit": limit, "id": id, "burst": 20, "count": count, "period": "1m", "cost": 15 });
     app.expect(&of_call("Tenants", "a", 10), 200, Some("Tenants"), &["Tenants allowed 20 5"]);
     let told = app.expect(&of_call("Tenants", "a", 10), 429, Some("Tenants"), &["Tenants denied 20 5"]);
     assert_eq!(told["retry_after_ms"], 60_000);
-    // What was used stays used when the next call says otherwise.
+    // Usage survives a call with other numbers.
     let told = app.expect(&of_call("Tenants", "a", 20), 429, Some("Tenants"), &["Tenants denied 20 5"]);
     assert_eq!(told["retry_after_ms"], 30_000);
     app.expect(&of_call("Plans", "a", 10), 200, Some("Plans"), &["Plans allowed 20 5"]);
     app.expect(&of_call("Plans", "shut", 10), 429, Some("Plans"), &["Plans denied 0 0"]);
 
-    // Elevated numbers, which switch on when there is not enough, and then they are all that is told.
+    // Elevated numbers switch on at the bucket's end and are the only ones in the answer.
     let raised = || charge("Raised", "a");
     let told = app.expect(&raised(), 200, Some("Raised"), &["Raised allowed 1 0"]);
     let quiet = json!({ "triggered": false, "active": false, "activations_left": null });
@@ -224,7 +224,7 @@ fn check_all(weir: &Weir) {
     app.expect(&with(of_call("Raised", "a", 2), "cost", 8.into()), 200, Some("Raised"), &["Raised allowed 10 0"]);
     app.expect(&raised(), 429, Some("Raised"), &["Raised denied 10 0"]);
 
-    // A request, and what it costs.
+    // A request with its cost.
     let request = json!({ "url": "https://a.example/both", "ip": "192.0.2.1", "headers": { "X-User": "carol" } });
     let all =
         ["Logins allowed 2 1", "Networks allowed 2 1", "Both allowed 3 2", "Both allowed 4 3", "Watched allowed 1 0"];
@@ -252,7 +252,7 @@ fn check_all(weir: &Weir) {
             "Watched unchanged 1 1",
         ],
     );
-    // The gateway of the same client meets the same buckets.
+    // The same client meets the same buckets behind a gateway.
     let fields = [("host", "a.example"), ("x-user", "carol"), ("x-forwarded-for", "192.0.2.1")];
     assert_eq!(send(&mut app.wire, "GET", "/envoy/both", &fields).status(), 429);
 }
@@ -261,7 +261,7 @@ fn check_all(weir: &Weir) {
 fn applications_ask_by_name_on_memory() {
     let weir = stopped(RULES).start("echo");
     check_all(&weir);
-    // A call that only asks or gives back is no decision about a request.
+    // Calls that check or refund are not decisions about requests.
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Shut\",result=\"denied\"}"), 1);
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Tenants\",result=\"denied\"}"), 2);
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Both\",result=\"denied\"}"), 0);

@@ -1,10 +1,10 @@
-//! What users of other limiters rely on and a scenario of `weir test` cannot say: overrides, numbers of a call, calls
-//! with mistakes, what the store is asked and keeps, and what becomes of a request when it is away.
+//! Facts that users of other limiters rely on and scenarios of `weir test` cannot express: overrides, numbers in calls,
+//! invalid calls, calls to the store, and the store's failure.
 //!
-//! `cases/contracts.jsonl` has a fact a line: `{case, rules, steps: [{at_ms, call, expect}]}`. `rules` is a rules file,
-//! `call` is a call of an application. Of `expect`, `status` and `retry-after` are the response's, `mistake` is the
-//! place of the first mistake, `limits` is how many have a say, `store_calls` and `store_keys` are how often Redis is
-//! asked and how many keys it has after the step, and the others are members of the answer for the limit that is named.
+//! `cases/contracts.jsonl` has one fact per line: `{case, rules, steps: [{at_ms, call, expect}]}`. `rules` is a rules
+//! file and `call` an application's call. In `expect`, `status` and `retry-after` are the response's, `mistake` is the
+//! place of the first mistake, `limits` is the number of limits that decide, `store_calls` and `store_keys` are Redis'
+//! calls and keys after the step; the others are members of the answer for the named limit.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::support::wire::Wire;
 
 const FACTS: &str = include_str!("../cases/contracts.jsonl");
 
-/// Plays all facts, each under its own rules and with its own clock, and tells all differences at once.
+/// Plays all facts, each with its own rules and clock, and reports all differences at once.
 fn play_all(start: impl Fn(Setup) -> Weir, store: Option<&RedisServer>) {
     let facts: Vec<Value> = FACTS.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(facts.len(), 28);
@@ -64,7 +64,7 @@ fn play(fact: &Value, start: &impl Fn(Setup) -> Weir, store: Option<&RedisServer
     Ok(())
 }
 
-/// How often a server was asked to decide.
+/// The calls that decide, counted by the server.
 fn asked(server: &RedisServer) -> u64 {
     server.calls("evalsha")
 }
@@ -84,7 +84,7 @@ fn facts_of_other_limiters_hold_on_redis() {
     play_all(start, Some(&server));
 }
 
-/// limitd-redis takes 10,000 and tries one after the other; here a limit has a bound, and all are tried at once.
+/// limitd-redis accepts 10,000 and tries them one by one. Here a limit has a maximum, and all are tried at once.
 #[test]
 fn the_first_of_a_thousand_regular_expressions_wins_and_one_more_is_refused() {
     let with = |count: u64| {
@@ -123,7 +123,7 @@ fn limits_that_count_nothing_ask_no_store_for_requests() {
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), 3);
 }
 
-/// Boulder lets requests pass when its store fails, and says so.
+/// Boulder passes requests when its store fails, and reports it.
 #[test]
 fn a_store_error_lets_the_request_pass_and_is_recorded() {
     let mut server = RedisServer::plain();
@@ -139,7 +139,7 @@ fn a_store_error_lets_the_request_pass_and_is_recorded() {
     assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"error_allowed\"}"), 1);
 }
 
-/// As in Boulder, whose spends are cut off from the client's context: who hangs up in time would spend nothing.
+/// As in Boulder, where a spend ignores the client's context; otherwise clients could avoid charges by hanging up.
 #[test]
 fn a_client_that_goes_away_does_not_cancel_its_spend() {
     let server = RedisServer::plain();
@@ -153,7 +153,7 @@ fn a_client_that_goes_away_does_not_cancel_its_spend() {
         wire.send(bytes);
         becomes("the request is there", 1, || weir.metric("weir_http_requests_in_flight"));
         drop(wire);
-        // Until the end of the connection has reached the door, which has nothing to tell anybody from then on.
+        // By then the end of the connection has reached the listener.
         std::thread::sleep(Duration::from_millis(50));
         server.thaw();
         let check = json!({ "limit": "L", "id": id, "op": "check", "cost": 0 });

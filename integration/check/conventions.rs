@@ -1,4 +1,4 @@
-//! One table of requests, asked about in the way of every gateway: the answers are the proxy's.
+//! One table of requests, asked in the way of every gateway. The answers are the proxy's.
 
 use serde_json::json;
 
@@ -27,19 +27,19 @@ overrides:
   Logins:vip: { unlimited: true }
 "#;
 
-/// A request of a client. `{}` in a field stands for the way that it comes, so that ways have buckets of their own.
+/// A client's request. `{}` in a header stands for the gateway, so that each has its own buckets.
 struct Asked {
     method: &'static str,
     target: &'static str,
     host: &'static str,
-    /// The last part of the client's address.
+    /// The last byte of the client's address.
     client: u8,
     fields: Fields<'static>,
 }
 
 const ASKED: Asked = Asked { method: "GET", target: "/", host: "shop.example", client: 1, fields: &[] };
 
-/// What is asked in turn, and the status of each answer.
+/// Requests in order, each with the status of its answer.
 fn table() -> Vec<(Asked, u16)> {
     let login = |user| Asked { method: "POST", target: "/login", client: 2, fields: user, ..ASKED };
     let search = |target, client, fields| Asked { target, client, fields, ..ASKED };
@@ -56,7 +56,7 @@ fn table() -> Vec<(Asked, u16)> {
         (Asked { method: "PUT", ..ASKED }, 200),
         (ASKED, 429),
         (Asked { method: "HEAD", ..ASKED }, 429),
-        // Spelt otherwise, and still the login; told apart by the user, who is in the fields.
+        // Another spelling of the login; the header tells the users apart.
         (login(&[("x-user", "{}-u")]), 200),
         (Asked { target: "//x/%2e%2e/%6Cogin/", host: "SHOP.example:8443", ..login(&[("X-User", "{}-u")]) }, 200),
         (login(&[("x-user", "{}-u")]), 429),
@@ -70,7 +70,7 @@ fn table() -> Vec<(Asked, u16)> {
         (search("/search/books?q", 5, free("9")), 200),
         (Asked { target: "/shut/down", client: 6, ..ASKED }, 429),
         (Asked { method: "OPTIONS", target: "*", client: 7, ..ASKED }, 200),
-        // What is refused with 200 to a client of gRPC must not be 200 to a gateway.
+        // A gRPC client gets a denial with 200, a gateway must not.
         (
             Asked {
                 target: "/shut/a.B/C",
@@ -88,7 +88,7 @@ fn table() -> Vec<(Asked, u16)> {
     ]
 }
 
-/// The ways to ask, the proxy first; [`ask`] knows them.
+/// The ways to ask, the proxy first; see [`ask`].
 const WAYS: [&str; 10] = [
     "proxy",
     "envoy",
@@ -102,14 +102,14 @@ const WAYS: [&str; 10] = [
     "json",
 ];
 
-/// What a client is told in the end.
+/// The client's view.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     status: u16,
     retry_after: Option<String>,
     policies: Option<String>,
     left: Option<String>,
-    /// The limits that the problem names.
+    /// The limits in the problem document.
     violated: Option<String>,
 }
 
@@ -135,7 +135,7 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
         let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
         more.chain(own.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
     };
-    // What a client claims, which gateways pass on with the rest of its fields, and with what they append to it.
+    // A client's own claims, which gateways pass on and append to.
     let claim = format!("203.0.113.5, \u{e9}, {client}");
     let forwarded = [
         ("host", "limiter"),
@@ -187,7 +187,7 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
             with(&[("host", asked.host), ("method", asked.method), ("path", &target), ("x-forwarded-for", &claim)]),
         ),
         "traefik" => ("GET", "/forward".to_owned(), with(&forwarded)),
-        // The original query follows the URI of the check.
+        // The original query follows the check's URI.
         "caddy" => {
             ("GET", format!("/forward?{}", target.split_once('?').map_or("", |(_, query)| query)), with(&forwarded))
         }
@@ -228,7 +228,7 @@ fn check_all(weir: &Weir) {
     let ask_as = |way| table().iter().map(|(asked, _)| ask(weir, way, asked)).collect::<Vec<_>>();
     let proxy = ask_as(0);
     for ((asked, status), told) in table().iter().zip(&proxy) {
-        // The proxy refuses a call of gRPC in the way of gRPC, and answers OPTIONS with what the upstream says.
+        // The proxy denies gRPC calls in gRPC's way and passes OPTIONS to the upstream.
         let is_grpc = asked.fields.iter().any(|(_, value)| *value == "application/grpc");
         assert_eq!(told.status, if is_grpc { 200 } else { *status }, "{} {}: {told:?}", asked.method, asked.target);
     }
@@ -239,7 +239,7 @@ fn check_all(weir: &Weir) {
             let told = (told.retry_after, told.policies, told.left, told.violated.filter(|_| proxy.violated.is_some()));
             let expected =
                 (proxy.retry_after.clone(), proxy.policies.clone(), proxy.left.clone(), proxy.violated.clone());
-            // HAProxy's script asks with HEAD, and then there is no body.
+            // HAProxy's script asks with HEAD, so the answer has no body.
             let expected = if told.3.is_none() { (expected.0, expected.1, expected.2, None) } else { expected };
             assert_eq!(told, expected, "{case}");
         }
@@ -268,7 +268,7 @@ fn every_gateway_hears_what_the_proxy_says_on_redis() {
     check_all(&on_redis(RULES, &server));
 }
 
-/// `OPTIONS *` has one path, whoever asks about it, and `*` is the target of no other method. (A URL has no `*`.)
+/// `OPTIONS *` has one path for everyone, and no other method has the target `*`. (A URL has no `*`.)
 #[test]
 fn a_request_for_the_whole_server_is_charged_alike() {
     let weir = stopped("limits: { PerPath: { by: path, burst: 1, count: 1, period: 1h } }").start("echo");
@@ -279,7 +279,7 @@ fn a_request_for_the_whole_server_is_charged_alike() {
     }
 }
 
-/// A gateway's upstream may take it for the name with hyphens, so it is charged as that one; the proxy removes it.
+/// An upstream may read it as the name with hyphens, so it is charged as that one; the proxy removes it.
 #[test]
 fn a_name_with_underscores_is_no_way_around_a_limit() {
     let weir =
@@ -293,7 +293,7 @@ fn a_name_with_underscores_is_no_way_around_a_limit() {
     }
 }
 
-/// `on_store_error: deny` while Redis is away: no gateway lets it pass, and the client can be told 503.
+/// With `on_store_error: deny` and no Redis, no gateway passes the request, and the client gets a 503.
 #[test]
 fn a_store_that_is_away_is_no_allowance() {
     let mut server = RedisServer::plain();

@@ -1,4 +1,4 @@
-//! What gateways and others do wrong, and that none of it is an allowance.
+//! Mistakes of gateways and others. None of them is an allowance.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const NGINX: [(&str, &str); 5] = [
     ("x-real-ip", "192.0.2.1"),
 ];
 
-/// A mistake in a gateway's configuration is told to the gateway as such, in the log and in a metric, and charges nobody.
+/// A gateway's mistake is reported to the gateway, in the log and in a metric, and charges nobody.
 #[test]
 fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
     let weir = stopped(RULES).start("echo");
@@ -34,7 +34,7 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
         ("/nginx", nginx(&[], "x-original-host"), "`X-Original-Host` is missing"),
         ("/nginx", nginx(&[], "x-real-ip"), "nothing says the client's address, and PerAddress goes by it"),
         ("/nginx", nginx(&[("x-real-ip", "unix:")], "x-real-ip"), "no IP address"),
-        // A client's copy beside the gateway's field.
+        // The client's copy beside the gateway's header.
         ("/nginx", nginx(&[("X-Original-Uri", "/free")], ""), "`X-Original-URI` comes twice"),
         ("/nginx", nginx(&[("X-Real-Ip", "192.0.2.9")], ""), "`X-Real-IP` comes twice"),
         ("/nginx", nginx(&[("X-Original-Url", "http://a.example/free")], ""), "contradict each other"),
@@ -44,7 +44,7 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
         ("/envoy", vec![("host", "a.example"), ("x-forwarded-for", "192.0.2.1")], "path_prefix: /envoy"),
     ] {
         let answer = send(&mut wire, "GET", target, &fields);
-        // 400 is no allowance to any gateway, and to nginx it is a broken check, which it logs.
+        // No gateway allows on a 400; nginx logs a failed check.
         assert_eq!(answer.status(), 400, "{target} {fields:?}: {answer:?}");
         assert_eq!(answer.field("x-ratelimit-status"), None);
         let detail = body(&answer)["detail"].as_str().unwrap().to_owned();
@@ -58,7 +58,7 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
     assert_eq!(weir.metric("weir_decisions_total{limit=\"PerAddress\",result=\"allowed\"}"), 0);
 }
 
-/// Nobody's address is needed where no limit goes by it: NGINX Gateway Fabric does not send one.
+/// Without a limit by address no address is needed. NGINX Gateway Fabric does not send one.
 #[test]
 fn an_address_is_wanted_only_where_a_limit_goes_by_it() {
     let weir = stopped("limits: { ByHost: { by: host, burst: 1 } }").start("echo");
@@ -99,7 +99,7 @@ fn other_paths_and_methods_are_no_allowance() {
         let answer = send(&mut weir.connect_check(), method, target, &[("host", "limiter")]);
         assert_eq!(answer.status(), status, "{method} {target}");
     }
-    // Any method may be a subrequest's.
+    // A subrequest may have any method.
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND", "TRACE"] {
         let (address, weir) = ("192.0.2.1", stopped(RULES).start("echo"));
         let fields = [("host", "a.example"), ("x-forwarded-for", address)];
@@ -111,7 +111,7 @@ fn other_paths_and_methods_are_no_allowance() {
     }
 }
 
-/// Envoy can send the body with the check; nothing is made of it, and nothing kept.
+/// Envoy can send the body with the check. It is neither used nor kept.
 #[test]
 fn bodies_of_checks_are_passed_over() {
     let weir = stopped(RULES).start("echo");
@@ -121,7 +121,7 @@ fn bodies_of_checks_are_passed_over() {
     assert_eq!(wire.response().status(), 200);
     wire.send(format!("{head}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
     assert_eq!(wire.response().status(), 200, "on the same connection");
-    // One that is too long to pass over costs the connection, and not the answer.
+    // A body that is too long to skip ends the connection after the answer.
     wire.send(format!("{head}content-length: 100000000\r\n\r\nhello"));
     let answer = wire.response();
     assert_eq!((answer.status(), answer.field("connection")), (429, Some("close")));

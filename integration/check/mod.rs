@@ -1,4 +1,4 @@
-//! The check door: gateways and applications that ask over HTTP.
+//! The check listener: gateways and applications that ask over HTTP.
 
 mod applications;
 mod contracts;
@@ -20,31 +20,31 @@ use crate::support::{becomes, eventually};
 
 type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// A door and a proxy that share one count, at a time that stands still, so that waits are always the same.
+/// A check listener and a proxy with common buckets, on a clock that stands still.
 fn stopped(rules: &str) -> Setup {
     Setup {
         check: true,
-        // Where requests of the tests come from, so that the proxy too hears of clients by `X-Forwarded-For`.
+        // The tests' own address, so that the proxy takes the client from `X-Forwarded-For`, too.
         trusted: vec!["127.0.0.0/8"],
         clock: Clock::set(Micros::from_millis(1_700_000_000_000)),
         ..Setup::new(rules)
     }
 }
 
-/// The same with its buckets in Redis.
+/// The same with buckets in Redis.
 fn on_redis(rules: &str, server: &RedisServer) -> Weir {
     on_redis_with(stopped(rules), server)
 }
 
 fn on_redis_with(setup: Setup, server: &RedisServer) -> Weir {
-    // An answer that is late on a busy machine would be an allowance.
+    // A late answer on a busy machine would be an allowance.
     let timeout = Duration::from_secs(5);
     let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
     let store: weir::server::MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
     let before = server.calls("evalsha");
     let weir = Setup { store: Some(store), ..setup }.start("echo");
-    // The worker and the thread of the admin door have tried their connections, which are calls as well.
+    // The worker and the admin thread have tested their connections, which counts as calls.
     becomes("both have made a call", before + 2, || server.calls("evalsha"));
     eventually("the store is connected", || match weir.metric("weir_store_connections") {
         1 => Ok(()),
@@ -84,7 +84,7 @@ fn body(message: &Message) -> Value {
     serde_json::from_slice(&message.body).unwrap_or_else(|error| panic!("{error}: {message:?}"))
 }
 
-/// A charge of one limit as a call.
+/// A call that charges one limit.
 fn charge(limit: &str, id: &str) -> Value {
     json!({ "limit": limit, "id": id })
 }

@@ -1,12 +1,14 @@
-//! Blocks of the pages that are no consoles: rules are checked, and what is to be run elsewhere is read as far as it goes.
+//! Blocks on the pages other than consoles: rules are checked, the rest is parsed.
 
 use std::fs;
 use std::process::Command;
 
 use super::page::{pages, root};
+use crate::support::binary;
+use crate::support::process::finish;
 
-/// What a fence may say. `console` is run here; `sh` is for commands that change this machine or need a cluster, a
-/// container's engine or a program that is not installed here, so only its syntax and its names are looked at.
+/// The languages of blocks. `console` is run. `sh` is for commands that change the machine or need a cluster, a
+/// container engine or a program that is not installed, so only its syntax and names are checked.
 const LANGUAGES: &[&str] = &["console", "sh", "yaml", "json", "http", "text", "promql", "ini", "lua", "dockerfile"];
 
 #[test]
@@ -16,7 +18,7 @@ fn every_block_says_what_it_is() {
         for block in page.blocks().iter().filter(|block| !LANGUAGES.contains(&block.language)) {
             wrong.push(format!("{}: `{}` is none of {LANGUAGES:?}", page.place(block), block.language));
         }
-        // Four spaces make a block too, which no test would see. In lists they are the text of an item.
+        // Four spaces also make a block, which no test would see. In lists they continue an item.
         let mut above = "";
         for (number, line) in (1..).zip(page.prose()) {
             if line.starts_with("    ") && above.is_empty() && !line.trim_start().starts_with(['-', '*']) {
@@ -38,14 +40,10 @@ fn rules_on_the_pages_pass_the_check() {
         let rules = |text: &str| text.lines().any(|line| line.starts_with("limits:"));
         for block in blocks.iter().filter(|block| block.language == "yaml" && rules(&block.text)) {
             fs::write(directory.path().join("limits.yaml"), &block.text).unwrap();
-            let check = Command::new(env!("CARGO_BIN_EXE_weir"))
-                .args(["check", "limits.yaml"])
-                .current_dir(directory.path())
-                .output()
-                .unwrap();
+            let check = binary::run_in(directory.path(), &["check", "limits.yaml"]);
             checked += 1;
-            if !check.status.success() {
-                wrong.push(format!("{}: {}", page.place(block), String::from_utf8_lossy(&check.stderr)));
+            if check.code != Some(0) {
+                wrong.push(format!("{}: {}", page.place(block), check.err));
             }
         }
     }
@@ -58,9 +56,9 @@ fn shells_can_read_what_is_not_run() {
     let mut wrong = Vec::new();
     for page in pages() {
         for block in page.blocks().iter().filter(|block| block.language == "sh") {
-            let read = Command::new("bash").args(["-n", "-c", &block.text]).output().unwrap();
-            if !read.status.success() {
-                wrong.push(format!("{}: {}", page.place(block), String::from_utf8_lossy(&read.stderr)));
+            let read = finish(Command::new("bash").args(["-n", "-c", &block.text]));
+            if read.code != Some(0) {
+                wrong.push(format!("{}: {}", page.place(block), read.err));
             }
         }
     }

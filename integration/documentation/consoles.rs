@@ -1,9 +1,9 @@
-//! Every `console` block of every page is run, and what it prints is compared with what the page says.
+//! Runs every `console` block of every page and compares the output with the page.
 //!
-//! The blocks of a page are one session of a shell, in a directory with `limits.yaml`, `lua` and `integration` of this
-//! repository. A line that begins with `$ ` is a command, which goes on behind a `\` and on lines that begin with `> `;
-//! what follows is what it prints. `...` stands for any text of a line, or for any lines if it is alone on one; times
-//! and milliseconds match each other. A command without output in the page must succeed.
+//! The blocks of a page are one shell session, in a directory with the repository's `limits.yaml`, `lua` and
+//! `integration`. A line that starts with `$ ` is a command, which continues after a `\` and on lines that start with
+//! `> `. Its output follows. `...` stands for any text in a line, or for any lines if it is alone on one; times and
+//! durations match each other. A command without output on the page must succeed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,21 +16,22 @@ use regex::Regex;
 use tempfile::TempDir;
 
 use super::page::{Page, pages, root};
+use crate::support::binary;
 
-/// Ports as the pages name them: the doors, the application behind, Redis.
+/// The ports on the pages: listeners, the application, Redis.
 const PORTS: &[u16] = &[8080, 8443, 9001, 9002, 9003, 9090, 9091, 3000, 6379];
 
-/// What a whole page may take, in seconds: longer than any needs on a busy machine.
+/// The timeout of a page in seconds, for a busy machine.
 const PATIENCE: &str = "100";
 
-/// Begins what a command prints. No text has it.
+/// Marks the start of a command's output. No text contains it.
 const MARK: char = '\u{1e}';
 
-/// A command of a page, and what it is to print.
+/// A command on a page and its output.
 struct Step {
     place: String,
     command: String,
-    /// None for a command whose output the page does not show.
+    /// `None` if the page does not show the output.
     expected: Option<String>,
 }
 
@@ -45,7 +46,7 @@ fn the_consoles_of_the_pages_do_what_they_show() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The commands of a page. What its comments say that there is before a block comes first and need not be shown.
+/// The commands of a page, those in a block's comments first.
 fn steps(page: &Page) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for block in page.blocks().into_iter().filter(|block| block.language == "console") {
@@ -76,7 +77,7 @@ fn steps(page: &Page) -> Vec<Step> {
     steps
 }
 
-/// Runs a page, and tells where it does something else.
+/// Runs a page and returns the differences.
 fn run(page: &Page) -> Vec<String> {
     let (steps, directory, ports) = (steps(page), directory(), free_ports());
     let here =
@@ -108,11 +109,11 @@ fn run(page: &Page) -> Vec<String> {
     wrong
 }
 
-/// Runs the script of a session and gives what it prints.
+/// Runs a session's script and returns its output.
 fn session(directory: &Path, ports: &[u16]) -> String {
     let port = |named: u16| ports[PORTS.iter().position(|port| *port == named).unwrap()];
     let path = format!("{}:{}", directory.join("bin").display(), std::env::var("PATH").unwrap());
-    // Into a file, as a process that is left over would keep a pipe open and us waiting for its end.
+    // Output goes to a file: a process that is left over would keep a pipe open.
     let printed = directory.join(".printed");
     let file = fs::File::create(&printed).unwrap();
     Command::new("timeout")
@@ -132,12 +133,12 @@ fn session(directory: &Path, ports: &[u16]) -> String {
     String::from_utf8_lossy(&fs::read(&printed).unwrap()).replace("\r\n", "\n")
 }
 
-/// Where a session runs.
+/// The directory of a session.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let inside = |name: &str| directory.path().join(name);
     fs::create_dir(inside("bin")).unwrap();
-    symlink(env!("CARGO_BIN_EXE_weir"), inside("bin/weir")).unwrap();
+    symlink(binary::PATH, inside("bin/weir")).unwrap();
     fs::copy(root().join("limits.yaml"), inside("limits.yaml")).unwrap();
     for name in ["lua", "integration"] {
         symlink(root().join(name), inside(name)).unwrap();
@@ -145,7 +146,7 @@ fn directory() -> TempDir {
     directory
 }
 
-/// As many ports as the pages name, below those that the system gives to connections and to whoever asks for any.
+/// Free ports for those on the pages, below the range that the system assigns from.
 fn free_ports() -> Vec<u16> {
     let process = std::process::id();
     let start = u16::try_from(process % 2_000).unwrap() * 10 + 10_000;
@@ -157,10 +158,10 @@ fn free_ports() -> Vec<u16> {
     ports
 }
 
-/// The last port that a page of this process was given.
+/// The last port that this process assigned.
 static TAKEN: std::sync::Mutex<Option<u16>> = std::sync::Mutex::new(None);
 
-/// A text with another port wherever it stands as a number of its own. All addresses become those of this machine alone.
+/// Replaces a port where it stands as a number of its own, and all addresses with loopback.
 fn renamed(text: &str, from: u16, to: u16) -> String {
     let port = Regex::new(&format!(r"\b(?:0\.0\.0\.0:)?{from}\b")).unwrap();
     port.replace_all(
@@ -172,7 +173,7 @@ fn renamed(text: &str, from: u16, to: u16) -> String {
     .into_owned()
 }
 
-/// A text with one word for each time and each measured duration.
+/// Replaces times and measured durations with one word each.
 fn steady(text: &str) -> String {
     [
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
@@ -183,7 +184,7 @@ fn steady(text: &str) -> String {
     .fold(text.to_owned(), |text, (varying, word)| Regex::new(varying).unwrap().replace_all(&text, *word).into_owned())
 }
 
-/// What matches a text as a page shows it, its last line ended.
+/// A pattern for output as a page shows it, up to its last line's end.
 fn pattern(expected: &str) -> Regex {
     let mut pattern = String::from(r"\A");
     for line in steady(expected.trim_end()).lines() {

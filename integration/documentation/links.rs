@@ -1,4 +1,4 @@
-//! Links between pages lead somewhere, and so do those to a heading.
+//! Links between pages and to headings have targets.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
@@ -47,7 +47,7 @@ fn links(page: &Page) -> Vec<(usize, &str)> {
     links
 }
 
-/// The path that a link on a page means.
+/// The path of a link's target.
 fn target(page: &str, link: &str) -> PathBuf {
     if link.is_empty() {
         return PathBuf::from(page);
@@ -63,8 +63,8 @@ fn target(page: &str, link: &str) -> PathBuf {
     target
 }
 
-/// The anchors of a page's headings as GitHub makes them: lower case, spaces to hyphens, no punctuation, and a number
-/// behind the second of the same name.
+/// The anchors of a page's headings as GitHub makes them: lower case, hyphens for spaces, no punctuation, and a number
+/// after a repeated name.
 fn anchors(page: &Page) -> HashSet<String> {
     let mut anchors = HashSet::new();
     for line in page.prose() {

@@ -1,4 +1,4 @@
-//! What the pages say: consoles are run, rules are checked, names and links are looked up.
+//! The pages: consoles are run, rules are checked, names and links are looked up.
 
 mod blocks;
 mod consoles;

@@ -1,21 +1,20 @@
-//! Flags, variables, metrics and files that the pages name exist, and every metric is on a page.
+//! Flags, variables, metrics and files on the pages exist, and every metric is on a page.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
 
 use regex::Regex;
 
 use super::page::{Page, pages, root};
+use crate::support::binary;
+use crate::support::process::succeed;
 
-/// Flags of programs that are not ours, which pages name by themselves.
+/// Flags of other programs.
 const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--locked", "--set-file"];
 
-/// The help of a command and of all below it.
+/// The help of a command and its subcommands.
 fn help(command: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).arg("--help").output().unwrap();
-    assert!(output.status.success(), "{command:?} --help");
-    let mut help = String::from_utf8(output.stdout).unwrap();
+    let mut help = succeed(binary::command(command).arg("--help"));
     let below = help.split_once("\nCommands:\n").map(|(_, list)| list.split("\n\n").next().unwrap().to_owned());
     for name in below.iter().flat_map(|list| list.lines()).filter_map(|line| line.split_whitespace().next()) {
         if name != "help" {
@@ -25,12 +24,12 @@ fn help(command: &[&str]) -> String {
     help
 }
 
-/// All that an expression finds in a text.
+/// All matches of an expression.
 fn found<'a>(expression: &str, text: &'a str) -> BTreeSet<&'a str> {
     Regex::new(expression).unwrap().find_iter(text).map(|found| found.as_str()).collect()
 }
 
-/// What stands between backticks in a page's text.
+/// The code spans in a page's text.
 fn code(page: &Page) -> Vec<&str> {
     page.prose().into_iter().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
@@ -90,7 +89,7 @@ fn programs_that_the_pages_start_are_there() {
 #[test]
 fn the_page_for_operators_has_every_metric_and_no_page_has_another() {
     let mut source = String::new();
-    for entry in fs::read_dir(root().join("src/metrics")).unwrap() {
+    for entry in fs::read_dir(root().join("src/telemetry/metrics")).unwrap() {
         source += &fs::read_to_string(entry.unwrap().path()).unwrap();
     }
     let told: BTreeSet<_> = found(r#""weir_[a-z0-9_]+""#, &source).iter().map(|name| name.trim_matches('"')).collect();

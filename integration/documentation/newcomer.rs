@@ -1,17 +1,15 @@
-//! The path of a newcomer, as a script that people can follow.
+//! A newcomer's first steps, as a script.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::page::root;
+use crate::support::binary;
+use crate::support::process::succeed;
 
 #[test]
 fn a_newcomer_gets_from_a_mistake_to_a_higher_limit() {
-    let run = Command::new("timeout")
-        .args(["--kill-after=5", "100", "integration/documentation/newcomer.sh", env!("CARGO_BIN_EXE_weir")])
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success() && said.contains("== That was it."), "{}:\n{said}", run.status);
+    let mut script = Command::new("timeout");
+    script.args(["--kill-after=5", "100", "integration/documentation/newcomer.sh", binary::PATH]).current_dir(root());
+    let printed = succeed(&mut script);
+    assert!(printed.contains("== That was it."), "{printed}");
 }

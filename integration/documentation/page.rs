@@ -1,36 +1,32 @@
-//! The pages of this repository, and what a page consists of.
+//! The pages of the repository and their parts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that hold nothing of ours, or what others made.
+/// Directories without pages of this repository.
 const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "__pycache__"];
 
-/// A Markdown file.
 pub(super) struct Page {
-    /// Its path from the root of the repository.
+    /// The path from the root of the repository.
     pub(super) path: String,
     pub(super) text: String,
 }
 
-/// A fenced block.
 pub(super) struct Block<'a> {
-    /// The word behind the fence.
+    /// The word after the fence.
     pub(super) language: &'a str,
     pub(super) text: String,
     /// The line of the fence, from 1.
     pub(super) line: usize,
-    /// What a comment right before the block says that there is before it: `<!-- run: COMMANDS -->`. Readers of the page
-    /// have it already or are told in words: a server of theirs, a file of the block before.
+    /// The commands in a comment right before the block: `<!-- run: COMMANDS -->`. They stand for what a reader has
+    /// already, such as a server or a file.
     pub(super) before: Option<String>,
 }
 
-/// The root of the repository.
 pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All pages, by path.
 pub(super) fn pages() -> Vec<Page> {
     let mut found = Vec::new();
     gather(root(), &mut found);
@@ -58,7 +54,6 @@ fn gather(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 impl Page {
-    /// The fenced blocks, in their order.
     pub(super) fn blocks(&self) -> Vec<Block<'_>> {
         let mut blocks = Vec::new();
         let (mut lines, mut before) = ((1..).zip(self.text.lines()), None);
@@ -77,12 +72,12 @@ impl Page {
         blocks
     }
 
-    /// Where a block is, for messages.
+    /// A block's place, for messages.
     pub(super) fn place(&self, block: &Block<'_>) -> String {
         format!("{}:{}", self.path, block.line)
     }
 
-    /// The text without what is in fenced blocks, a line for each of the page.
+    /// The text outside fenced blocks, one line for each of the page.
     pub(super) fn prose(&self) -> Vec<&str> {
         let mut inside = false;
         self.text
@@ -96,7 +91,7 @@ impl Page {
     }
 }
 
-/// The rest of a comment that has begun, up to its end.
+/// The rest of a comment that has begun.
 fn comment_of<'a>(first: &'a str, lines: &mut impl Iterator<Item = (usize, &'a str)>) -> String {
     let mut comment = first.to_owned();
     while !comment.contains("-->") {

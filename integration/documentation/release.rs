@@ -1,4 +1,4 @@
-//! What a release consists of agrees with itself: version, change log, licence, and what the dependencies may be.
+//! A release's version, change log, licence and dependencies agree.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,28 +7,26 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::page::root;
+use crate::support::binary;
+use crate::support::process::succeed;
+use crate::support::programs::installed;
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// What `cargo metadata` says of all packages that are built here. Those for other systems are not there to be asked.
+/// The metadata of all packages that are built on this system.
 fn packages() -> Vec<Value> {
-    let here = Command::new("rustc").args(["--print", "host-tuple"]).output().unwrap();
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--offline", "--format-version", "1"])
-        .args(["--filter-platform", String::from_utf8(here.stdout).unwrap().trim()])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let here = installed("rustc", &["--print", "host-tuple"]);
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", here.trim()]);
+    let metadata: Value = serde_json::from_str(&succeed(command.current_dir(root()))).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     assert!(packages.len() > 100, "{} packages", packages.len());
     packages.clone()
 }
 
-/// The texts of a list in deny.toml.
+/// The entries of a list in deny.toml.
 fn listed(name: &str) -> BTreeSet<String> {
     let text = read("deny.toml");
     let list = text.split_once(&format!("\n{name} = [")).unwrap_or_else(|| panic!("deny.toml has no `{name}`")).1;
@@ -36,7 +34,7 @@ fn listed(name: &str) -> BTreeSet<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether a licence expression can be met by what is allowed. `OR` binds less than `AND`, and a slash is an old `OR`.
+/// Returns whether a licence expression is allowed. `AND` binds tighter than `OR`, and a slash is an old `OR`.
 fn is_met(expression: &str, is_allowed: &dyn Fn(&str) -> bool) -> bool {
     let words = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = words.split_whitespace().peekable();
@@ -69,7 +67,7 @@ fn one(words: &mut Words<'_>, is_allowed: &dyn Fn(&str) -> bool) -> bool {
             is_met
         }
         Some(licence) => {
-            // An exception gives more rights, and never fewer.
+            // An exception only adds rights.
             if words.next_if_eq(&"WITH").is_some() {
                 words.next();
             }
@@ -118,8 +116,7 @@ fn dependencies_have_licences_that_are_allowed_and_come_from_one_place() {
 #[test]
 fn the_version_is_told_alike_everywhere() {
     let version = env!("CARGO_PKG_VERSION");
-    let said = Command::new(env!("CARGO_BIN_EXE_weir")).arg("--version").output().unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), format!("weir {version}"));
+    assert_eq!(binary::run(&["--version"]).out.trim(), format!("weir {version}"));
     let changes = read("CHANGELOG.md");
     let releases: Vec<_> = changes.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(releases[0], "Unreleased");

@@ -1,4 +1,4 @@
-//! External authorization, over gRPC.
+//! External authorization over gRPC.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn serve(limits: &str) -> Weir {
     Setup::new(limits).start("echo")
 }
 
-/// What Envoy asks about a request from this address.
+/// Envoy's question about a request from this address.
 fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
     let socket = SocketAddress { address: source.to_owned(), ..SocketAddress::default() };
     let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
@@ -53,7 +53,7 @@ fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
     CheckRequest { attributes: Some(attributes) }
 }
 
-/// The status that the client sees, 200 for one who passes, and the value of a field that it is told.
+/// The client's status, 200 if it passes, and the value of a header in the answer.
 fn seen(response: &CheckResponse, field: &str) -> (i32, Option<String>) {
     let (status, headers) = match response.http_response.as_ref().unwrap() {
         HttpResponse::OkResponse(ok) => (200, &ok.response_headers_to_add),
@@ -86,13 +86,13 @@ async fn a_burst_passes_and_what_follows_is_told_when_to_come_back() {
     let metadata = answer.dynamic_metadata.unwrap().fields;
     assert_eq!(metadata["limit"].kind, Some(Json::StringValue("Two".to_owned())));
     assert_eq!(metadata["remaining"].kind, Some(Json::NumberValue(0.0)));
-    // Another client has its own.
+    // Another client has its own bucket.
     let other = client.check(request("192.0.2.2", "/", &[])).await.unwrap().into_inner();
     assert_eq!(seen(&other, "ratelimit").0, 200);
     assert_eq!(weir.metric("weir_grpc_calls_total{code=\"ok\",method=\"check\"}"), 4);
 }
 
-/// The address of the client as a limit sees it, by what is left in the buckets of addresses.
+/// The client's address as limits see it, by what is left in the buckets of addresses.
 #[tokio::test]
 async fn the_address_is_the_clients_and_never_envoys() {
     let setup = Setup::new("limits: { One: { by: ip, burst: 1 } }");
@@ -103,7 +103,7 @@ async fn the_address_is_the_clients_and_never_envoys() {
     let external = [("x-forwarded-for", "9.9.9.9"), ("x-envoy-external-address", "203.0.113.8")];
     for (source, headers, expected) in [
         ("192.0.2.1", &[][..], 200),
-        // The client is who it is, whatever it says of itself.
+        // The client's own claims do not count.
         ("192.0.2.1", &[("x-forwarded-for", "192.0.2.99")], 429),
         ("10.0.0.1", &forwarded, 200),
         ("203.0.113.7", &[], 429),
@@ -111,7 +111,7 @@ async fn the_address_is_the_clients_and_never_envoys() {
         ("203.0.113.8", &[], 429),
     ] {
         let mut call = tonic::Request::new(request(source, "/", headers));
-        // Envoy's own, which says nothing of the client.
+        // Envoy's own header, which does not describe the client.
         call.metadata_mut().insert("x-forwarded-for", "198.51.100.1".parse().unwrap());
         let answer = client.check(call).await.unwrap().into_inner();
         assert_eq!(seen(&answer, "").0, expected, "{source} {headers:?}");
@@ -173,7 +173,7 @@ async fn paths_are_matched_in_one_spelling_and_what_servers_read_in_two_ways_is_
     assert!(nothing.message().contains("attributes.request.http"), "{nothing}");
 }
 
-/// The caller's deadline is ours: the store has 5 s, the caller a tenth of one.
+/// The caller's deadline applies: it is a tenth of the store's 5 s.
 #[tokio::test]
 async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     let redis = RedisServer::plain();
@@ -203,7 +203,7 @@ async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     redis.thaw();
 }
 
-/// An error would pass an Envoy that says `failure_mode_allow`, as those of the rate limit service pass one that says nothing.
+/// Envoy passes on an error with `failure_mode_allow`, and for the rate limit service by default.
 #[tokio::test]
 async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
     let redis = RedisServer::plain();
@@ -219,7 +219,7 @@ async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
     let [mut first, mut second] = [client(grpc).await, client(grpc).await];
     let mut first = Box::pin(first.check(request("192.0.2.1", "/open", &[])));
     let mut second = Box::pin(second.check(request("192.0.2.1", "/open", &[])));
-    // Whichever comes first has the only place until Redis answers; the other one is answered at once.
+    // One of them gets the only place until Redis answers; the other is answered at once.
     let (answer, is_first) = tokio::select! {
         answer = &mut first => (answer, true),
         answer = &mut second => (answer, false),

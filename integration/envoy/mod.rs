@@ -1,4 +1,4 @@
-//! The gRPC door: asked as Envoy asks, with messages that are generated from Envoy's own files, and as nobody should.
+//! The gRPC listener, with messages generated from Envoy's own files, valid and invalid.
 
 mod authorization;
 mod protocol;

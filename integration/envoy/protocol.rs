@@ -1,4 +1,4 @@
-//! gRPC itself: messages as nobody should send them, connections that end, floods.
+//! gRPC itself: invalid messages, connections that end, floods.
 
 use std::time::Duration;
 
@@ -29,26 +29,26 @@ fn limited(envoy: EnvoyLimits) -> Weir {
     Setup { envoy, ..Setup::new(WIDE) }.start("echo")
 }
 
-/// The metric of checks that were answered with this code.
+/// The metric of checks with this code.
 fn answered(code: &str) -> String {
     format!("weir_grpc_calls_total{{code=\"{code}\",method=\"check\"}}")
 }
 
-/// A message with the prefix of its length.
+/// A message with its length prefix.
 fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &u32::try_from(message.len()).unwrap().to_be_bytes()[..], message].concat()
 }
 
-/// What a call is answered with.
+/// The answer to a call.
 struct Answer {
     status: u16,
     head: HeaderMap,
-    /// The code and the message, from the trailers or from the head if there are none.
+    /// The code and the message, from the trailers, or from the headers if there are no trailers.
     code: String,
     message: String,
 }
 
-/// Calls a method with these pieces of a body, each a frame, on a connection of its own.
+/// Calls a method on a new connection. Each piece of the body is a frame.
 async fn call(weir: &Weir, path: &str, fields: &[(&'static str, &str)], pieces: &[&[u8]]) -> Answer {
     let stream = TcpStream::connect(weir.grpc).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -62,7 +62,7 @@ async fn call(weir: &Weir, path: &str, fields: &[(&'static str, &str)], pieces: 
     }
     let (response, mut body) = client.send_request(head.body(()).unwrap(), pieces.is_empty()).unwrap();
     for (place, piece) in pieces.iter().enumerate() {
-        // It may have been answered already.
+        // The answer may have come already.
         let _ = body.send_data(Bytes::copy_from_slice(piece), place + 1 == pieces.len());
     }
     let response = response.await.unwrap();
@@ -113,7 +113,7 @@ async fn messages_that_are_none_have_each_their_code() {
 #[tokio::test]
 async fn messages_that_are_nested_too_deep_are_refused() {
     let weir = serve(ConnectionAge::default());
-    // attributes, and in it an unknown group in a group, ten thousand deep.
+    // `attributes` with unknown groups, ten thousand deep.
     let groups = [vec![0x7b; 10_000], vec![0x7c; 10_000]].concat();
     let mut attributes = vec![0x0a];
     prost::encoding::encode_varint(groups.len() as u64, &mut attributes);
@@ -142,7 +142,7 @@ async fn calls_that_are_none_are_told_so() {
     assert!(answer.status() == 505 && answer.text().contains("HTTP/2"), "{answer:?}");
 }
 
-/// Envoy sends the beginning of a body if it is told to.
+/// Envoy sends the beginning of a body if configured.
 #[tokio::test]
 async fn a_message_may_bring_a_long_body() {
     let weir = serve(ConnectionAge::default());
@@ -157,7 +157,7 @@ async fn a_message_may_bring_a_long_body() {
     assert_eq!(call(&weir, CHECK, &[], &[&long]).await.code, "8");
 }
 
-/// Envoy passes on what clients send, and that need not be UTF-8.
+/// Envoy passes on clients' bytes, which need not be UTF-8.
 #[tokio::test]
 async fn bytes_that_are_not_utf8_are_read_as_they_are() {
     let rules = "limits: { Keys: { match: { domain: d }, by: { descriptor: k }, count: 1, period: 1h } }";
@@ -204,7 +204,7 @@ fn unfinished_messages_are_bounded_together() {
     assert_eq!(weir.metric(&answered("internal")), 1, "there was room for it");
 }
 
-/// A gateway whose clients leave cancels their calls; the others on the same connection are not to suffer.
+/// When clients leave, a gateway cancels their calls. Other calls on the connection go on.
 #[test]
 fn cancelled_calls_do_not_end_the_connection() {
     let weir = serve(ConnectionAge::default());
@@ -217,7 +217,7 @@ fn cancelled_calls_do_not_end_the_connection() {
     assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"), 0);
 }
 
-/// Opens so many calls, and takes each back at once.
+/// Opens calls and resets each at once.
 fn cancel(client: &mut Frames, calls: u32) {
     let head = request("POST", CHECK, &[("content-type", "application/grpc"), ("te", "trailers")]);
     for stream in (1..2 * calls).step_by(2) {
@@ -226,7 +226,7 @@ fn cancel(client: &mut Frames, calls: u32) {
     }
 }
 
-/// A client that opens calls and takes them back at once is cut off, and the next one is served.
+/// A client that opens and resets calls is cut off, and the next one is served.
 #[tokio::test]
 async fn a_flood_of_resets_is_cut_off() {
     let weir = limited(EnvoyLimits { resets: 100, ..EnvoyLimits::default() });
@@ -245,7 +245,7 @@ fn a_connection_that_is_old_is_told_to_end() {
     assert_eq!(frames.next_of(GOAWAY).error(), 0, "NO_ERROR");
 }
 
-/// The stream of a call that is answered before its body has come is not left open.
+/// A call that is answered before its body is complete leaves no stream open.
 #[test]
 fn an_answer_does_not_wait_for_a_body_that_nobody_reads() {
     let weir = serve(ConnectionAge::default());

@@ -1,12 +1,12 @@
-//! The rate limit service, over gRPC: cases from the tests and documents of envoyproxy/ratelimit, gubernator, redis-cell
+//! The rate limit service over gRPC: cases from the tests and documents of envoyproxy/ratelimit, gubernator, redis-cell
 //! and others, in memory and in Redis.
 //!
-//! A case is a line of `cases.jsonl`: `config` are files of envoyproxy/ratelimit and `limits` a rules file, each by its
-//! name in the same folder or as text. A step asks `domain` about the descriptors in `of`, which are written
-//! `key=value,key=value`, at the second `at_s` or the millisecond `at_ms` of the clock, `repeat` times; `addend` is that
-//! of the request, and `hits`, `give_back` and `limit` have an item for each descriptor. `reload` are other files. What
-//! `expect` does not name is not compared: `statuses` are written `CODE LIMIT REMAINING`, with ` reset=SECONDS` behind,
-//! `passed` is how many of the repetitions passed, and all else is of the last one.
+//! A case is a line of `cases.jsonl`. `config` are files of envoyproxy/ratelimit and `limits` is a rules file, by name
+//! in the same folder or as text. A step asks `domain` about the descriptors in `of`, written `key=value,key=value`, at
+//! second `at_s` or millisecond `at_ms`, `repeat` times. `addend` is the request's; `hits`, `give_back` and `limit`
+//! have an item for each descriptor. `reload` are new files. `expect` is compared where it says something: `statuses`
+//! are written `CODE LIMIT REMAINING`, with an optional ` reset=SECONDS`, `passed` is the number of passed repetitions,
+//! and the rest describes the last one.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ use crate::support::eventually_async;
 use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};
 
-/// Cases are about answers, not about time: a busy machine must not turn one into a timeout.
+/// A busy machine must not cause timeouts.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn folder() -> PathBuf {
@@ -51,7 +51,7 @@ fn cases() -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The text that a case means: a file of the folder, or what it says itself.
+/// The text of a case's file: a file in the folder, or the text itself.
 fn source(name: &Json) -> Source {
     let name = name.as_str().unwrap();
     let text = if name.contains('\n') {
@@ -62,7 +62,7 @@ fn source(name: &Json) -> Source {
     Source { name: "rules.yaml".to_owned(), text }
 }
 
-/// The rules of a case; in memory each case has buckets of its own by the number in the hash.
+/// A case's rules. In memory, the number in the hash gives each case its own buckets.
 fn rules(config: &Json, limits: &Json, number: u64, now: Micros) -> Rules {
     let sources = Sources {
         limits: limits.as_str().map(|_| source(limits)),
@@ -73,7 +73,7 @@ fn rules(config: &Json, limits: &Json, number: u64, now: Micros) -> Rules {
     loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report))
 }
 
-/// A Weir that is asked, and the clock that it decides by.
+/// A server and its clock.
 struct Player {
     weir: Weir,
     client: RateLimitServiceClient<Channel>,
@@ -82,7 +82,7 @@ struct Player {
 }
 
 impl Player {
-    /// With buckets in memory, or in this Redis.
+    /// With buckets in memory or in this Redis.
     async fn new(redis: Option<&RedisServer>) -> Self {
         let clock = Arc::new(AtomicU64::new(0));
         let set = Clock::Set(clock.clone());
@@ -98,7 +98,7 @@ impl Player {
         Self { weir, client, channel, clock }
     }
 
-    /// Calls Envoy's method, or one of Kuadrant's.
+    /// Calls Envoy's method or one of Kuadrant's.
     async fn call(&mut self, method: Option<&str>, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let Some(method) = method else {
             return self.client.should_rate_limit(request).await.map(Response::into_inner);
@@ -109,7 +109,7 @@ impl Player {
         client.unary(Request::new(request), path, ProstCodec::default()).await.map(Response::into_inner)
     }
 
-    /// Plays a case; the error is what came out differently.
+    /// Plays a case; the error is the difference.
     async fn play(&mut self, number: u64, case: &Json) -> Result<(), String> {
         let mut config = case["config"].clone();
         for (place, step) in case["steps"].as_array().unwrap().iter().enumerate() {
@@ -135,7 +135,7 @@ impl Player {
         Ok(())
     }
 
-    /// Plays all cases. `clean` is called before each of them.
+    /// Plays all cases. Calls `clean` before each of them.
     async fn play_all(mut self, clean: impl Fn()) {
         let (cases, mut failed) = (cases(), String::new());
         assert!(cases.len() > 100);
@@ -203,14 +203,14 @@ fn compare(expect: &Json, passed: u64, answer: &Result<RateLimitResponse, String
     Ok(())
 }
 
-/// The statuses as the cases write them.
+/// The statuses in the cases' notation.
 fn statuses(answer: &RateLimitResponse, expected: &Json) -> Json {
     let written = answer.statuses.iter().enumerate().map(|(place, status)| {
         let with_reset = expected[place].as_str().is_some_and(|text| text.contains(" reset="));
         Json::String(written(status, with_reset))
     });
     let written: Vec<Json> = written.collect();
-    // A single one may be written alone.
+    // One status may be written without a list.
     if expected.is_string() { written.first().cloned().unwrap_or_default() } else { written.into() }
 }
 
@@ -230,7 +230,7 @@ fn written(status: &DescriptorStatus, with_reset: bool) -> String {
     text
 }
 
-/// The fields that are expected, as they came.
+/// The expected headers, as they came.
 fn headers(answer: &RateLimitResponse, expected: &Json) -> Json {
     let value = |name: &str| {
         let found = answer.response_headers_to_add.iter().find(|header| header.key == name);
@@ -246,7 +246,7 @@ fn object(data: &Struct) -> Json {
 fn json_of(value: &ProtoValue) -> Json {
     match value.kind.as_ref().unwrap() {
         Kind::NullValue(_) => Json::Null,
-        // The cases are written with integers where they can be.
+        // The cases have integers where possible.
         #[expect(clippy::cast_possible_truncation, reason = "the cases have small numbers")]
         Kind::NumberValue(number) if number.fract() == 0.0 => (*number as i64).into(),
         Kind::NumberValue(number) => (*number).into(),
@@ -267,7 +267,7 @@ async fn every_case_comes_out_in_redis() {
     let redis = RedisServer::plain();
     let player = Player::new(Some(&redis)).await;
     player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)));
-    // With no connection the limits of such a file are no answer at all.
+    // Without a connection, the limits of such a file are missing from the answer.
     let first = json!({ "domain": "another", "of": ["key2=first"] });
     eventually_async("the store connects", async || {
         player.client.clone().should_rate_limit(request(&first, &first)).await.map_err(|status| status.code())
@@ -280,7 +280,7 @@ async fn every_case_comes_out_in_redis() {
         .await;
 }
 
-/// A case of one step by itself.
+/// Plays a case of one step.
 fn step(domain: &str, of: &[&str]) -> RateLimitRequest {
     let step = json!({ "domain": domain, "of": of });
     request(&step, &step)
@@ -305,7 +305,7 @@ async fn in_shadow_the_statuses_tell_and_the_request_passes() {
     }
 }
 
-/// Envoy's `failure_mode_deny` decides what becomes of a request whose limits fail closed.
+/// Envoy's `failure_mode_deny` decides about requests whose limits fail closed.
 #[tokio::test]
 async fn without_a_store_each_limit_has_its_policy() {
     let redis = RedisServer::plain();
@@ -337,13 +337,13 @@ async fn without_a_store_each_limit_has_its_policy() {
     }
 }
 
-/// Whatever callers say, the metrics have as many series as before.
+/// Callers cannot add series to the metrics.
 #[tokio::test]
 async fn callers_make_no_series() {
     let mut player = Player::new(None).await;
     player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)));
     let series = |player: &Player| player.weir.page("/metrics").text().lines().count();
-    // What the door counts for itself begins with its first call.
+    // The listener's own counters start with its first call.
     player.client.should_rate_limit(step("domain", &["key2=x"])).await.unwrap();
     let before = series(&player);
     for number in 1..20 {

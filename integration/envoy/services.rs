@@ -1,4 +1,4 @@
-//! Health, reflection and authorization, as a client sees them that is not written in Rust.
+//! Health, reflection and authorization, with a client that is not written in Rust.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn python_finds_all_services() {
     assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() >= 9), "{checks}");
 }
 
-/// Whoever watches is told when the process is about to leave, before it takes no more connections.
+/// Watchers learn that the process is about to leave before it stops to accept.
 #[test]
 fn a_watch_is_told_of_the_drain() {
     let limits = "limits: { Wide: { by: global, burst: 1000 } }";
@@ -25,7 +25,7 @@ fn a_watch_is_told_of_the_drain() {
     assert_eq!(seen, json!({ "statuses": ["SERVING", "NOT_SERVING"], "code": "UNAVAILABLE" }));
 }
 
-/// Connections that live for a moment: whoever calls notices nothing of it.
+/// Connections that live for a moment: callers do not notice.
 #[test]
 fn no_call_is_lost_when_connections_are_told_to_end() {
     let limits = "limits: { Wide: { by: global, burst: 1000000 } }";

@@ -1,9 +1,10 @@
 //! Budgets that Envoy asks with an addend of 0 and charges once the response has told what was used.
 
 use super::asking::Asked;
-use super::process::{Change, Ports, Process, Program};
+use super::example::{Change, Example, Ports};
 use crate::support::becomes;
-use crate::support::redis::free_port;
+use crate::support::process::free_port;
+use crate::support::programs::Program;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 
@@ -46,7 +47,7 @@ fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     let flags = ["--workers", "1", "--grpc", &door, "--envoy-ratelimit-config", file.to_str().unwrap()];
     let weir = Weir::serve("limits: {}", &flags);
     let patience = ("timeout: 0.02s", "timeout: 5s");
-    let envoy = Process::start(Program::Envoy, "envoy-rls", &[patience, TOKENS], ports);
+    let envoy = Example::start(Program::Envoy, "envoy-rls", &[patience, TOKENS], ports);
     let asked = Asked { from: [127, 0, 0, 1].into(), forwarded_for: None };
     let get = || asked.get_of(envoy.address, "others.example");
     let calls = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";

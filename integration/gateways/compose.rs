@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
-use super::process::{self, Ports, Process, Program};
-use crate::support::programs::{client, installed, repository};
-use crate::support::redis::{RedisServer, free_port};
+use super::example::{Example, Ports, examples};
+use crate::support::binary;
+use crate::support::process::{Finished, finish, free_port, succeed};
+use crate::support::programs::{Program, client, prometheus};
+use crate::support::redis::RedisServer;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
@@ -19,7 +20,7 @@ use crate::support::{becomes, eventually};
 const WITHOUT_HEALTH: &str = "application";
 
 fn directory() -> PathBuf {
-    process::examples().join("compose")
+    examples().join("compose")
 }
 
 fn read(path: &Path) -> Value {
@@ -109,9 +110,9 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     assert!(words.contains(&door.as_str()) && words.contains(&url.as_str()), "{words:?}");
     let rules = fs::read_to_string(mounted(service, "/etc/weir/limits.yaml")).unwrap();
     let weir = Weir::launch(&rules, |_| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = binary::command(&words);
         // What the tests wait for, and more patience than a busy machine needs.
-        command.args(&words).args(["--upstream", "echo", "--store-timeout", "2s", "--workers", "1"]);
+        command.args(["--upstream", "echo", "--store-timeout", "2s", "--workers", "1"]);
         command.env("WEIR_PROXY", "127.0.0.1:0").env("WEIR_ADMIN", "127.0.0.1:0");
         command
     });
@@ -122,7 +123,7 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
         ("timeout: 0.2s", "timeout: 5s"),
         ("timeout: 0.02s", "timeout: 5s"),
     ];
-    let envoy = Process::start(Program::Envoy, "compose/envoy", &changes, ports);
+    let envoy = Example::start(Program::Envoy, "compose/envoy", &changes, ports);
     let ask = |method: &str, path: &str| {
         let mut wire = Wire::connect(envoy.address);
         wire.send(format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"));
@@ -149,10 +150,9 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
 
     let check = strings(&service["healthcheck"]["test"]);
     let ["CMD", "/usr/bin/weir", rest @ ..] = &check[..] else { panic!("{check:?}") };
-    eventually("it is well", || {
-        let mut health = Command::new(env!("CARGO_BIN_EXE_weir"));
-        let health = health.args(rest).env("WEIR_ADMIN", weir.admin.to_string()).output().unwrap();
-        if health.status.success() && health.stdout == b"ready\n" { Ok(()) } else { Err(health) }
+    eventually("it is well", || match finish(binary::command(rest).env("WEIR_ADMIN", weir.admin.to_string())) {
+        Finished { code: Some(0), out, .. } if out == "ready\n" => Ok(()),
+        other => Err(other),
     });
 }
 
@@ -166,8 +166,7 @@ fn prometheus_and_grafana_find_what_is_mounted_for_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prometheus.yml");
     fs::write(&path, text.replace(alerts, mounted(service, alerts).to_str().unwrap())).unwrap();
-    let promtool = repository().join("target/test-prometheus/usr/bin/promtool");
-    let said = installed(promtool.to_str().unwrap(), &["check", "config", path.to_str().unwrap()]);
+    let said = succeed(prometheus("promtool").args(["check", "config", path.to_str().unwrap()]));
     assert!(said.contains("1 rule files found") && said.contains("is valid prometheus config"), "{said}");
 
     let service = &compose["services"]["grafana"];

@@ -1,8 +1,9 @@
 //! The gateways of `integration/examples`: what runs each, what its README says to change, and where it cannot do as the
 //! proxy does.
 
-use super::process::{Change, Program};
+use super::example::Change;
 use super::table::{ADDRESS, JOINED_KEYS, Policy, Row, UNSEEN_PATHS};
+use crate::support::programs::Program;
 
 /// A way from a client to the application on which Weir is asked.
 pub(super) struct Gateway {

@@ -6,7 +6,7 @@ use std::fs;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value, json};
 
-use super::process::examples;
+use super::example::examples;
 
 const SCHEMA: &str = include_str!("manifests.json");
 

@@ -5,20 +5,21 @@
 mod asking;
 mod budgets;
 mod compose;
+mod example;
 mod examples;
 mod manifests;
-pub(crate) mod process;
 mod table;
 
 use std::net::SocketAddr;
 
 use asking::{Asked, check_rows};
+use example::{Change, Example, Ports};
 use examples::{ALL, Gateway, RESOURCE_EXHAUSTED};
-use process::{Change, Ports, Process};
 use table::{AT_THE_EDGE, BEHIND_A_LOAD_BALANCER, OWN, OWN_FIELDS, Row};
 
+use crate::support::process::free_port;
 use crate::support::programs::{Server, client};
-use crate::support::redis::{RedisServer, free_port};
+use crate::support::redis::RedisServer;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
@@ -40,7 +41,7 @@ fn application() -> Upstream {
 struct Chain {
     gateway: &'static Gateway,
     weir: Option<Weir>,
-    process: Option<Process>,
+    process: Option<Example>,
     flags: Vec<String>,
     /// What all limits say of a store that does not answer.
     on_store_error: &'static str,
@@ -73,15 +74,15 @@ impl Chain {
         chain.start_weir();
         if let Some(program) = gateway.program {
             let changes = [gateway.patience, changes].concat();
-            chain.process = Some(Process::start(program, gateway.example, &changes, ports));
+            chain.process = Some(Example::start(program, gateway.example, &changes, ports));
         }
         chain
     }
 
     #[track_caller]
     fn start_weir(&mut self) {
-        let own = process::examples().join(self.gateway.example).join("limits.yaml");
-        let common = process::examples().join("limits.yaml");
+        let own = example::examples().join(self.gateway.example).join("limits.yaml");
+        let common = example::examples().join("limits.yaml");
         let rules = std::fs::read_to_string(if own.is_file() { own } else { common }).unwrap();
         let period = "    period: 1h\n";
         let rules = rules.replace(period, &format!("{period}    on_store_error: {}\n", self.on_store_error));
@@ -305,7 +306,7 @@ fn row(gateway: &Gateway) -> String {
 
 #[test]
 fn the_table_of_the_examples_says_what_is_tested() {
-    let readme = std::fs::read_to_string(process::examples().join("README.md")).unwrap();
+    let readme = std::fs::read_to_string(example::examples().join("README.md")).unwrap();
     let missing: Vec<_> = ALL.iter().map(row).filter(|row| !readme.lines().any(|line| line == row)).collect();
     assert!(missing.is_empty(), "these lines are not in integration/examples/README.md:\n{}", missing.join("\n"));
 }

@@ -12,8 +12,9 @@ use regex::Regex;
 use super::load::{Loaded, RULES};
 use super::prometheus::{Prometheus, patiently};
 use super::{alerts, dashboard, names};
+use crate::support::process::free_port;
 use crate::support::programs::installed;
-use crate::support::redis::{RedisServer, free_port};
+use crate::support::redis::RedisServer;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 

@@ -3,38 +3,33 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::programs::installed;
-use crate::support::redis::free_port;
+use crate::support::process::{Process, on_free_port, succeed};
+use crate::support::programs::prometheus;
 use crate::support::wire::Wire;
 
 /// How long something may take that comes with scrapes and evaluations, two a second each, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Another process may take the port between our looking for it and the server's binding it.
-const ATTEMPTS: usize = 5;
-
 /// A server that scrapes and evaluates twice a second. It is killed when this is dropped.
 pub(super) struct Prometheus {
     address: SocketAddr,
-    child: Child,
+    _process: Process,
     _directory: TempDir,
 }
 
 impl Prometheus {
     /// Scrapes the admin doors of these jobs, and evaluates these rules.
     pub(super) fn start(jobs: &[(&str, SocketAddr)], rules: &str) -> Self {
-        let server = (0..ATTEMPTS).find_map(|_| Self::listen(jobs, rules, free_port()));
-        server.unwrap_or_else(|| panic!("prometheus did not start {ATTEMPTS} times"))
+        on_free_port("prometheus", |address| Self::listen(jobs, rules, address))
     }
 
-    fn listen(jobs: &[(&str, SocketAddr)], rules: &str, port: u16) -> Option<Self> {
+    fn listen(jobs: &[(&str, SocketAddr)], rules: &str, address: SocketAddr) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| directory.path().join(name);
         let mut configuration =
@@ -47,29 +42,20 @@ impl Prometheus {
         }
         fs::write(file("prometheus.yaml"), configuration).unwrap();
         fs::write(file("rules.yaml"), rules).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let log = fs::File::create(file("log")).unwrap();
-        let mut child = Command::new(program("prometheus"))
+        let mut command = prometheus("prometheus");
+        command
             .arg(format!("--config.file={}", file("prometheus.yaml").display()))
             .arg(format!("--storage.tsdb.path={}", file("data").display()))
             .arg(format!("--web.listen-address={address}"))
             .current_dir(directory.path())
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let is_ready = patiently("prometheus is ready", || {
-            if child.try_wait().unwrap().is_some() {
-                return Ok(false);
-            }
-            let Ok(stream) = std::net::TcpStream::connect(address) else {
-                return Err(fs::read_to_string(file("log")).unwrap());
-            };
-            let status = Wire::new(stream).get("/-/ready").status();
-            if status == 200 { Ok(true) } else { Err(status.to_string()) }
+            .stderr(fs::File::create(file("log")).unwrap());
+        let process = Process::listening(&mut command, address)?;
+        patiently("prometheus is ready", || match Wire::connect(address).get("/-/ready").status() {
+            200 => Ok(()),
+            _ => Err(fs::read_to_string(file("log")).unwrap()),
         });
-        is_ready.then_some(Self { address, child, _directory: directory })
+        Some(Self { address, _process: process, _directory: directory })
     }
 
     /// What the server says of a query now: its series, with labels and value.
@@ -117,17 +103,10 @@ impl Prometheus {
     }
 }
 
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Runs `promtool` and gives what it prints; it must not find fault.
 #[track_caller]
 pub(super) fn promtool(arguments: &[&str]) -> String {
-    installed(program("promtool").to_str().unwrap(), arguments)
+    succeed(prometheus("promtool").args(arguments))
 }
 
 /// Asks until there is an answer, and gives up loudly with what there was instead.
@@ -141,13 +120,6 @@ pub(super) fn patiently<T, E: std::fmt::Debug>(what: &str, mut ask: impl FnMut()
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// A program of Debian's package, which is unpacked and not installed.
-fn program(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-prometheus/usr/bin").join(name);
-    assert!(path.is_file(), "{} is missing; run `integration/install.sh`", path.display());
-    path
 }
 
 /// A query as a value in a URL.

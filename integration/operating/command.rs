@@ -1,18 +1,13 @@
 //! `weir bucket`, as an operator runs it.
 
-use std::process::Command;
-
 use super::{LIMITS, TOKEN, each_store, spend};
-use crate::support::redis::free_port;
+use crate::support::binary;
+use crate::support::process::{Finished, finish, free_port};
 use crate::support::weir::Weir;
 
-/// Runs `weir bucket` with these words, in this environment: the exit code, and what it prints on both streams.
-fn run(words: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.arg("bucket").args(words).envs(environment.iter().copied());
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+/// Runs `weir bucket` with these words, in this environment.
+fn run(words: &[&str], environment: &[(&str, &str)]) -> Finished {
+    finish(binary::command(&["bucket"]).args(words).envs(environment.iter().copied()))
 }
 
 #[test]
@@ -26,12 +21,12 @@ fn an_operator_looks_and_changes() {
         let admin = format!("http://{}", weir.admin);
         let environment = [("WEIR_ADMIN", admin.as_str()), ("WEIR_ADMIN_TOKEN_FILE", file)];
         let good = |words: &[&str]| {
-            let (code, out, err) = run(words, &environment);
-            assert_eq!((code, err.as_str()), (0, ""), "{words:?}: {out}");
+            let Finished { code, out, err } = run(words, &environment);
+            assert_eq!((code, err.as_str()), (Some(0), ""), "{words:?}: {out}");
             out
         };
         crate::support::eventually("the store is there", || match run(&["get", "Even:7"], &environment) {
-            (0, ..) => Ok(()),
+            Finished { code: Some(0), .. } => Ok(()),
             other => Err(other),
         });
         assert!(spend(&weir, "/log", &[("x-id", "7")]));
@@ -85,13 +80,10 @@ fn exit_codes_say_whose_fault_it_is() {
         (&["block", "Even:7"], 2, "--for"),
         (&["forget", "Even:7"], 2, "forget"),
     ] {
-        let (code, out, err) = run(words, &[]);
-        assert_eq!(code, expected, "{words:?}: {out}{err}");
-        assert!(err.contains(part), "{words:?}: {err}");
+        let finished = run(words, &[]);
+        assert_eq!(finished.code, Some(expected), "{words:?}: {}", finished.text());
+        assert!(finished.err.contains(part), "{words:?}: {}", finished.err);
     }
-    let serve = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["serve", "--upstream", "echo", "--admin-token-file", empty])
-        .output()
-        .unwrap();
-    assert_eq!(serve.status.code(), Some(2), "{}", String::from_utf8_lossy(&serve.stderr));
+    let serve = binary::fails_to_serve(LIMITS, &["--admin-token-file", empty]);
+    assert_eq!(serve.code, Some(2), "{}", serve.err);
 }

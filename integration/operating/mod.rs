@@ -3,6 +3,7 @@
 mod blocks;
 mod buckets;
 mod command;
+mod health;
 
 use serde_json::Value;
 

@@ -3,12 +3,14 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use weir::http::{AcceptOptions, Timeouts};
 
 use super::failed;
+use crate::support::binary;
+use crate::support::process::Process;
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Message;
 use crate::support::{becomes, eventually};
@@ -155,21 +157,15 @@ fn a_unix_socket_is_served_and_its_peers_are_trusted_by_their_word() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.sock");
         std::fs::write(directory.path().join("limits.yaml"), WIDE).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["serve", "--upstream", "echo", "--admin", "127.0.0.1:0", "--workers", "2"])
-            .args(["--proxy", &format!("unix:{}", path.display())])
-            .args(trusted)
-            .current_dir(directory.path())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let proxy = format!("unix:{}", path.display());
+        let mut command = binary::command(&["serve", "--upstream", "echo", "--workers", "2"]);
+        command.args(["--proxy", &proxy, "--admin", "127.0.0.1:0"]).args(trusted).current_dir(directory.path());
+        let _process = Process::start(command.stderr(Stdio::null()));
         let mut stream = eventually("the socket takes connections", || UnixStream::connect(&path));
         let request = "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.1\r\nconnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        process.kill().unwrap();
-        process.wait().unwrap();
         assert!(text.contains(&format!("[\"x-forwarded-for\",\"{client}\"]")), "{text}");
     }
 }

@@ -3,9 +3,11 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::support::binary;
+use crate::support::process::kill;
 use crate::support::redis::RedisServer;
 use crate::support::upstream::{Upstream, ok};
-use crate::support::weir::{Weir, kill};
+use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
@@ -122,12 +124,9 @@ fn a_request_that_outlives_a_hand_over_keeps_its_slot() {
 fn without_a_proxy_nobody_sees_a_request_end() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("limits.yaml"), ONE).unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["serve", "--check", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).current_dir(folder.path());
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let serve = binary::run_in(folder.path(), &["serve", "--check", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    assert_eq!(serve.code, Some(1), "{}", serve.err);
     for part in ["error: `One` counts requests in flight", " --> limits.yaml", "open the proxy with `--upstream`"] {
-        assert!(text.contains(part), "{part} is not in\n{text}");
+        assert!(serve.err.contains(part), "{part} is not in\n{}", serve.err);
     }
 }

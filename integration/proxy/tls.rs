@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 
 use super::failed;
+use crate::support::binary;
 use crate::support::certificates::Authority;
+use crate::support::process::finish;
+use crate::support::programs::installed;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
@@ -214,11 +217,8 @@ fn subjects_read_as_those_of_openssl() {
         }
     });
     // Text beyond ASCII stays as it is, which RFC 4514 allows and OpenSSL does without `esc_msb`.
-    let output = Command::new("openssl")
-        .args(["x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", &authority.file("client.pem")])
-        .output()
-        .expect("openssl is installed");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let file = authority.file("client.pem");
+    let text = installed("openssl", &["x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", &file]);
     let subject = text.trim_end().strip_prefix("subject=").unwrap();
     assert!(subject.contains("a@b.example") && subject.contains("ü"), "{subject}");
     // Only this one id is not refused.
@@ -280,13 +280,7 @@ fn plain_http_is_told_that_the_port_speaks_tls() {
 
 /// What `openssl s_client` prints of a connection.
 fn s_client(weir: &Weir, arguments: &[&str]) -> String {
-    let output = Command::new("openssl")
-        .args(["s_client", "-connect", &weir.proxy.to_string()])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("openssl is installed");
-    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    finish(Command::new("openssl").args(["s_client", "-connect", &weir.proxy.to_string()]).args(arguments)).text()
 }
 
 #[test]
@@ -316,22 +310,13 @@ fn files_that_are_wrong_keep_it_from_starting() {
     authority.sign("own", &["a.example"]);
     authority.sign("other", &["a.example"]);
     fs::write(authority.path("limits.yaml"), WIDE).unwrap();
-    let start = |flags: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["serve", "--upstream", "echo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(flags)
-            .current_dir(authority.path(""))
-            .output()
-            .unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
     for (flags, code, message) in [
         (&["--tls-cert", "own.pem"][..], 2, "error: --tls-cert is given once and --tls-key not given"),
         (&["--tls-cert", "no.pem", "--tls-key", "own.key"], 1, "error: --tls-cert no.pem: No such file"),
         (&["--tls-cert", "own.pem", "--tls-key", "other.key"], 1, "error: --tls-key other.key: the key does not fit"),
         (&["--tls-client-ca", "ca.pem"], 2, "--tls-cert"),
     ] {
-        let (found, text) = start(flags);
-        assert!(found == code && text.contains(message), "{flags:?}: {found} {text}");
+        let serve = binary::run_in(&authority.path(""), &Weir::arguments(flags));
+        assert!(serve.code == Some(code) && serve.err.contains(message), "{flags:?}: {serve:?}");
     }
 }

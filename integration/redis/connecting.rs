@@ -7,7 +7,8 @@ use weir::store::{Breaker, Clock, Fault, StoreError};
 
 use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
-use crate::support::redis::{RedisConfig, RedisServer, free_port};
+use crate::support::process::free_port;
+use crate::support::redis::{RedisConfig, RedisServer};
 
 fn install_provider() {
     // The second test in this process finds the first one's provider.

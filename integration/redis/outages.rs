@@ -11,7 +11,8 @@ use weir::store::{Breaker, Fault, StoreError};
 
 use super::{TIMEOUT, charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
-use crate::support::redis::{RedisConfig, RedisServer, free_port};
+use crate::support::process::free_port;
+use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::relay::{Fate, Relay};
 
 #[tokio::test]

@@ -5,8 +5,6 @@ mod refused;
 mod script;
 mod values;
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::support::becomes;
@@ -22,13 +20,10 @@ fn serve(limits: &str, files: &[(&str, &str)], redis: &RedisServer, flags: &[&st
     // Nothing may be decided by a policy here, however busy the machine is, unless a test is about that.
     let timeout: &[_] = if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "5s"] };
     let flags: Vec<&str> = own.into_iter().chain(timeout.iter().copied()).chain(flags.iter().copied()).collect();
-    let weir = Weir::launch(limits, |folder| {
+    let weir = Weir::serve_with(limits, &flags, |_, directory| {
         for (name, text) in files {
-            std::fs::write(folder.join(name), text).unwrap();
+            std::fs::write(directory.join(name), text).unwrap();
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(Weir::arguments(&flags));
-        command
     });
     becomes("the worker is connected", 1, || weir.metric("weir_store_connections"));
     weir

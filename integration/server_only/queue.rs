@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{asked, call, cases, reload, serve};
+use crate::support::process::finish;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
@@ -326,8 +327,7 @@ fn run_block(redis: &RedisServer, language: &str, first: &str) -> String {
     let block = &block[..block.find("```").unwrap()];
     let port = redis.address().rsplit_once(':').unwrap().1.to_owned();
     let script = format!("redis-cli() {{ command redis-cli -p {port} \"$@\"; }}\n{block}");
-    let output = Command::new("timeout").args(["3", "bash", "-c", &script]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    finish(Command::new("timeout").args(["3", "bash", "-c", &script])).text()
 }
 
 #[test]

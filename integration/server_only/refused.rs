@@ -1,7 +1,6 @@
 //! Memory keeps neither queues nor scripts.
 
-use std::process::Command;
-
+use crate::support::binary;
 use crate::support::eventually;
 use crate::support::weir::Weir;
 
@@ -9,22 +8,13 @@ const QUEUE: &str = "limits:\n  Jobs: { algorithm: queue, capacity: 2, fields: {
 
 #[test]
 fn weir_does_not_start_with_a_queue_in_memory_and_says_why() {
+    let serve = binary::fails_to_serve(QUEUE, &[]);
+    assert_eq!(serve.code, Some(1), "{}", serve.err);
+    assert!(serve.err.contains("`Jobs` needs Redis") && serve.err.contains("limits.yaml:2:22"), "{}", serve.err);
     let folder = tempfile::tempdir().unwrap();
-    let limits = folder.path().join("limits.yaml");
-    std::fs::write(&limits, QUEUE).unwrap();
-    let run = |arguments: &[&str]| {
-        let output = Command::new("timeout")
-            .args(["10", env!("CARGO_BIN_EXE_weir")])
-            .args(arguments)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (code, said) = run(&["serve", "--upstream", "echo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("`Jobs` needs Redis") && said.contains("limits.yaml:2:22"), "{said}");
-    assert_eq!(run(&["check", "limits.yaml"]).0, Some(0), "a check knows no store");
+    std::fs::write(folder.path().join("limits.yaml"), QUEUE).unwrap();
+    let check = binary::run_in(folder.path(), &["check", "limits.yaml"]);
+    assert_eq!(check.code, Some(0), "a check knows no store: {}", check.err);
 }
 
 #[test]

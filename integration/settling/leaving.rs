@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::{ALGORITHMS, answering, left, on_both, on_redis, settled, settles, setup, start, tokens};
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
-use crate::support::redis::{RedisServer, free_port};
+use crate::support::process::free_port;
+use crate::support::redis::RedisServer;
 use crate::support::server::Weir;
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};

@@ -1,4 +1,4 @@
-//! Certificates in PEM, made for one test.
+//! Certificates in PEM, generated for each test.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// An authority, and the directory with all that it has signed.
+/// An authority and the directory with its certificates.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
@@ -16,7 +16,7 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Authorities are told apart by their names.
+        // Authorities need distinct names.
         let directory = tempfile::tempdir().unwrap();
         params.distinguished_name.push(DnType::CommonName, directory.path().to_str().unwrap());
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -24,12 +24,11 @@ impl Authority {
         Self { issuer, directory }
     }
 
-    /// A file in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The same as text, for a flag.
+    /// [`Self::path`] as text, for a flag.
     pub(crate) fn file(&self, name: &str) -> String {
         self.path(name).into_os_string().into_string().unwrap()
     }
@@ -39,7 +38,7 @@ impl Authority {
         self.sign_with(name, hosts, |_| {});
     }
 
-    /// As [`Self::sign`], with more attributes of the subject.
+    /// Like [`Self::sign`], with more attributes in the subject.
     pub(crate) fn sign_with(&self, name: &str, hosts: &[&str], more: impl FnOnce(&mut DistinguishedName)) {
         let mut params = CertificateParams::new(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();

@@ -1,10 +1,10 @@
-//! One end of an HTTP/2 connection, frame by frame: what a test sends is what is on the wire.
+//! One end of an HTTP/2 connection, frame by frame. No library changes what a test sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a read may take: longer than anything takes on a busy machine.
+/// The timeout of a read, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) const DATA: u8 = 0x0;
@@ -39,8 +39,7 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// The status that a block of fields begins with (RFC 7541: indexed, or a literal with an indexed name and digits in
-    /// Huffman's code).
+    /// The status at the start of a header block (RFC 7541: indexed, or a literal with an indexed name and Huffman-coded digits).
     pub(crate) fn status(&self) -> u16 {
         const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
         match self.payload[..] {
@@ -54,7 +53,7 @@ impl Frame {
     }
 }
 
-/// The first three digits: 0 to 2 have five bits, the others six.
+/// The first three Huffman-coded digits: 0 to 2 have five bits, the others six.
 fn digits(bytes: &[u8]) -> u16 {
     let bits: Vec<u16> =
         bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| u16::from(byte >> bit & 1))).collect();
@@ -78,7 +77,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// A block of fields, all as literals that nobody remembers.
+/// A header block of literals without indexing.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let text = |block: &mut Vec<u8>, text: &str| {
         match text.len() {
@@ -104,7 +103,7 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// The fields of a request: of a good one for this path, and more.
+/// The headers of a valid request for this path, and more.
 pub(crate) fn request(method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let pseudo = [(":method", method), (":scheme", "http"), (":authority", "a.example"), (":path", path)];
     block(&[&pseudo[..], more].concat())
@@ -116,7 +115,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// A client that has sent its preface.
+    /// Connects and sends the preface.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -126,7 +125,7 @@ impl Frames {
         frames
     }
 
-    /// Sends some bytes. A peer that has had enough may close in between.
+    /// Sends bytes. The peer may close the connection meanwhile.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
@@ -136,7 +135,7 @@ impl Frames {
         self.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, &request("GET", path, &[])));
     }
 
-    /// The next frame, `None` at the end of the connection. `PING`s are answered.
+    /// The next frame, or `None` at the end of the connection. Answers `PING`s.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Option<Frame> {
         loop {
@@ -163,7 +162,7 @@ impl Frames {
         }
     }
 
-    /// The next frame of this kind; those before it are left out.
+    /// The next frame of this kind. Skips others.
     #[track_caller]
     pub(crate) fn next_of(&mut self, kind: u8) -> Frame {
         let mut others = Vec::new();
@@ -176,7 +175,7 @@ impl Frames {
         panic!("no frame of kind {kind}, but {others:?}");
     }
 
-    /// The frames of a stream until it ends, or until it is reset.
+    /// The frames of a stream until its end or its reset.
     #[track_caller]
     pub(crate) fn stream(&mut self, stream: u32) -> Vec<Frame> {
         let mut frames = Vec::new();

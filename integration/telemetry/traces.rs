@@ -1,15 +1,16 @@
 //! Traces: which spans a collector gets, what upstreams are told, and what a collector costs that is away.
 
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use super::collector::{Collector, Kind, Span};
+use crate::support::binary;
 use crate::support::certificates::Authority;
 use crate::support::eventually;
+use crate::support::process::finish;
 use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
@@ -29,11 +30,8 @@ limits:
 
 /// A process that exports at once, with these flags and variables besides.
 fn serve(collector: &str, flags: &[&str], variables: &[(&str, &str)]) -> Weir {
-    Weir::launch(LIMITS, |_| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.args(Weir::arguments(&[&["--otlp-endpoint", collector], flags].concat()));
+    Weir::serve_with(LIMITS, &[&["--otlp-endpoint", collector], flags].concat(), |command, _| {
         command.env("OTEL_BSP_SCHEDULE_DELAY", "10").envs(variables.iter().copied());
-        command
     })
 }
 
@@ -274,16 +272,6 @@ fn a_collector_that_hangs_fills_the_queue_and_does_not_hold_up_the_end() {
     drop(hanging.join());
 }
 
-/// A process that does not outlive its test.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_wrong_setting_is_told_before_anything_is_served() {
     for (flag, variable, part) in [
@@ -297,18 +285,8 @@ fn a_wrong_setting_is_told_before_anything_is_served() {
     ] {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("limits.yaml"), WIDE).unwrap();
-        let mut child = Killed(
-            Command::new(env!("CARGO_BIN_EXE_weir"))
-                .args(["serve", "--upstream", "echo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-                .args(["--otlp-endpoint", flag])
-                .env(variable.0, variable.1)
-                .current_dir(directory.path())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let status = eventually("it ends", || child.0.try_wait().unwrap().ok_or(variable));
-        let text = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
-        assert!(status.code() == Some(2) && text.contains(part), "{variable:?}: {status:?} {text}");
+        let mut command = binary::command(&Weir::arguments(&["--otlp-endpoint", flag]));
+        let serve = finish(command.env(variable.0, variable.1).current_dir(directory.path()));
+        assert!(serve.code == Some(2) && serve.err.contains(part), "{variable:?}: {serve:?}");
     }
 }

@@ -108,6 +108,9 @@ mod tests {
     async fn a_drain_is_told_at_once() {
         let (drain, options) = (CancellationToken::new(), ConnectionAge::default());
         drain.cancel();
-        Age::new(options).limit(&drain, |over| async move { over.cancelled().await }).await;
+        let age = Age::new(options);
+        let told = age.limit(&drain, |over| async move { over.cancelled().await });
+        // Without the drain it is told after half an hour.
+        assert!(timeout(Duration::from_secs(10), told).await.is_ok());
     }
 }

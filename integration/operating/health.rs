@@ -1,26 +1,23 @@
 //! `weir health`, as probes run it.
 
 use std::net::TcpListener;
-use std::process::Command;
 
+use crate::support::binary;
 use crate::support::eventually;
-use crate::support::redis::{RedisServer, free_port};
+use crate::support::process::{Finished, finish, free_port};
+use crate::support::redis::RedisServer;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 
-/// Runs `weir health` with these words, in this environment: the exit code, and what it prints on both streams.
-fn run(words: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.arg("health").args(words).envs(environment.iter().copied());
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+/// Runs `weir health` with these arguments, in this environment.
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Finished {
+    finish(binary::command(&["health"]).args(arguments).envs(environment.iter().copied()))
 }
 
 #[track_caller]
 fn becomes(words: &[&str], code: i32, part: &str) {
     eventually(part, || match run(words, &[]) {
-        (found, out, err) if found == code && format!("{out}{err}").contains(part) => Ok(()),
+        found if found.code == Some(code) && found.text().contains(part) => Ok(()),
         other => Err(other),
     });
 }
@@ -62,7 +59,8 @@ fn it_finds_the_admin_door_as_the_process_did() {
         (&[], &[("WEIR_CONFIG", config)]),
     ] {
         let words = [words, &["--timeout", "10s"]].concat();
-        assert_eq!(run(&words, environment), (0, "ready\n".into(), String::new()), "{words:?} {environment:?}");
+        let ready = Finished { code: Some(0), out: "ready\n".into(), err: String::new() };
+        assert_eq!(run(&words, environment), ready, "{words:?} {environment:?}");
     }
 }
 
@@ -91,8 +89,8 @@ fn what_is_no_admin_door_is_not_well() {
         (&["--timeout", "0s"], 2, "must be longer than 0"),
         (&["now"], 2, "unexpected argument 'now'"),
     ] {
-        let (found, out, err) = run(words, &[]);
-        assert!(found == code && out.is_empty() && err.contains(part), "{words:?}: {found} {out}{err}");
+        let Finished { code: found, out, err } = run(words, &[]);
+        assert!(found == Some(code) && out.is_empty() && err.contains(part), "{words:?}: {found:?} {out}{err}");
         assert!(code == 2 || err.lines().count() == 1, "more than a line: {err}");
     }
 }

@@ -1,0 +1,108 @@
+//! The image's files, built by the Dockerfile's own step, and the static binary among them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::dockerfile::Dockerfile;
+use crate::support::eventually;
+use crate::support::process::{finish, succeed};
+use crate::support::programs::repository;
+use crate::support::upstream::Upstream;
+use crate::support::weir::Weir;
+
+/// The image's root directory, in a directory of this machine.
+pub(super) struct Image(TempDir);
+
+impl Image {
+    #[track_caller]
+    pub(super) fn build() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut step = Command::new(repository().join("integration/image/build.sh"));
+        succeed(step.arg("dev").arg(directory.path()));
+        Self(directory)
+    }
+
+    /// All files, by their paths in the image.
+    fn files(&self) -> Vec<String> {
+        let mut files = Vec::new();
+        let mut directories = vec![self.0.path().to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    directories.push(entry);
+                } else {
+                    files.push(entry.strip_prefix(self.0.path()).unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// A path of the image on this machine.
+    fn here(&self, path: &str) -> PathBuf {
+        self.0.path().join(path.strip_prefix('/').unwrap())
+    }
+
+    /// The command of an instruction with these arguments, in the image's working directory and with its variables only.
+    fn command(&self, instruction: &str, arguments: &[&str]) -> Command {
+        let dockerfile = Dockerfile::read();
+        let (program, own) = dockerfile.command(instruction).split_first().unwrap();
+        let mut command = Command::new(self.here(program));
+        command.args(own).args(arguments).current_dir(self.here(&dockerfile.last("WORKDIR").words[0])).env_clear();
+        command.envs(dockerfile.pairs("ENV").into_iter().map(|(name, path)| (name, self.here(path))));
+        command
+    }
+}
+
+/// The files of the repository that the compiler has read for the program, as of the last build.
+pub(super) fn files_read() -> Vec<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let list = repository().join(target).join("image/debug/weir.d");
+    let list = fs::read_to_string(&list).unwrap_or_else(|error| panic!("{}: {error}", list.display()));
+    let (_, files) = list.split_once(": ").unwrap();
+    let inside = |file: &str| Path::new(file).strip_prefix(repository()).map(Path::to_owned);
+    files.split_whitespace().map(|file| inside(file).unwrap()).collect()
+}
+
+#[test]
+fn it_holds_one_program_and_its_settings() {
+    let files = ["etc/weir/limits.yaml", "usr/bin/weir", "usr/share/doc/weir/LICENSE", "usr/share/weir/weir.yaml"];
+    assert_eq!(Image::build().files(), files);
+}
+
+/// The binary is static, and resolves names all the same.
+#[test]
+fn its_command_serves_the_sample_rules_and_its_health_check_finds_it() {
+    let (image, application) = (Image::build(), Upstream::saying("hello"));
+    let upstream = format!("http://localhost:{}", application.address.port());
+    let weir = Weir::launch("", |directory| {
+        let mut command = image.command("ENTRYPOINT", &Weir::arguments(&["--upstream", &upstream]));
+        // `launch` runs it in a directory of its own, which holds other rules.
+        fs::copy(image.here("/etc/weir/limits.yaml"), directory.join("limits.yaml")).unwrap();
+        command.env("WEIR_LOG", "info");
+        command
+    });
+    let answer = weir.get("/", &[]);
+    assert_eq!((answer.status(), answer.text()), (200, "hello"));
+    assert!(answer.field("ratelimit").is_some_and(|left| left.starts_with("\"RequestsPerIPAddress\"")), "{answer:?}");
+    let check = |admin: &str| finish(image.command("HEALTHCHECK", &[]).env("WEIR_ADMIN", admin));
+    let admin = format!("0.0.0.0:{}", weir.admin.port());
+    eventually("it is ready", || Some(check(&admin)).filter(|health| health.out == "ready\n").ok_or(()));
+    drop(weir);
+    assert_eq!(check(&admin).code, Some(1));
+}
+
+/// On loopback nobody outside the container would reach it.
+#[test]
+fn it_listens_on_all_addresses_by_default() {
+    let image = Image::build();
+    let missing = finish(&mut image.command("ENTRYPOINT", &["serve"]));
+    assert!(missing.code == Some(2) && missing.err.contains("--upstream is missing"), "{missing:?}");
+    let settings = fs::read_to_string(image.here(Dockerfile::read().pairs("ENV")["WEIR_CONFIG"])).unwrap();
+    let settings: Vec<_> = settings.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(settings, ["proxy: 0.0.0.0:8080", "admin: 0.0.0.0:9090"]);
+}
