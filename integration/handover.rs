@@ -119,7 +119,7 @@ fn no_request_is_lost_when_processes_take_over_with_other_numbers_of_workers() {
             std::fs::write(config, format!("workers: {workers}\n")).unwrap();
             let successor = weir.hand_over();
             until_more(answered, 100);
-            assert_eq!(weir.admin("/readyz").status(), 200, "the admin door is the new process'");
+            assert_eq!(weir.admin("/readyz").status(), 200, "the admin listener is the new process'");
             weir.until_logged(&format!("\"workers\":{workers}}}"));
             assert!(kill("0", successor));
         }

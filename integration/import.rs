@@ -105,14 +105,14 @@ fn exit_codes_tell_what_was_wrong() {
     }
 }
 
-/// A check door under imported rules, at a time that the test sets.
-struct Door {
+/// A check listener under imported rules, at a time that the test sets.
+struct Listener {
     clock: Arc<AtomicU64>,
     wire: Wire,
     weir: Weir,
 }
 
-impl Door {
+impl Listener {
     #[track_caller]
     fn open(arguments: &[&str]) -> Self {
         let clock = Arc::new(AtomicU64::new(START));
@@ -155,62 +155,62 @@ impl Door {
 /// The answers that limitd-redis documents and its tests have for these buckets.
 #[test]
 fn buckets_of_limitd_decide_as_they_did() {
-    let mut door = Door::open(&["limitd", "limitd-redis.json"]);
+    let mut listener = Listener::open(&["limitd", "limitd-redis.json"]);
     // 10 at once and 5 a second, one by one.
-    door.take(0, "ip", "203.0.113.1", 10, (true, 0, 2_000));
-    door.take(0, "ip", "203.0.113.1", 1, (false, 0, 2_000));
-    door.take(199, "ip", "203.0.113.1", 1, (false, 0, 1_801));
-    door.take(200, "ip", "203.0.113.1", 1, (true, 0, 2_000));
-    door.take(200, "ip", "any key: {at} all", 1, (true, 9, 200));
+    listener.take(0, "ip", "203.0.113.1", 10, (true, 0, 2_000));
+    listener.take(0, "ip", "203.0.113.1", 1, (false, 0, 2_000));
+    listener.take(199, "ip", "203.0.113.1", 1, (false, 0, 1_801));
+    listener.take(200, "ip", "203.0.113.1", 1, (true, 0, 2_000));
+    listener.take(200, "ip", "any key: {at} all", 1, (true, 9, 200));
     // By its key, by an expression, and until a day.
-    door.take(0, "ip", "127.0.0.1", 100, (true, 0, 2_000));
-    door.take(0, "ip", "192.168.7.7", 40, (true, 60, 800));
-    door.take(0, "ip", "54.32.12.31", 100, (true, 0, 2_000));
+    listener.take(0, "ip", "127.0.0.1", 100, (true, 0, 2_000));
+    listener.take(0, "ip", "192.168.7.7", 40, (true, 60, 800));
+    listener.take(0, "ip", "54.32.12.31", 100, (true, 0, 2_000));
     let after = (1_798_675_200_000_000 - START) / 1_000 + 1;
-    door.take(after, "ip", "54.32.12.31", 1, (true, 9, 200));
+    listener.take(after, "ip", "54.32.12.31", 1, (true, 9, 200));
     // Without a rate of its own it never refills, and its end has passed like the other.
-    door.take(0, "ip", "10.0.0.7", 20, (true, 0, u64::MAX));
-    door.take(3_600_000, "ip", "10.0.0.7", 1, (false, 0, u64::MAX));
+    listener.take(0, "ip", "10.0.0.7", 20, (true, 0, u64::MAX));
+    listener.take(3_600_000, "ip", "10.0.0.7", 1, (false, 0, u64::MAX));
     // 100 in each minute from the first one on, all at once.
-    door.take(0, "tenant", "a", 100, (true, 0, 60_000));
-    door.take(59_999, "tenant", "a", 1, (false, 0, 1));
-    door.take(60_000, "tenant", "a", 100, (true, 0, 60_000));
-    door.take(0, "tenant", "acme", 500, (true, 0, 60_000));
-    door.take(0, "jobs", "x", 20, (true, 0, 6_000));
+    listener.take(0, "tenant", "a", 100, (true, 0, 60_000));
+    listener.take(59_999, "tenant", "a", 1, (false, 0, 1));
+    listener.take(60_000, "tenant", "a", 100, (true, 0, 60_000));
+    listener.take(0, "tenant", "acme", 500, (true, 0, 60_000));
+    listener.take(0, "jobs", "x", 20, (true, 0, 6_000));
     // No request is charged by itself.
-    assert_eq!(door.weir.connect().get("/").field("ratelimit"), None);
+    assert_eq!(listener.weir.connect().get("/").field("ratelimit"), None);
 }
 
 /// The worked example of Boulder's documentation, and its overrides.
 #[test]
 fn limits_of_boulder_decide_as_they_did() {
-    let mut door = Door::open(&["boulder", "boulder-keys.yml"]);
+    let mut listener = Listener::open(&["boulder", "boulder-keys.yml"]);
     let limit = "NewRegistrationsPerIPAddress";
-    door.take(0, limit, "172.23.45.22", 1, (true, 19, 50));
-    door.take(5, limit, "172.23.45.22", 1, (true, 18, 95));
-    door.take(49, limit, "172.23.45.22", 18, (true, 0, 951));
-    door.take(49, limit, "172.23.45.22", 1, (false, 0, 951));
-    door.take(50, limit, "172.23.45.22", 1, (true, 0, 1_000));
+    listener.take(0, limit, "172.23.45.22", 1, (true, 19, 50));
+    listener.take(5, limit, "172.23.45.22", 1, (true, 18, 95));
+    listener.take(49, limit, "172.23.45.22", 18, (true, 0, 951));
+    listener.take(49, limit, "172.23.45.22", 1, (false, 0, 951));
+    listener.take(50, limit, "172.23.45.22", 1, (true, 0, 1_000));
     // Twice the count with the same burst.
-    door.take(0, limit, "10.0.0.2", 20, (true, 0, 500));
-    door.take(0, limit, "2001:db8::ff00:42:8329", 20, (true, 0, 500));
-    door.take(0, "NewOrdersPerAccount", "1", 300, (true, 0, 10_800_000));
-    door.take(0, "NewOrdersPerAccount", "12345678", 300, (true, 0, 5_400_000));
+    listener.take(0, limit, "10.0.0.2", 20, (true, 0, 500));
+    listener.take(0, limit, "2001:db8::ff00:42:8329", 20, (true, 0, 500));
+    listener.take(0, "NewOrdersPerAccount", "1", 300, (true, 0, 10_800_000));
+    listener.take(0, "NewOrdersPerAccount", "12345678", 300, (true, 0, 5_400_000));
     // Requests of the path are charged, of the account in the header; others are not.
-    let mut wire = door.weir.connect();
+    let mut wire = listener.weir.connect();
     wire.send("POST /acme/new-order HTTP/1.1\r\nhost: a\r\nx-account-id: 12345678\r\ncontent-length: 0\r\n\r\n");
     let refused = wire.response();
     assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("18")));
-    assert_eq!(door.weir.connect().get_with("/acme/new-order", &[("x-account-id", "12345678")]).status(), 200);
+    assert_eq!(listener.weir.connect().get_with("/acme/new-order", &[("x-account-id", "12345678")]).status(), 200);
 
-    let mut door = Door::open(&["boulder", "boulder-defaults.yml", "boulder-overrides.yml"]);
+    let mut listener = Listener::open(&["boulder", "boulder-defaults.yml", "boulder-overrides.yml"]);
     let week = 7 * 86_400_000;
-    door.take(0, "CertificatesPerDomain", "www.example.co.uk", 1, (true, 49, week / 50));
-    door.take(0, "CertificatesPerDomain", "example.com", 1, (true, 299, week / 300));
-    door.take(0, "CertificatesPerFQDNSet", "example.net,EXAMPLE.com", 40, (true, 0, 1_000));
-    door.take(0, "CertificatesPerFQDNSet", "example.net", 5, (true, 0, week));
-    door.take(0, "CertificatesPerDomainPerAccount", "12345678:example.com", 1_000, (true, 0, week));
+    listener.take(0, "CertificatesPerDomain", "www.example.co.uk", 1, (true, 49, week / 50));
+    listener.take(0, "CertificatesPerDomain", "example.com", 1, (true, 299, week / 300));
+    listener.take(0, "CertificatesPerFQDNSet", "example.net,EXAMPLE.com", 40, (true, 0, 1_000));
+    listener.take(0, "CertificatesPerFQDNSet", "example.net", 5, (true, 0, week));
+    listener.take(0, "CertificatesPerDomainPerAccount", "12345678:example.com", 1_000, (true, 0, week));
     // An account without an override has no such limit.
     let call = json!({ "limit": "CertificatesPerDomainPerAccount", "id": "7:example.com" });
-    assert_eq!(door.call(0, &call)["limits"], json!([]));
+    assert_eq!(listener.call(0, &call)["limits"], json!([]));
 }

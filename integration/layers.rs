@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 /// The layers from the top, and what each may import of the layers below it.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("commands", &["server", "doors", "gate", "store", "config", "engine", "metrics"]),
-    ("server", &["doors", "gate", "store", "config", "engine", "metrics"]),
-    ("doors", &["gate", "store", "engine", "metrics"]),
-    ("gate", &["store", "engine", "metrics"]),
+    ("commands", &["server", "listeners", "limiter", "store", "config", "engine", "metrics"]),
+    ("server", &["listeners", "limiter", "store", "config", "engine", "metrics"]),
+    ("listeners", &["limiter", "store", "engine", "metrics"]),
+    ("limiter", &["store", "engine", "metrics"]),
     ("store", &["engine"]),
     ("config", &["engine"]),
     ("metrics", &[]),
@@ -65,10 +65,10 @@ fn what_a_module_hides_is_named_nowhere_else() {
 
 #[test]
 fn the_rules_of_this_test_catch_what_they_are_for() {
-    assert_eq!(imports("use crate::gate::Gate;"), ["gate"]);
+    assert_eq!(imports("use crate::limiter::Limiter;"), ["limiter"]);
     assert_eq!(
-        imports("    let x = crate::doors::proxy::run(crate::engine::numbers::Micros(0));"),
-        ["doors", "engine"]
+        imports("    let x = crate::listeners::proxy::run(crate::engine::numbers::Micros(0));"),
+        ["listeners", "engine"]
     );
     assert_eq!(imports("use super::charge::Charge;"), Vec::<&str>::new());
 }

@@ -1,4 +1,4 @@
-//! The door for `HAProxy`'s SPOE in a process of its own, and a peer that is not `HAProxy`. What `HAProxy` itself makes of
+//! The listener for `HAProxy`'s SPOE in a process of its own, and a peer that is not `HAProxy`. What `HAProxy` itself makes of
 //! it is in `gateways`.
 
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ fn serve(flags: &[&str]) -> (Weir, SocketAddr) {
 
 fn serve_rules(rules: &str, flags: &[&str]) -> (Weir, SocketAddr) {
     let weir = Weir::serve(rules, &[&["--spoe", "127.0.0.1:0"], flags].concat());
-    let address = weir.door("spoe");
+    let address = weir.listener("spoe");
     (weir, address)
 }
 
@@ -74,7 +74,7 @@ impl Peer<TcpStream> {
 }
 
 impl<S: Read + Write> Peer<S> {
-    /// Sends some bytes. The door may have had enough in between.
+    /// Sends some bytes. The listener may have had enough in between.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -129,7 +129,7 @@ impl<S: Read + Write> Peer<S> {
 fn what_comes_together_is_one_call_to_redis() {
     let redis = RedisServer::plain();
     let (weir, address) = serve(&["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1"]);
-    // The worker and the thread of the admin door have tried their connections, which are calls as well.
+    // The worker and the thread of the admin listener have tried their connections, which are calls as well.
     becomes("both have made a call", 2, || redis.calls("evalsha"));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     let mut peer = Peer::connect(address);

@@ -31,9 +31,9 @@ else
     cargo test --locked --all-targets --all-features --no-fail-fast
 fi
 
-# Each door's parsers for about a minute of two cores, on more random input than each run of the tests above can take.
+# Each listener's parsers for about a minute of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
-fuzz() { # DOOR CASES
+fuzz() { # LISTENER CASES
     PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "$1::properties" "$1::http1::properties"
 }
 fuzz http 48000

@@ -3,14 +3,14 @@
 //! # The one way through
 //!
 //! ```text
-//! door -> Request (borrowed view: method, host, path, headers, client address, certificate's subject)
+//! listener -> Request (borrowed view: method, host, path, headers, client address, certificate's subject)
 //!      -> rules.charges(&Request)          pure: match, build ids, look up overrides
 //!      -> store.decide(&Batch)             the only await: one call for all charges, all or nothing
 //!      -> Verdict -> reply                 pure: status, headers, body; then metrics
-//!      -> door
+//!      -> listener
 //! ```
 //!
-//! No door knows a limit, and no store knows HTTP. What passes goes on to an upstream; [`listeners::proxy`] says how.
+//! No listener knows a limit, and no store knows HTTP. What passes goes on to an upstream; [`listeners::proxy`] says how.
 //!
 //! # The modules, from the top
 //!
@@ -20,19 +20,19 @@
 //! |---|---|
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | workers, listeners, reload, drain, hand-over to a new process |
-//! | [`listeners`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin door; [`http`] is what those that speak HTTP share |
+//! | [`listeners`] | the protocols through which requests and questions come: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, and the admin listener; [`http`] is what those that speak HTTP share |
 //! | [`limiter`] | from a request to its verdict: charges, store, failure policy, metrics of decisions; slots and leases of requests in flight, settlement by responses, blocks, and what operators do with buckets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
-//! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the fields of a reply |
-//! | [`telemetry`] | every metric, label and bucket of the product; for `gate`, `doors`, `server` and `commands` |
+//! | [`engine`] | pure: the algorithms, matching, ids, overrides, the client's address, the headers of a reply |
+//! | [`telemetry`] | every metric, label and bucket of the product; for `limiter`, `listeners`, `server` and `commands` |
 //!
 //! # Threads
 //!
 //! A worker is a thread with a runtime of one thread, and has its own listeners, connections to upstreams and connection
 //! to Redis. A connection stays with the worker that accepted it, so the proxy counts references without atomics and
 //! locks nothing. Workers share the rules (swapped whole), the memory store's shards, the metrics, and the count of
-//! connections. One more thread has the admin door, the signals and the watch over what is blocked, one reads changed
+//! connections. One more thread has the admin listener, the signals and the watch over what is blocked, one reads changed
 //! files, one writes the access log, and one sends traces if there are any.
 //!
 //! # Invariants

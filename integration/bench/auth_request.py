@@ -45,7 +45,7 @@ def front(stage, name, application, check):
 
 
 def weir_check(stage, binary):
-    """A Weir with one worker and its check door; returns its process and port."""
+    """A Weir with one worker and its check listener; returns its process and port."""
     port, admin = free_ports(2)
     limits = stage.write("limits.yaml", contenders.WEIR_LIMITS["passing"])
     command = [binary, "serve", "--check", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}", "--workers", "1"]

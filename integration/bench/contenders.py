@@ -218,7 +218,7 @@ static_resources:
 
 
 def weir_command(binary, upstream_port, ports, front, limits, *more):
-    """`ports` are those of the proxy and of the admin door."""
+    """`ports` are those of the proxy and of the admin listener."""
     port, admin = ports
     command = [binary, "serve", "--upstream", f"http://127.0.0.1:{upstream_port}", "--proxy", f"127.0.0.1:{port}"]
     if front.certificate:

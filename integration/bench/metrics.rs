@@ -1,6 +1,6 @@
 //! What a scrape costs: `Metrics::render` with many limits, each of which has come to every result at each of two workers.
 //!
-//! The page is made on the thread of the admin door, so requests do not wait for it, but a scrape that takes long takes
+//! The page is made on the thread of the admin listener, so requests do not wait for it, but a scrape that takes long takes
 //! the answers to probes along.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]

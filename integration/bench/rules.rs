@@ -19,7 +19,7 @@ use weir::engine::rules::limit::Limit;
 use weir::engine::rules::overrides::{Origin, Override};
 use weir::engine::rules::request::Request;
 use weir::engine::rules::rule_set::{Plan, Rules};
-use weir::message::headers::Fields;
+use weir::message::headers::Headers;
 use weir::message::path::Pattern;
 
 /// How many limits and overrides there are when there are many.
@@ -113,7 +113,7 @@ fn allowance(burst: u64) -> Allowance {
 
 /// Requests on the path of limit 0, with the fields of a usual client.
 struct Requests {
-    headers: Fields,
+    headers: Headers,
     client: u8,
     number: u8,
 }

@@ -236,7 +236,7 @@ fn fill(store: &MemoryStore, keys: u64, numbers: Numbers) {
     }
 }
 
-/// A door reads the clock once a request, for all that needs it, so reading it is no part of a decision.
+/// A listener reads the clock once a request, for all that needs it, so reading it is no part of a decision.
 const NOW: Micros = Micros(1_700_000_000_000_000);
 
 fn decide(store: &MemoryStore, charges: &[Charge]) -> Decisions {

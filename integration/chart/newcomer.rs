@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::pod::Given;
 use super::rendering::{Chart, file, merged, objects, render};
-use super::running::{address, doors, pod, start};
+use super::running::{address, listeners, pod, start};
 use super::values::{leaves, schema};
 use super::{kinds, security};
 use crate::support::eventually;
@@ -30,17 +30,17 @@ struct Envoy {
 impl Envoy {
     /// Starts an Envoy that asks this address.
     #[track_caller]
-    fn start(door: SocketAddr) -> Self {
-        on_free_port("Envoy", |address| Self::listen(door, address))
+    fn start(listener: SocketAddr) -> Self {
+        on_free_port("Envoy", |address| Self::listen(listener, address))
     }
 
-    fn listen(door: SocketAddr, address: SocketAddr) -> Option<Self> {
+    fn listen(listener: SocketAddr, address: SocketAddr) -> Option<Self> {
         let mut config = objects(EXAMPLE).config_map("envoy").remove("envoy.yaml").unwrap();
         for (there, here) in [
             ("address: 0.0.0.0, port_value: 8000", format!("address: 127.0.0.1, port_value: {}", address.port())),
             (
                 "address: weir-headless.weir.svc.cluster.local, port_value: 9001",
-                format!("address: 127.0.0.1, port_value: {}", door.port()),
+                format!("address: 127.0.0.1, port_value: {}", listener.port()),
             ),
         ] {
             assert_eq!(config.matches(there).count(), 1, "{there} in {config}");
@@ -95,7 +95,7 @@ fn the_first_ten_minutes_go_as_the_readme_says() {
     assert!(bucket.contains("burst 5, 5 per 1m"), "{bucket}");
     let explained = exec(&["explain", "GET", "http://www.example.com/", "--ip", "127.0.0.1"]);
     assert!(explained.contains("RequestsPerAddress: applies"), "{explained}");
-    let values = merged(&merged(&doors(), &rules), &json!({ "rules": { "overrides": overrides } }));
+    let values = merged(&merged(&listeners(), &rules), &json!({ "rules": { "overrides": overrides } }));
     for (name, text) in render(&values).config_map("weir-rules") {
         std::fs::write(pod.volume("rules").join(name), text).unwrap();
     }

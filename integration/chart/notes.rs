@@ -35,10 +35,10 @@ fn they_say_what_is_missing() {
 
 /// The names in the notes exist.
 #[test]
-fn they_name_the_doors_that_are_open() {
-    let doors = ["9001   with STRICT_DNS", ":9002/nginx", ":9003", "https://weir-proxy."];
-    let release = check(&everything(), &doors, &[]);
-    check(&json!({}), &doors[..1], &doors[1..]);
+fn they_name_the_listeners_that_are_open() {
+    let listeners = ["9001   with STRICT_DNS", ":9002/nginx", ":9003", "https://weir-proxy."];
+    let release = check(&everything(), &listeners, &[]);
+    check(&json!({}), &listeners[..1], &listeners[1..]);
     let suffix = format!(".{NAMESPACE}.svc.cluster.local");
     let hosts: Vec<_> = release.notes.match_indices(&suffix).map(|(end, _)| &release.notes[..end]).collect();
     assert!(hosts.len() >= 5, "{}", release.notes);

@@ -79,7 +79,7 @@ fn values_that_do_not_go_together_are_refused() {
     let redis = |redis: Value| json!({ "store": { "type": "redis", "redis": redis } });
     let tls = json!({ "existingSecret": "a", "certKey": "tls.crt" });
     check(&[
-        (json!({ "grpc": { "enabled": false } }), &["no door is open"]),
+        (json!({ "grpc": { "enabled": false } }), &["no listener is open"]),
         (json!({ "check": { "enabled": true, "port": 9001 } }), &["`grpc.port` and `check.port` are both 9001"]),
         (json!({ "grpc": { "port": 9090 } }), &["`admin.port` and `grpc.port` are both 9090"]),
         (

@@ -20,24 +20,24 @@ use crate::support::{becomes, eventually};
 const THREE: &str = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }";
 
 /// All listeners on free ports, with the chart's number of threads.
-pub(super) fn doors() -> Value {
-    let door = || json!({ "enabled": true, "port": quiet_port() });
+pub(super) fn listeners() -> Value {
+    let listener = || json!({ "enabled": true, "port": quiet_port() });
     json!({
         "listenAddress": "127.0.0.1",
-        "grpc": door(),
-        "check": door(),
-        "spoe": door(),
-        "proxy": merged(&door(), &json!({ "upstreams": ["echo"] })),
+        "grpc": listener(),
+        "check": listener(),
+        "spoe": listener(),
+        "proxy": merged(&listener(), &json!({ "upstreams": ["echo"] })),
         "admin": { "port": quiet_port() },
         "drain": { "delaySeconds": 0, "graceSeconds": 5 },
         "rules": { "limits": THREE },
     })
 }
 
-/// A pod with these values beside those of [`doors`].
+/// A pod with these values beside those of [`listeners`].
 #[track_caller]
 pub(super) fn pod(values: &Value, given: Given) -> Pod {
-    Pod::new(render(&merged(&doors(), values)), given)
+    Pod::new(render(&merged(&listeners(), values)), given)
 }
 
 /// Starts Weir's container and waits until its probes succeed.
@@ -68,7 +68,7 @@ fn secret(name: &str, values: &[(&str, &str)]) -> (String, BTreeMap<String, Stri
 }
 
 #[test]
-fn every_door_that_is_on_serves() {
+fn every_listener_that_is_on_serves() {
     let operators = Given::from([secret("operators", &[("tokens", "alice 0123456789abcdef0123456789abcdef\n")])]);
     let pod = pod(&json!({ "admin": { "tokens": { "existingSecret": "operators" } } }), operators);
     let mut weir = start(&pod);
@@ -80,7 +80,7 @@ fn every_door_that_is_on_serves() {
             named += 1;
         }
     }
-    assert_eq!(named, 3 + 3 + 1 + 1, "the decision doors twice, the proxy and the admin door");
+    assert_eq!(named, 3 + 3 + 1 + 1, "the decision listeners twice, the proxy and the admin listener");
     assert_eq!(weir.proxy, address(&pod, "proxy"));
     let answer = weir.get("/", &[]);
     assert_eq!((answer.status(), answer.field("ratelimit")), (200, Some("\"Three\";r=2;t=20")));
@@ -116,7 +116,7 @@ fn a_broken_rules_file_starts_no_pod() {
         (json!({ "envoyRatelimitKeys": ["web.yaml"], "files": { "web.yaml": "domains: web" } }), &["web.yaml:1:1"]),
     ];
     let cases: Vec<_> = good.iter().map(|(rules, _)| rules).chain(broken.iter().map(|(rules, _)| rules)).collect();
-    let values: Vec<_> = cases.iter().map(|rules| merged(&doors(), &json!({ "rules": rules }))).collect();
+    let values: Vec<_> = cases.iter().map(|rules| merged(&listeners(), &json!({ "rules": rules }))).collect();
     let mut outputs = Chart::render(&values).cases.into_iter().map(|release| {
         let finished = finish(&mut Pod::new(release.unwrap(), Given::new()).command("check-rules"));
         (finished.code, finished.text())
@@ -160,7 +160,7 @@ fn rules_may_come_from_a_config_map_of_ones_own() {
         "limitsKey": "ours.yaml",
         "overridesKeys": ["a.yaml", "b.yaml"],
     });
-    let values = merged(&doors(), &json!({ "rules": rules }));
+    let values = merged(&listeners(), &json!({ "rules": rules }));
     let files = [
         ("ours.yaml", THREE),
         ("a.yaml", "Three:192.0.2.1: { deny: true }"),

@@ -147,8 +147,9 @@ fn a_client_that_goes_away_does_not_cancel_its_spend() {
     let spend = "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\r\n\
         {\"limit\":\"L\",\"id\":\"json\"}";
     let request = "GET / HTTP/1.1\r\nhost: a.example\r\nx-key: proxy\r\n\r\n";
-    let doors: [(&str, Wire, &str); 2] = [("json", weir.connect_check(), spend), ("proxy", weir.connect(), request)];
-    for (id, mut wire, bytes) in doors {
+    let listeners: [(&str, Wire, &str); 2] =
+        [("json", weir.connect_check(), spend), ("proxy", weir.connect(), request)];
+    for (id, mut wire, bytes) in listeners {
         server.freeze();
         wire.send(bytes);
         becomes("the request is there", 1, || weir.metric("weir_http_requests_in_flight"));

@@ -136,7 +136,7 @@ fn calls_are_bounded_and_have_a_deadline() {
     assert_eq!(post(&mut weir.connect_check(), "application/json", &long).status(), 400, "as long as it may be");
     let answer = post(&mut weir.connect_check(), "application/json", &(long + " "));
     assert_eq!((answer.status(), answer.field("connection")), (413, Some("close")));
-    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"body_bytes\"}"), 1);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_bytes\"}"), 1);
 
     let head = "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\n";
     let mut wire = weir.connect_check();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks the gRPC door at ADDRESS, of which each address may have three requests, what Envoy and gRPC's tools ask.
+"""Asks the gRPC listener at ADDRESS, of which each address may have three requests, what Envoy and gRPC's tools ask.
 
 Prints {"passed": [..], "failed": {..}} and ends with 1 if anything failed. With --drain PROCESS it watches the health of
 the process, tells it to end, and prints what it was told: {"statuses": [..], "code": ..}. With --calls N it makes so many
@@ -14,7 +14,7 @@ import signal
 
 import grpc
 from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
-from envoy.service.ratelimit.v3 import rls_pb2  # noqa: F401: its descriptors are compared with those of the door
+from envoy.service.ratelimit.v3 import rls_pb2  # noqa: F401: its descriptors are compared with those of the listener
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2

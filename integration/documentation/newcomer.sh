@@ -68,7 +68,7 @@ echo '{}' >overrides.yaml
 "$weir" serve --upstream echo --overrides overrides.yaml --proxy 127.0.0.1:0 --admin 127.0.0.1:0 --log-format json 2>log &
 server=$!
 # The log says where it listens, as the system has picked the ports.
-address() { sed -n "s/.*\"door\":\"$1\",\"address\":\"\([^\"]*\)\".*/\1/p; s/.*\"address\":\"\([^\"]*\)\",\"door\":\"$1\".*/\1/p" log; }
+address() { sed -n "s/.*\"listener\":\"$1\",\"address\":\"\([^\"]*\)\".*/\1/p; s/.*\"address\":\"\([^\"]*\)\",\"listener\":\"$1\".*/\1/p" log; }
 is_open() { [ -n "$(address admin)" ] || { kill -0 $server 2>/dev/null || fail "it has ended: $(cat log)"; false; }; }
 until_it is_open
 proxy=$(address proxy) admin=$(address admin)

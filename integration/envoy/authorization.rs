@@ -184,7 +184,7 @@ async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     let flags = ["--grpc", "127.0.0.1:0", "--store", &url, "--store-timeout", "5s", "--workers", "1"];
     let weir = Process::serve(limits, &flags);
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
-    let mut client = client(weir.door("grpc")).await;
+    let mut client = client(weir.listener("grpc")).await;
     let ask = async |client: &mut AuthorizationClient<Channel>, path| {
         let mut call = tonic::Request::new(request("192.0.2.1", path, &[]));
         call.metadata_mut().insert("x-envoy-expected-rq-timeout-ms", "200".parse().unwrap());
@@ -215,7 +215,7 @@ async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
     let weir = Process::serve(limits, &[&["--grpc", "127.0.0.1:0"], &store[..]].concat());
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     redis.freeze();
-    let grpc = weir.door("grpc");
+    let grpc = weir.listener("grpc");
     let [mut first, mut second] = [client(grpc).await, client(grpc).await];
     let mut first = Box::pin(first.check(request("192.0.2.1", "/open", &[])));
     let mut second = Box::pin(second.check(request("192.0.2.1", "/open", &[])));

@@ -214,7 +214,7 @@ fn cancelled_calls_do_not_end_the_connection() {
     client.send([frame(HEADERS, END_HEADERS, 5_001, &head), frame(DATA, END_STREAM, 5_001, &framed(&[]))].concat());
     client.stream(5_001);
     assert_eq!(weir.metric(&answered("invalid_argument")), 1);
-    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"), 0);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"http2_resets\"}"), 0);
 }
 
 /// Opens calls and resets each at once.
@@ -233,7 +233,7 @@ async fn a_flood_of_resets_is_cut_off() {
     let mut client = Frames::connect(weir.grpc);
     cancel(&mut client, 1_000);
     assert_eq!(client.next_of(GOAWAY).error(), 11, "ENHANCE_YOUR_CALM");
-    becomes("it is counted", 1, || weir.metric("weir_http_door_limits_total{limit=\"http2_resets\"}"));
+    becomes("it is counted", 1, || weir.metric("weir_http_listener_limits_total{limit=\"http2_resets\"}"));
     assert_eq!(call(&weir, CHECK, &[], &[&framed(&[])]).await.code, "3");
 }
 

@@ -39,12 +39,12 @@ const TOKENS: Change = (
 fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     let application =
         Upstream::answering(|_| "HTTP/1.1 200 OK\r\nx-tokens-used: 300\r\ncontent-length: 0\r\n\r\n".to_owned());
-    let ports = Ports { application: application.address.port(), door: free_port() };
+    let ports = Ports { application: application.address.port(), listener: free_port() };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("budgets.yaml");
     std::fs::write(&file, BUDGETS).unwrap();
-    let door = format!("127.0.0.1:{}", ports.door);
-    let flags = ["--workers", "1", "--grpc", &door, "--envoy-ratelimit-config", file.to_str().unwrap()];
+    let listener = format!("127.0.0.1:{}", ports.listener);
+    let flags = ["--workers", "1", "--grpc", &listener, "--envoy-ratelimit-config", file.to_str().unwrap()];
     let weir = Weir::serve("limits: {}", &flags);
     let patience = ("timeout: 0.02s", "timeout: 5s");
     let envoy = Example::start(Program::Envoy, "envoy-rls", &[patience, TOKENS], ports);

@@ -98,16 +98,16 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     let service = &compose["services"]["weir"];
     let redis = RedisServer::plain();
     let application = Upstream::saying("hello");
-    let ports = Ports { application: application.address.port(), door: free_port() };
-    let door = format!("127.0.0.1:{}", ports.door);
+    let ports = Ports { application: application.address.port(), listener: free_port() };
+    let listener = format!("127.0.0.1:{}", ports.listener);
     let url = redis.url();
     let words = strings(&service["command"]).into_iter().map(|word| match word {
-        "0.0.0.0:9001" => door.as_str(),
+        "0.0.0.0:9001" => listener.as_str(),
         "redis://redis:6379" => url.as_str(),
         word => word,
     });
     let words: Vec<&str> = words.collect();
-    assert!(words.contains(&door.as_str()) && words.contains(&url.as_str()), "{words:?}");
+    assert!(words.contains(&listener.as_str()) && words.contains(&url.as_str()), "{words:?}");
     let rules = fs::read_to_string(mounted(service, "/etc/weir/limits.yaml")).unwrap();
     let weir = Weir::launch(&rules, |_| {
         let mut command = binary::command(&words);

@@ -10,8 +10,8 @@ pub(super) struct Gateway {
     /// The directory of its example; empty for the proxy.
     pub(super) example: &'static str,
     pub(super) program: Option<Program>,
-    /// The flag of Weir's door that it asks at.
-    pub(super) door: &'static str,
+    /// The flag of Weir's listener that it asks at.
+    pub(super) listener: &'static str,
     /// No test measures speed: a machine that runs other tests may leave a process waiting for longer than the example
     /// lets Weir take.
     pub(super) patience: &'static [Change],
@@ -60,7 +60,7 @@ const TRUST_THIS_MACHINE: &[&str] = &["--trusted-proxies", "127.0.0.0/8"];
 pub(super) const PROXY: Gateway = Gateway {
     example: "",
     program: None,
-    door: "--proxy",
+    listener: "--proxy",
     patience: &[],
     closed: &[],
     behind: &[],
@@ -75,7 +75,7 @@ const EXT_AUTHZ_CLOSED: &[Change] = &[("failure_mode_allow: true", "failure_mode
 pub(super) const ENVOY_EXT_AUTHZ_GRPC: Gateway = Gateway {
     example: "envoy-ext-authz-grpc",
     program: Some(Program::Envoy),
-    door: "--grpc",
+    listener: "--grpc",
     patience: &[("timeout: 0.2s", "timeout: 5s")],
     closed: EXT_AUTHZ_CLOSED,
     behind: TRUST_ONE_HOP,
@@ -87,7 +87,7 @@ pub(super) const ENVOY_EXT_AUTHZ_GRPC: Gateway = Gateway {
 pub(super) const ENVOY_EXT_AUTHZ_HTTP: Gateway = Gateway {
     example: "envoy-ext-authz-http",
     program: Some(Program::Envoy),
-    door: "--check",
+    listener: "--check",
     patience: &[("timeout: 0.2s", "timeout: 5s")],
     closed: EXT_AUTHZ_CLOSED,
     behind: TRUST_ONE_HOP,
@@ -99,7 +99,7 @@ pub(super) const ENVOY_EXT_AUTHZ_HTTP: Gateway = Gateway {
 pub(super) const ENVOY_RLS: Gateway = Gateway {
     example: "envoy-rls",
     program: Some(Program::Envoy),
-    door: "--grpc",
+    listener: "--grpc",
     patience: &[("timeout: 0.02s", "timeout: 5s")],
     closed: &[("failure_mode_deny: false", "failure_mode_deny: true")],
     behind: TRUST_ONE_HOP,
@@ -120,7 +120,7 @@ pub(super) const ENVOY_RLS: Gateway = Gateway {
 pub(super) const NGINX: Gateway = Gateway {
     example: "nginx",
     program: Some(Program::Nginx),
-    door: "--check",
+    listener: "--check",
     patience: &[
         ("proxy_connect_timeout 100ms", "proxy_connect_timeout 5s"),
         ("proxy_read_timeout 200ms", "proxy_read_timeout 5s"),
@@ -143,7 +143,7 @@ pub(super) const NGINX: Gateway = Gateway {
 pub(super) const CADDY: Gateway = Gateway {
     example: "caddy",
     program: Some(Program::Caddy),
-    door: "--check",
+    listener: "--check",
     patience: &[
         ("dial_timeout 100ms", "dial_timeout 5s"),
         ("response_header_timeout 200ms", "response_header_timeout 5s"),
@@ -171,7 +171,7 @@ const HAPROXY_GRPC: &[Change] = &[
 pub(super) const HAPROXY: Gateway = Gateway {
     example: "haproxy",
     program: Some(Program::Haproxy),
-    door: "--check",
+    listener: "--check",
     patience: &[
         ("local PATIENCE = 200", "local PATIENCE = 5000"),
         ("timeout connect 100ms", "timeout connect 5s"),
@@ -187,7 +187,7 @@ pub(super) const HAPROXY: Gateway = Gateway {
 pub(super) const HAPROXY_SPOE: Gateway = Gateway {
     example: "haproxy-spoe",
     program: Some(Program::Haproxy),
-    door: "--spoe",
+    listener: "--spoe",
     patience: &[
         ("timeout hello 100ms", "timeout hello 5s"),
         ("timeout processing 200ms", "timeout processing 5s"),

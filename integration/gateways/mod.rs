@@ -63,12 +63,12 @@ impl Chain {
         on_store_error: &'static str,
     ) -> Self {
         let (_, port) = application.rsplit_once(':').unwrap();
-        let ports = Ports { application: port.parse().unwrap(), door: free_port() };
+        let ports = Ports { application: port.parse().unwrap(), listener: free_port() };
         let workers = WORKERS.to_string();
         let mut all: Vec<String> = ["--upstream", application, "--workers", &workers].map(str::to_owned).into();
         all.extend(flags.iter().map(|&flag| flag.to_owned()));
         if gateway.program.is_some() {
-            all.extend([gateway.door.to_owned(), format!("127.0.0.1:{}", ports.door)]);
+            all.extend([gateway.listener.to_owned(), format!("127.0.0.1:{}", ports.listener)]);
         }
         let mut chain = Self { gateway, weir: None, process: None, flags: all, on_store_error };
         chain.start_weir();
@@ -128,7 +128,7 @@ fn check_at_the_edge(gateway: &'static Gateway, flags: &[&str]) {
     // All clients are gone, so what is open is what the gateway keeps for its next question.
     if let (Some(weir), Some(_)) = (&chain.weir, gateway.program) {
         let open = weir.metric("weir_http_connections");
-        assert!(open > 0 || gateway.door == "--spoe", "every question opened a connection of its own");
+        assert!(open > 0 || gateway.listener == "--spoe", "every question opened a connection of its own");
     }
 }
 
@@ -296,12 +296,12 @@ mod proxy {
 
 /// What the table of the examples says of a gateway.
 fn row(gateway: &Gateway) -> String {
-    let Gateway { example, program, door, closed, exceptions, .. } = gateway;
+    let Gateway { example, program, listener, closed, exceptions, .. } = gateway;
     let name = if program.is_none() { "the proxy itself".to_owned() } else { format!("[`{example}`]({example})") };
     let body = if exceptions.refusal.is_some() { "its own" } else { "Weir's" };
     let path = if exceptions.forwards.is_empty() { "as it was sent" } else { "in one spelling" };
     let without = if closed.is_empty() { "no answer" } else { "passes, or 503" };
-    format!("| {name} | `{door}` | {body} | {} | {path} | {without} |", exceptions.grpc_code)
+    format!("| {name} | `{listener}` | {body} | {} | {path} | {without} |", exceptions.grpc_code)
 }
 
 #[test]

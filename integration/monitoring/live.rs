@@ -122,11 +122,11 @@ fn alerts_fire_on_real_faults() {
     let mut watch = Watch { prometheus: Prometheus::start(&jobs, &alerts::impatient()), fired: BTreeSet::new() };
 
     // Redis answers late, then not at all, then again.
-    for door in ["rate_limit", "check"] {
-        let late = format!("ALERTS{{alertname=\"WeirDecisionsLate\", alertstate=\"firing\", door=\"{door}\"}}");
+    for listener in ["rate_limit", "check"] {
+        let late = format!("ALERTS{{alertname=\"WeirDecisionsLate\", alertstate=\"firing\", listener=\"{listener}\"}}");
         watch.prometheus.has_data(&late, || {
             redis.cli(&["CLIENT", "PAUSE", SLOW_MILLIS]);
-            if door == "check" { limited.check() } else { limited.limit() }
+            if listener == "check" { limited.check() } else { limited.limit() }
         });
     }
     watch.fires("WeirDecisionsLate", "weir-limited", || {});

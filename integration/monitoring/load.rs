@@ -26,7 +26,7 @@ limits:
   Tenants: { match: { domain: api }, by: { descriptor: tenant }, burst: 1000000 }
 ";
 
-/// A process with its callers: clients of the proxy, a gateway at the check door, and an Envoy.
+/// A process with its callers: clients of the proxy, a gateway at the check listener, and an Envoy.
 pub(super) struct Loaded {
     pub(super) weir: Weir,
     check: SocketAddr,
@@ -36,18 +36,18 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Serves [`RULES`] by all doors that gateways ask at.
+    /// Serves [`RULES`] by all listeners that gateways ask at.
     pub(super) fn serve(flags: &[&str]) -> Self {
-        let doors = ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
-        let weir = Weir::serve(RULES, &[&doors, flags].concat());
+        let listeners = ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+        let weir = Weir::serve(RULES, &[&listeners, flags].concat());
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let grpc = format!("http://{}", weir.door("grpc"));
+        let grpc = format!("http://{}", weir.listener("grpc"));
         let authorization = runtime.block_on(AuthorizationClient::connect(grpc.clone())).unwrap();
         let rate_limit = runtime.block_on(RateLimitServiceClient::connect(grpc)).unwrap();
-        Self { check: weir.door("check"), weir, runtime, authorization, rate_limit }
+        Self { check: weir.listener("check"), weir, runtime, authorization, rate_limit }
     }
 
-    /// A request of every kind at every door.
+    /// A request of every kind at every listener.
     pub(super) fn round(&mut self) {
         for path in ["/", "/tight", "/closed", "/local", "/trial"] {
             self.weir.get(path, &[("x-id", "client")]);

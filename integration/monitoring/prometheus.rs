@@ -24,7 +24,7 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes the admin doors of these jobs, and evaluates these rules.
+    /// Scrapes the admin listeners of these jobs, and evaluates these rules.
     pub(super) fn start(jobs: &[(&str, SocketAddr)], rules: &str) -> Self {
         on_free_port("prometheus", |address| Self::listen(jobs, rules, address))
     }

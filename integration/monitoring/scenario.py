@@ -80,8 +80,8 @@ class Scene:
         for name in ("gateway-1", "gateway-2"):
             proxy, check, grpc_port, admin = ports = free_ports(4)
             command = [weir, "serve", "--upstream", f"http://127.0.0.1:{upstream.server_port}", "--workers", "2"]
-            for door, port in zip(("proxy", "check", "grpc", "admin"), ports):
-                command += [f"--{door}", f"127.0.0.1:{port}"]
+            for listener, port in zip(("proxy", "check", "grpc", "admin"), ports):
+                command += [f"--{listener}", f"127.0.0.1:{port}"]
             command += ["--limits", str(self.limits), "--store", f"redis://127.0.0.1:{self.redis_port}"]
             command += ["--store-timeout", "150ms", "--tls-cert", certificate.certificate, "--tls-key", certificate.key]
             self.weirs.append((name, ports, stage.start(name, command, admin)[0]))

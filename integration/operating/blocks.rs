@@ -1,4 +1,4 @@
-//! Ids that are blocked, at every door and on every gateway.
+//! Ids that are blocked, at every listener and on every gateway.
 
 use std::path::PathBuf;
 
@@ -274,12 +274,12 @@ limits:
     count_denied: true
 ";
 
-/// What a client of the address 192.0.2.7 or the user `bob` is told at a door: the status, and `Retry-After`.
-async fn at_door(weir: &Weir, door: &str) -> (u16, Option<String>) {
+/// What a client of the address 192.0.2.7 or the user `bob` is told at a listener: the status, and `Retry-After`.
+async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
     let told = |answer: Message| (answer.status(), answer.field("retry-after").map(str::to_owned));
-    let via = |path: &str, fields: &[(&str, &str)]| told(Wire::connect(weir.door("check")).get_with(path, fields));
-    let grpc = format!("http://{}", weir.door("grpc"));
-    match door {
+    let via = |path: &str, fields: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, fields));
+    let grpc = format!("http://{}", weir.listener("grpc"));
+    match listener {
         "proxy" => told(weir.get("/", &[("x-forwarded-for", "192.0.2.7")])),
         "envoy" => via("/envoy/", &[("x-forwarded-for", "192.0.2.7")]),
         "forward" => via(
@@ -298,13 +298,13 @@ async fn at_door(weir: &Weir, door: &str) -> (u16, Option<String>) {
                 ("x-original-host", "a"),
                 ("x-real-ip", "192.0.2.7"),
             ];
-            let answer = Wire::connect(weir.door("check")).get_with("/nginx", &fields);
+            let answer = Wire::connect(weir.listener("check")).get_with("/nginx", &fields);
             let status = answer.field("x-ratelimit-status").map_or(answer.status(), |status| status.parse().unwrap());
             (status, answer.field("retry-after").map(str::to_owned))
         }
         "json" => {
             let body = r#"{"request": {"method": "GET", "url": "http://a/", "ip": "192.0.2.7"}}"#;
-            let mut wire = Wire::connect(weir.door("check"));
+            let mut wire = Wire::connect(weir.listener("check"));
             wire.send(format!(
                 "POST /json HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
                 body.len()
@@ -364,13 +364,13 @@ fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
         let http = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz"];
         let listeners = [&http[..], &["rate limit service"]].concat();
         for listener in &listeners {
-            assert_eq!(runtime.block_on(at_door(&weir, listener)), (200, None), "{listener}");
+            assert_eq!(runtime.block_on(at_listener(&weir, listener)), (200, None), "{listener}");
         }
         assert_eq!(["Beside:GET", "Counting", "BesideUser:bob", "CountingUsers"].map(left), [994, 94, 999, 99]);
         block(&weir, "PerAddress:192.0.2.7", HOUR);
         block(&weir, "PerUser:bob", HOUR);
         for (asked, listener) in (1..).zip(&listeners) {
-            let (status, wait) = runtime.block_on(at_door(&weir, listener));
+            let (status, wait) = runtime.block_on(at_listener(&weir, listener));
             let wait = wait.and_then(|wait| wait.parse::<u64>().ok());
             assert!(
                 status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)),

@@ -121,7 +121,7 @@ fn the_numbers_and_the_override_that_gave_them_are_told() {
     assert_eq!(
         (head.status(), head.field("cache-control")),
         (200, Some("no-store")),
-        "whoever reaches the door may look"
+        "whoever reaches the listener may look"
     );
     assert!(head.text().contains(r#""bucket":"Even:a/b c""#), "{}", head.text());
 }

@@ -40,11 +40,11 @@ fn it_says_how_a_process_is_from_its_start_to_its_end() {
     becomes(&[&ask[..], &["--live"]].concat(), 0, "alive\n");
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0));
-    becomes(&ask, 1, "error: cannot ask the admin door at 127.0.0.1:");
+    becomes(&ask, 1, "error: cannot ask the admin listener at 127.0.0.1:");
 }
 
 #[test]
-fn it_finds_the_admin_door_as_the_process_did() {
+fn it_finds_the_admin_listener_as_the_process_did() {
     let weir = Weir::serve(WIDE, &[]);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("weir.yaml");
@@ -65,7 +65,7 @@ fn it_finds_the_admin_door_as_the_process_did() {
 }
 
 #[test]
-fn what_is_no_admin_door_is_not_well() {
+fn what_is_no_admin_listener_is_not_well() {
     let weir = Weir::serve(WIDE, &[]);
     // The system takes connections for it, and nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -85,7 +85,7 @@ fn what_is_no_admin_door_is_not_well() {
         (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
         (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
         (&["--admin", "https://a"], 2, "it speaks http:// and nothing else"),
-        (&["--admin", "a:b"], 2, "is no admin door"),
+        (&["--admin", "a:b"], 2, "is no admin listener"),
         (&["--timeout", "0s"], 2, "must be longer than 0"),
         (&["now"], 2, "unexpected argument 'now'"),
     ] {

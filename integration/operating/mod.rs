@@ -1,4 +1,4 @@
-//! What operators do with buckets: by the admin door, by `weir bucket`, in memory and in Redis, and what clients notice.
+//! What operators do with buckets: by the admin listener, by `weir bucket`, in memory and in Redis, and what clients notice.
 
 mod blocks;
 mod buckets;
@@ -42,12 +42,12 @@ fn each_store(test: impl Fn(&[&str], &str)) {
     test(&["--store", &redis.url(), "--store-timeout", "2s"], "redis");
 }
 
-/// A process with a check door and a token.
+/// A process with a check listener and a token.
 fn serve(store: &[&str]) -> Weir {
     Weir::serve(LIMITS, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat())
 }
 
-/// Asks the admin door, with these fields and this body.
+/// Asks the admin listener, with these fields and this body.
 fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Message {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in fields {

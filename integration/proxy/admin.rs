@@ -1,4 +1,4 @@
-//! The admin door.
+//! The admin listener.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn the_pages_are_there_and_nothing_else() {
         "weir_decisions_total{limit=\"Wide\",result=\"allowed\"} 1",
         "weir_keys 1",
         "weir_store_connections 1",
-        "weir_http_requests_total{code=\"2xx\",door=\"proxy\"} 1",
+        "weir_http_requests_total{code=\"2xx\",listener=\"proxy\"} 1",
         "weir_build_info{",
     ] {
         assert!(metrics.text().contains(series), "{series} is not in {}", metrics.text());
@@ -72,7 +72,7 @@ fn a_connection_without_a_request_is_closed() {
 
 /// A page in a browser of this machine may have its own name resolved to 127.0.0.1.
 #[test]
-fn a_door_on_loopback_answers_to_this_machines_names() {
+fn a_listener_on_loopback_answers_to_this_machines_names() {
     let weir = Setup::new(WIDE).start("echo");
     for (host, path, status) in [
         ("localhost:9090", "/metrics", 200),

@@ -63,7 +63,7 @@ fn an_address_has_its_share_of_streams_over_all_its_connections() {
     second.get(3, "/");
     let refused = second.stream(3);
     assert_eq!((refused.len(), refused[0].kind, refused[0].error()), (1, RST_STREAM, REFUSED_STREAM));
-    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"streams\"}"), 1);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"streams\"}"), 1);
     first.send(frame(RST_STREAM, 0, 1, &CANCEL.to_be_bytes()));
     becomes("one has ended", 2, in_flight);
     second.get(5, "/");
@@ -85,7 +85,7 @@ fn small_responses_that_nobody_reads_are_bounded_too() {
     setup.connections = ConnectionLimits { response_memory: 4 * 128 * 1024, ..ConnectionLimits::default() };
     let weir = setup.start("echo");
     let slow = unwilling(weir.proxy, 10);
-    becomes("six are broken off", 6, || weir.metric("weir_http_door_limits_total{limit=\"slow_readers\"}"));
+    becomes("six are broken off", 6, || weir.metric("weir_http_listener_limits_total{limit=\"slow_readers\"}"));
     assert_eq!(weir.metric("weir_http_requests_in_flight"), 4);
     drop(slow);
     becomes("nobody waits", 0, || weir.metric("weir_http_requests_in_flight"));
@@ -104,7 +104,9 @@ fn responses_that_wait_take_no_more_memory_than_they_may() {
     let weir = Process::serve(WIDE, &flags);
     let before = weir.resident();
     let slow: Vec<Frames> = (0..2).map(|_| unwilling(weir.proxy, 100)).collect();
-    becomes("the others are broken off", 136, || weir.metric("weir_http_door_limits_total{limit=\"slow_readers\"}"));
+    becomes("the others are broken off", 136, || {
+        weir.metric("weir_http_listener_limits_total{limit=\"slow_readers\"}")
+    });
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 16 * 1024, "memory grew by {grown} KiB");
     drop(slow);

@@ -6,9 +6,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::http::{
-    AcceptOptions, Admission, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts, UpstreamOptions,
+    AcceptOptions, Admission, ConnectionLimits, FrontOptions, HttpLimits, Routes, Timeouts, UpstreamOptions,
 };
-use weir::listeners::DoorOptions;
+use weir::listeners::ListenerOptions;
 use weir::listeners::admin::Readiness;
 use weir::listeners::proxy::ProxyOptions;
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
@@ -134,7 +134,7 @@ fn options(proxy: &str) -> ServerOptions {
         client_headers: weir::http::ClientHeaders::default(),
         clock: weir::store::Clock::own(),
         timeouts: Timeouts::default(),
-        limits: DoorLimits::default(),
+        limits: HttpLimits::default(),
         admission: admission.clone(),
         access_log: None,
         traces: None,
@@ -142,7 +142,7 @@ fn options(proxy: &str) -> ServerOptions {
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
     let options = ProxyOptions { front, upstream, generations: weir::engine::answer::reply::Generations::default() };
     ServerOptions {
-        doors: vec![(proxy.parse().unwrap(), DoorOptions::Proxy(options))],
+        listeners: vec![(proxy.parse().unwrap(), ListenerOptions::Proxy(options))],
         admission,
         access_log: None,
         admin_address: None,
@@ -169,7 +169,7 @@ fn an_address_in_use_is_known_before_anything_starts() {
     )
     .unwrap_err();
     assert!(
-        matches!(error, ServerError::Bind { door: "proxy", ref address, .. } if address.tcp() == Some(other.proxy))
+        matches!(error, ServerError::Bind { listener: "proxy", ref address, .. } if address.tcp() == Some(other.proxy))
     );
     assert!(error.to_string().contains(&format!("cannot listen on {} (proxy)", other.proxy)), "{error}");
 }

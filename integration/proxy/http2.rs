@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, DATE, HeaderName, HeaderValue};
-use weir::http::{DoorLimits, HeadLimits, Http2Limits, Timeouts};
+use weir::http::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 
 use crate::support::eventually;
 use crate::support::frames::{
@@ -27,7 +27,7 @@ fn weir(rules: &str, upstream: &Upstream) -> Weir {
 }
 
 fn weir_with(http2: Http2Limits, upstream: &Upstream) -> Weir {
-    let limits = DoorLimits { http2, ..DoorLimits::default() };
+    let limits = HttpLimits { http2, ..HttpLimits::default() };
     Setup { limits, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address))
 }
 
@@ -39,7 +39,7 @@ fn hasty(upstream: &Upstream) -> Weir {
 }
 
 fn limited(weir: &Weir, limit: &str) -> u64 {
-    weir.metric(&format!("weir_http_door_limits_total{{limit=\"{limit}\"}}"))
+    weir.metric(&format!("weir_http_listener_limits_total{{limit=\"{limit}\"}}"))
 }
 
 fn allowed(weir: &Weir) -> u64 {
@@ -163,7 +163,7 @@ fn malformed_requests_are_refused_and_the_connection_stays() {
 #[test]
 fn heads_have_limits() {
     let upstream = Upstream::saying("hello");
-    let limits = DoorLimits { head: HeadLimits { bytes: 4096, target: 1000, lines: 20 }, ..DoorLimits::default() };
+    let limits = HttpLimits { head: HeadLimits { bytes: 4096, target: 1000, lines: 20 }, ..HttpLimits::default() };
     let weir = Setup { limits, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address));
     let long = |length| "x".repeat(length);
     let many: Vec<_> = (0..21).map(|number| format!("x-{number}")).collect();
@@ -441,7 +441,7 @@ fn a_client_that_is_not_there_is_noticed() {
 #[test]
 fn a_connection_has_so_many_requests() {
     let upstream = Upstream::saying("hello");
-    let limits = DoorLimits { requests: 3, ..DoorLimits::default() };
+    let limits = HttpLimits { requests: 3, ..HttpLimits::default() };
     let weir = Setup { limits, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address));
     let mut client = Frames::connect(weir.proxy);
     for stream in [1, 3] {

@@ -391,7 +391,7 @@ fn one_client_that_asks_one_after_the_other_is_never_in_its_own_way() {
 }
 
 #[test]
-fn decision_doors_are_told_whether_there_is_room_and_take_none() {
+fn decision_listeners_are_told_whether_there_is_room_and_take_none() {
     let setup = Setup { check: true, ..Setup::new(ONE) };
     let stage = stage(setup, false);
     let ask = || {

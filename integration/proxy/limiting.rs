@@ -65,7 +65,7 @@ fn the_client_is_told_where_it_stands() {
     assert_eq!(problem["violated-policies"], serde_json::json!(["Five"]));
     assert_eq!(client.get("/").status(), 429, "the connection stays");
     assert_eq!(upstream.requests().len(), 5, "what is refused never reaches the upstream");
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\",door=\"proxy\"}"), 2);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\",listener=\"proxy\"}"), 2);
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Five\",result=\"denied\"}"), 2);
 }
 
@@ -205,8 +205,8 @@ fn many_connections_on_two_workers_share_one_bucket_exactly() {
         client.join().unwrap();
     }
     assert_eq!(passed.load(Ordering::Relaxed), 1000);
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"2xx\",door=\"proxy\"}"), 1000);
-    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\",door=\"proxy\"}"), 600);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"2xx\",listener=\"proxy\"}"), 1000);
+    assert_eq!(weir.metric("weir_http_requests_total{code=\"429\",listener=\"proxy\"}"), 600);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The proxy door and the server around it, byte by byte.
+//! The proxy listener and the server around it, byte by byte.
 
 mod accept;
 mod access_log;

@@ -102,8 +102,8 @@ fn say(mut respond: SendResponse<Bytes>, text: String) {
 
 #[test]
 fn requests_share_a_connection() {
-    let gate = Arc::new(Semaphore::new(0));
-    let held = gate.clone();
+    let limiter = Arc::new(Semaphore::new(0));
+    let held = limiter.clone();
     let upstream = Http2Upstream::start(move |_, request, respond| {
         let held = held.clone();
         async move {
@@ -120,7 +120,7 @@ fn requests_share_a_connection() {
         8 => Ok(()),
         other => Err(other),
     });
-    gate.add_permits(8);
+    limiter.add_permits(8);
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.response().text(), format!("GET http://a.example/{number}?x"));
     }
@@ -180,8 +180,8 @@ fn a_request_that_the_server_broke_off_is_not() {
 
 #[test]
 fn a_response_that_breaks_off_is_counted() {
-    let gate = Arc::new(Semaphore::new(0));
-    let held = gate.clone();
+    let limiter = Arc::new(Semaphore::new(0));
+    let held = limiter.clone();
     let upstream = Http2Upstream::start(move |_, _, mut respond| {
         let held = held.clone();
         async move {
@@ -197,7 +197,7 @@ fn a_response_that_breaks_off_is_counted() {
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(client.head().unwrap().status(), 200);
     assert_eq!((client.line(), client.line()), ("3".into(), "abc".into()));
-    gate.add_permits(1);
+    limiter.add_permits(1);
     client.expect_end();
     becomes("it is counted", 1, || weir.metric("weir_upstream_errors_total{reason=\"body\"}"));
 }

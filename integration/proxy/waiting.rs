@@ -130,7 +130,7 @@ fn an_upload_that_stops_is_a_408() {
     check_took(start, SHORT);
     assert_eq!((response.status(), response.field("connection")), (408, Some("close")));
     client.expect_end();
-    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"body_timeout\"}"), 1);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_timeout\"}"), 1);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn an_upload_to_the_built_in_upstream_that_stops_is_a_408() {
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n\r\nabc");
     assert_eq!(client.response().status(), 408);
     client.expect_end();
-    assert_eq!(weir.metric("weir_http_door_limits_total{limit=\"body_timeout\"}"), 1);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_timeout\"}"), 1);
 }
 
 #[test]

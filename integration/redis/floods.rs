@@ -87,7 +87,7 @@ fn floods() -> Vec<Flood> {
     let elevated = Arc::new(elevated);
     let after = Bound { from: START + 2 * WINDOW, ..any(2 * LIMIT - 1) };
     vec![
-        plain("Gate", even(1, LIMIT), any(LIMIT)),
+        plain("Limiter", even(1, LIMIT), any(LIMIT)),
         plain("Gcra", even(LIMIT, LIMIT), any(2 * LIMIT - 1)),
         plain("First", windows(LIMIT, Aligned::First), aligned),
         plain("Clock", windows(LIMIT, Aligned::Clock), aligned),

@@ -41,7 +41,7 @@ fn reload(weir: &Weir, limits: &str) {
 /// One call of an application.
 #[track_caller]
 fn call(weir: &Weir, call: &Value) -> (u16, Value) {
-    let (mut wire, body) = (Wire::connect(weir.door("check")), call.to_string());
+    let (mut wire, body) = (Wire::connect(weir.listener("check")), call.to_string());
     wire.send(format!(
         "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
@@ -50,10 +50,10 @@ fn call(weir: &Weir, call: &Value) -> (u16, Value) {
     (answer.status(), serde_json::from_slice(&answer.body).unwrap())
 }
 
-/// One question of a gateway at the check door.
+/// One question of a gateway at the check listener.
 #[track_caller]
 fn asked(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> Message {
-    Wire::connect(weir.door("check")).get_with(path, fields)
+    Wire::connect(weir.listener("check")).get_with(path, fields)
 }
 
 fn cases(text: &str) -> impl Iterator<Item = Value> {

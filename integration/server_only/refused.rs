@@ -23,7 +23,7 @@ fn a_reload_with_a_queue_in_memory_changes_nothing() {
     std::fs::write(weir.limits_file(), QUEUE).unwrap();
     weir.signal("HUP");
     weir.until_logged("`Jobs` needs Redis");
-    eventually("the admin door says so", || {
+    eventually("the admin listener says so", || {
         let ready = weir.admin("/readyz");
         if ready.text().contains("needs Redis") { Ok(()) } else { Err(ready) }
     });

@@ -1,4 +1,4 @@
-//! Scripts of the user, through the proxy and the doors.
+//! Scripts of the user, through the proxy and the listeners.
 
 use std::time::{Duration, Instant};
 

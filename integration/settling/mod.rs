@@ -26,7 +26,7 @@ const ALGORITHMS: [&str; 4] = [
     "algorithm: sliding_window, count: 100, period: 1h",
 ];
 
-/// A door for questions beside the proxy, at a time that stands still, so that nothing comes back.
+/// A listener for questions beside the proxy, at a time that stands still, so that nothing comes back.
 fn setup(rules: &str) -> Setup {
     let clock = Clock::set(Micros::from_millis(1_700_000_000_000));
     Setup { check: true, clock, grace: Duration::from_secs(10), ..Setup::new(rules) }
@@ -274,7 +274,7 @@ fn a_limit_in_shadow_settles_what_it_has_taken() {
 }
 
 #[test]
-fn doors_that_see_no_response_reserve_and_check() {
+fn listeners_that_see_no_response_reserve_and_check() {
     let upstream = answering();
     let rules = "limits:\n  Tokens: { by: global, count: 100, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
                  Logins: { by: global, count: 1, period: 1h, spend_when: { status: 401 } }\n";

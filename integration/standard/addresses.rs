@@ -121,7 +121,8 @@ fn a_contradiction_is_counted() {
     setup.check = true;
     let weir = setup.start(&format!("http://{}", upstream.address));
     let (mut client, mut gateway) = (weir.connect(), weir.connect_check());
-    let count = |door: &str| weir.metric(&format!("weir_client_address_conflicts_total{{door=\"{door}\"}}"));
+    let count =
+        |listener: &str| weir.metric(&format!("weir_client_address_conflicts_total{{listener=\"{listener}\"}}"));
     for (list, forwarded, status, counted) in [
         ("203.0.113.7", "for=203.0.113.7", 200, 0),
         ("203.0.113.7", "for=203.0.113.8", 429, 1),

@@ -1,8 +1,8 @@
-//! 5.4: what the door itself takes.
+//! 5.4: what the listener itself takes.
 
 use std::time::Duration;
 
-use weir::http::{DoorLimits, HeadLimits};
+use weir::http::{HeadLimits, HttpLimits};
 
 use super::{ROW, Row, check, check_all};
 
@@ -111,7 +111,7 @@ fn a_connection_has_so_many_requests() {
         sent: "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\nGET /3 HTTP/1.1\r\nhost: a\r\n\r\n",
         back: &["200", "-connection", "then", "200", "connection: close", "close"],
         seen: &["GET /1 HTTP/1.1", "then", "GET /2 HTTP/1.1"],
-        setup: |setup| setup.limits = DoorLimits { requests: 2, ..DoorLimits::default() },
+        setup: |setup| setup.limits = HttpLimits { requests: 2, ..HttpLimits::default() },
         ..ROW
     });
 }

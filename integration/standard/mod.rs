@@ -1,7 +1,7 @@
 //! What the standards say a reverse proxy must do, line by line: what is sent, what comes back, what the upstream saw.
 //!
 //! The lines are those of a checklist that was made from RFC 9110, 9112, 9113 and 7239 and from what was found wrong in
-//! other proxies: 5.1 messages, 5.2 paths, 5.3 HTTP/2 in front of HTTP/1.1, 5.4 limits of the door, 5.5 addresses.
+//! other proxies: 5.1 messages, 5.2 paths, 5.3 HTTP/2 in front of HTTP/1.1, 5.4 limits of the listener, 5.5 addresses.
 
 mod addresses;
 mod downgrade;
@@ -156,7 +156,7 @@ fn check_back(what: &str, client: &mut Wire, is_head: bool, expected: &[&str]) {
     }
 }
 
-/// The one door of the tables: sends what the row says through a proxy of its own.
+/// The one listener of the tables: sends what the row says through a proxy of its own.
 #[track_caller]
 pub(super) fn check(row: &Row) {
     let what = format!("{} {:?}", row.line, &row.sent[..row.sent.len().min(300)]);

@@ -11,7 +11,7 @@ use weir::engine::answer::reply::Generations;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::rule_set::Rules;
 use weir::http::{
-    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, DoorLimits, FrontOptions, Routes, Timeouts,
+    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, FrontOptions, HttpLimits, Routes, Timeouts,
     UpstreamOptions,
 };
 use weir::limiter::{KeyBounds, Shared};
@@ -20,7 +20,7 @@ use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::listeners::http_check::CheckOptions;
 use weir::listeners::proxy::ProxyOptions;
-use weir::listeners::{DoorKind, DoorOptions};
+use weir::listeners::{ListenerKind, ListenerOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
 use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
 use weir::store::memory::MemoryStore;
@@ -38,7 +38,7 @@ pub(crate) struct Setup {
     pub(crate) rules: String,
     pub(crate) workers: usize,
     pub(crate) timeouts: Timeouts,
-    pub(crate) limits: DoorLimits,
+    pub(crate) limits: HttpLimits,
     pub(crate) accept: AcceptOptions,
     pub(crate) trusted: Vec<&'static str>,
     pub(crate) client_address: AddressSource,
@@ -72,7 +72,7 @@ impl Setup {
             rules: rules.to_owned(),
             workers: 1,
             timeouts: Timeouts::default(),
-            limits: DoorLimits::default(),
+            limits: HttpLimits::default(),
             accept: AcceptOptions::default(),
             trusted: Vec::new(),
             client_address: AddressSource::default(),
@@ -124,11 +124,11 @@ impl Setup {
             readiness: readiness.clone(),
         };
         let check = CheckOptions { front: front.clone(), generations: Generations::default() };
-        let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), DoorOptions::Check(check)));
+        let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), ListenerOptions::Check(check)));
         let proxy = ProxyOptions { front, upstream, generations: Generations::default() };
         let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
-            doors: [(anywhere.clone(), DoorOptions::Proxy(proxy)), (anywhere, DoorOptions::Grpc(envoy))]
+            listeners: [(anywhere.clone(), ListenerOptions::Proxy(proxy)), (anywhere, ListenerOptions::Grpc(envoy))]
                 .into_iter()
                 .chain(check)
                 .collect(),
@@ -146,9 +146,9 @@ impl Setup {
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
         let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
         Weir {
-            grpc: running.address(DoorKind::Grpc).and_then(ListenAddress::tcp).unwrap(),
-            proxy: running.address(DoorKind::Proxy).and_then(ListenAddress::tcp).unwrap(),
-            check: running.address(DoorKind::Check).and_then(ListenAddress::tcp),
+            grpc: running.address(ListenerKind::Grpc).and_then(ListenAddress::tcp).unwrap(),
+            proxy: running.address(ListenerKind::Proxy).and_then(ListenAddress::tcp).unwrap(),
+            check: running.address(ListenerKind::Check).and_then(ListenAddress::tcp),
             admin: running.admin.unwrap(),
             shared,
             readiness,
@@ -170,7 +170,7 @@ impl Weir {
     }
 
     pub(crate) fn connect_check(&self) -> Wire {
-        Wire::connect(self.check.expect("a check door"))
+        Wire::connect(self.check.expect("a check listener"))
     }
 
     pub(crate) fn page(&self, path: &str) -> Message {

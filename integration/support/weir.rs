@@ -43,9 +43,9 @@ impl Weir {
 
     /// The arguments that [`Self::serve`] passes.
     pub(crate) fn arguments<'a>(flags: &[&'a str]) -> Vec<&'a str> {
-        let doors = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
+        let listeners = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
         let upstream: &[_] = if flags.contains(&"--upstream") { &[] } else { &["--upstream", "echo"] };
-        doors.into_iter().chain(upstream.iter().copied()).chain(flags.iter().copied()).collect()
+        listeners.into_iter().chain(upstream.iter().copied()).chain(flags.iter().copied()).collect()
     }
 
     /// Serves these rules with the command that `command` makes for the process' directory.
@@ -57,10 +57,10 @@ impl Weir {
             Process::start(command(directory.path()).current_dir(directory.path()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(String::new()));
         let reader = Some(read(process.child.stderr.take().unwrap(), Arc::clone(&log)));
-        let address = |door| {
-            eventually("the door is open", || {
+        let address = |listener| {
+            eventually("the listener is open", || {
                 let log = log.lock().unwrap();
-                log.lines().find_map(|line| listening(line, door)).ok_or_else(|| log.clone())
+                log.lines().find_map(|line| listening(line, listener)).ok_or_else(|| log.clone())
             })
         };
         let (proxy, admin) = (address("proxy"), address("admin"));
@@ -99,8 +99,8 @@ impl Weir {
 
     /// The address of a listener, given by its name in the log.
     #[track_caller]
-    pub(crate) fn door(&self, name: &str) -> SocketAddr {
-        eventually("the door is open", || {
+    pub(crate) fn listener(&self, name: &str) -> SocketAddr {
+        eventually("the listener is open", || {
             let log = self.log();
             log.lines().find_map(|line| listening(line, name)).ok_or(log)
         })
@@ -189,9 +189,9 @@ fn read(stderr: ChildStderr, log: Arc<Mutex<String>>) -> JoinHandle<()> {
 }
 
 /// The address in the log line of a listener that opens.
-fn listening(line: &str, door: &str) -> Option<SocketAddr> {
+fn listening(line: &str, listener: &str) -> Option<SocketAddr> {
     let event: serde_json::Value = serde_json::from_str(line).ok()?;
     let fields = &event["fields"];
-    let is_it = fields["message"] == "listening" && fields["door"] == door;
+    let is_it = fields["message"] == "listening" && fields["listener"] == listener;
     is_it.then(|| fields["address"].as_str().unwrap().parse().unwrap())
 }

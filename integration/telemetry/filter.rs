@@ -1,4 +1,4 @@
-//! The filter of the log, changed by the admin door.
+//! The filter of the log, changed by the admin listener.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// What is logged when a client of the admin door speaks no HTTP, and at no level above `debug`.
+/// What is logged when a client of the admin listener speaks no HTTP, and at no level above `debug`.
 const DETAIL: &str = "an admin connection ended: invalid HTTP method parsed";
 
 fn ask(weir: &Weir, method: &str, token: Option<&str>, body: &str) -> (u16, Value) {
@@ -22,7 +22,7 @@ fn ask(weir: &Weir, method: &str, token: Option<&str>, body: &str) -> (u16, Valu
     (answer.status(), serde_json::from_str(answer.text()).unwrap())
 }
 
-/// Sends what is no HTTP to the admin door, and waits until it has noticed.
+/// Sends what is no HTTP to the admin listener, and waits until it has noticed.
 fn provoke(weir: &Weir) {
     let mut wire = Wire::connect(weir.admin);
     wire.send("\u{1}\r\n\r\n");

@@ -60,7 +60,7 @@ fn provoke(weir: &Weir) {
     ] {
         send(weir.proxy, text);
     }
-    let check = weir.door("check");
+    let check = weir.listener("check");
     let original = format!(
         "x-forwarded-method: GET\r\nx-forwarded-host: {MARK}.example\r\nx-forwarded-uri: {target}\r\n{fields}\
          x-original-method: GET\r\nx-original-host: {MARK}.example\r\nx-original-uri: {target}\r\nx-real-ip: {ADDRESS}\r\nconnection: close\r\n"
@@ -121,7 +121,7 @@ fn a_gateway_that_is_wrong_is_told_without_its_client() {
         ),
     ] {
         let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0"]);
-        let mut wire = Wire::connect(weir.door("check"));
+        let mut wire = Wire::connect(weir.listener("check"));
         wire.send(format!("GET /nginx HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n"));
         assert!(wire.response().text().contains(MARK), "the answer tells it");
         weir.until_logged(part);

@@ -86,7 +86,7 @@ const MAYBE: [&str; 5] = ["id", "path", "host", "retry_after", "trace_id"];
 #[track_caller]
 fn check(flags: &[&str], path: &str, result: &str, expected: [Option<&str>; 5]) {
     let line = line(&[&["--log-refusals", "9/s"], flags].concat(), path, "alice");
-    assert_eq!((&line["result"], &line["door"], &line["method"]), (&result.into(), &"proxy".into(), &"GET".into()));
+    assert_eq!((&line["result"], &line["listener"], &line["method"]), (&result.into(), &"proxy".into(), &"GET".into()));
     let text = |name: &str| match &line[name] {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -141,9 +141,9 @@ fn lines_of_one_id_have_one_hash_and_those_of_others_another() {
 }
 
 #[test]
-fn refusals_at_the_check_door_are_told_by_request_and_by_name() {
+fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
     let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0", "--log-refusals", "9/s", "--log-ids", "clear"]);
-    let mut client = crate::support::wire::Wire::connect(weir.door("check"));
+    let mut client = crate::support::wire::Wire::connect(weir.listener("check"));
     for body in [
         r#"{"limit": "PerId", "id": "carol"}"#,
         r#"{"request": {"method": "BREW", "url": "http://a.example/id", "headers": {"x-id": "carol"}}}"#,
@@ -162,7 +162,10 @@ fn refusals_at_the_check_door_are_told_by_request_and_by_name() {
         lines => Err((lines, weir.log())),
     });
     for line in &lines {
-        assert_eq!((&line["door"], &line["limit"], &line["id"]), (&"check".into(), &"PerId".into(), &"carol".into()));
+        assert_eq!(
+            (&line["listener"], &line["limit"], &line["id"]),
+            (&"check".into(), &"PerId".into(), &"carol".into())
+        );
     }
     assert_eq!((&lines[0]["method"], &lines[1]["method"]), (&Value::Null, &"_OTHER".into()));
 }

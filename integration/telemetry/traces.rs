@@ -70,7 +70,7 @@ fn a_trace_goes_on_through_the_proxy() {
     check_attributes(
         server,
         &[
-            ("weir.door", "proxy"),
+            ("weir.listener", "proxy"),
             ("http.request.method", "GET"),
             ("http.response.status_code", "200"),
             ("url.scheme", "http"),
@@ -79,7 +79,7 @@ fn a_trace_goes_on_through_the_proxy() {
     );
     check_attributes(
         decision,
-        &[("weir.door", "proxy"), ("weir.limit", "Tight"), ("weir.result", "allowed"), ("weir.remaining", "0")],
+        &[("weir.listener", "proxy"), ("weir.limit", "Tight"), ("weir.result", "allowed"), ("weir.remaining", "0")],
     );
     check_attributes(
         client,
@@ -115,7 +115,7 @@ fn decision(path: &str, flags: &[&str]) -> (Vec<Span>, Span) {
 fn a_decision_tells_its_limit_and_result() {
     let (spans, denied) = decision("/tight", &["--log-ids", "none"]);
     let expected =
-        [("weir.door", "proxy"), ("weir.limit", "Tight"), ("weir.result", "denied"), ("weir.remaining", "0")];
+        [("weir.listener", "proxy"), ("weir.limit", "Tight"), ("weir.result", "denied"), ("weir.remaining", "0")];
     check_attributes(&denied, &[&expected[..], &[("weir.retry_after", "3600")]].concat());
     let server = only(&spans, Kind::Server);
     assert_eq!((spans.len(), server.get("http.response.status_code"), server.is_error), (2, "429", false));
@@ -196,7 +196,7 @@ async fn gateways_are_traced_by_http_and_by_grpc() {
     let collector = Collector::start();
     let weir = serve(&collector.url(), &["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0"], &[]);
     let target = "/nginx";
-    let mut wire = Wire::connect(weir.door("check"));
+    let mut wire = Wire::connect(weir.listener("check"));
     let fields = [
         ("x-id", "1"),
         ("x-original-uri", "/closed"),
@@ -207,17 +207,17 @@ async fn gateways_are_traced_by_http_and_by_grpc() {
     assert_eq!(wire.get_with(target, &fields).status(), 403);
     let spans = collector.until(2);
     let (server, decision) = (only(&spans, Kind::Server), only(&spans, Kind::Internal));
-    assert_eq!((server.parent.as_str(), server.get("weir.door"), &decision.parent), (PARENT, "check", &server.id));
+    assert_eq!((server.parent.as_str(), server.get("weir.listener"), &decision.parent), (PARENT, "check", &server.id));
     assert_eq!((decision.get("weir.limit"), decision.get("weir.result")), ("Closed", "denied"));
 
-    let mut client = RateLimitServiceClient::connect(format!("http://{}", weir.door("grpc"))).await.unwrap();
+    let mut client = RateLimitServiceClient::connect(format!("http://{}", weir.listener("grpc"))).await.unwrap();
     let mut call = tonic::Request::new(RateLimitRequest::default());
     call.metadata_mut().insert("traceparent", SAMPLED.parse().unwrap());
     client.should_rate_limit(call).await.unwrap_err();
     let spans = collector.until(3);
     let call = &spans[2];
     assert_eq!(call.name, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
-    assert_eq!((call.parent.as_str(), call.get("weir.door")), (PARENT, "grpc"));
+    assert_eq!((call.parent.as_str(), call.get("weir.listener")), (PARENT, "grpc"));
     assert_eq!((call.get("rpc.method"), call.get("rpc.grpc.status_code")), ("ShouldRateLimit", "3"));
 }
 

@@ -15,7 +15,7 @@ use crate::engine::rules::matching::{DescriptorMatch, EntryTest, Excluded, Heade
 use crate::engine::rules::request::{Entry, Request, host_of};
 use crate::engine::rules::rule_set::{Explanation, Rules};
 use crate::message::client_address::{AddressSource, TrustedProxies};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::lossless::shown;
 use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
@@ -81,7 +81,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             return Ok(ExitCode::BadInput);
         }
     };
-    let headers: Fields = args.headers.iter().cloned().collect();
+    let headers: Headers = args.headers.iter().cloned().collect();
     let host = authority.map(str::to_owned);
     let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
     let Some(host) = host_of(&host) else {
@@ -230,7 +230,7 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                     let _ = writeln!(text, "  never     the cost exceeds the burst, so the request can never pass");
                 }
                 let response_cost = limit.response_cost.as_deref();
-                if let Some(field) = response_cost.and_then(|cost| cost.field.as_ref()) {
+                if let Some(field) = response_cost.and_then(|cost| cost.header.as_ref()) {
                     let _ = writeln!(text, "  settled   by the response header `{field}`");
                 }
                 if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {

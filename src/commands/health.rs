@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admin_door_says_whether_it_is_ready() {
+    fn an_admin_listener_says_whether_it_is_ready() {
         for (status, body, expected) in [
             (200, r#"{"status":"ready","store":"up","config":"ok"}"#, Ok("ready")),
             (
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admin_door_says_that_it_lives() {
+    fn an_admin_listener_says_that_it_lives() {
         check(live, 200, "ok\n", Ok("alive"));
         check(live, 200, "<html>", Err("not an admin listener: unexpected response with 200 OK"));
         check(live, 404, "ok\n", Err("not an admin listener: unexpected response with 404 Not Found"));

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::http2_flags::Http2Args;
 use super::values::parse_duration;
-use crate::http::{DoorLimits, HeadLimits, Timeouts};
+use crate::http::{HeadLimits, HttpLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
 
 /// Limits and timeouts for clients of the proxy.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Client limits and timeouts")]
-pub(super) struct DoorArgs {
+pub(super) struct ListenerArgs {
     /// Timeout for the first byte on a new connection
     #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     first_byte_timeout: Duration,
@@ -64,9 +64,9 @@ pub(super) struct DoorArgs {
     http2: Http2Args,
 }
 
-impl DoorArgs {
-    pub(super) fn limits(&self) -> DoorLimits {
-        DoorLimits {
+impl ListenerArgs {
+    pub(super) fn limits(&self) -> HttpLimits {
+        HttpLimits {
             head: HeadLimits {
                 bytes: self.max_header_bytes.into(),
                 target: self.max_target_bytes.into(),

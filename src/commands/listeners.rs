@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::grpc_flags::GrpcArgs;
 use crate::engine::answer::reply::Generations;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, FrontOptions, UpstreamOptions};
-use crate::listeners::DoorOptions;
+use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::AddressSources;
 use crate::listeners::http_check::CheckOptions;
@@ -21,7 +21,7 @@ pub(super) const NO_DOOR: &str = "--upstream is missing; use `--upstream http://
 
 /// The workers' listeners.
 #[derive(clap::Args, Debug)]
-pub(super) struct DoorsArgs {
+pub(super) struct ListenersArgs {
     /// The proxy's address, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1; needs `--upstream`
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
     proxy: ListenAddress,
@@ -38,7 +38,7 @@ pub(super) struct DoorsArgs {
     spoe: Option<ListenAddress>,
 }
 
-impl DoorsArgs {
+impl ListenersArgs {
     /// Whether there is a listener besides the proxy, so that no upstream is needed.
     pub(super) const fn has_another(&self) -> bool {
         self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
@@ -57,29 +57,29 @@ impl DoorsArgs {
         address_sources: AddressSources,
         readiness: &Arc<Readiness>,
         metrics: &Metrics,
-    ) -> Vec<(ListenAddress, DoorOptions)> {
+    ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
         // total. They are plaintext and start without a PROXY header.
         let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
         let admission = Admission::new(limits, metrics);
         let inner = FrontOptions { accept: AcceptOptions::default(), admission, ..front.clone() };
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         if let Some(upstream) = upstream {
             let proxy = ProxyOptions { front: front.clone(), upstream, generations };
-            doors.push((self.proxy.clone(), DoorOptions::Proxy(proxy)));
+            listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
         if let Some(address) = &self.grpc.grpc {
             let envoy = self.grpc.options(inner.clone(), generations, address_sources, readiness);
-            doors.push((address.clone(), DoorOptions::Grpc(envoy)));
+            listeners.push((address.clone(), ListenerOptions::Grpc(envoy)));
         }
         if let Some(address) = &self.check {
             let mut front = inner.clone();
             front.limits.http2.max_resets = self.grpc.resets();
-            doors.push((address.clone(), DoorOptions::Check(CheckOptions { front, generations })));
+            listeners.push((address.clone(), ListenerOptions::Check(CheckOptions { front, generations })));
         }
         if let Some(address) = &self.spoe {
-            doors.push((address.clone(), DoorOptions::Spoe(SpoeOptions::new(&inner, generations))));
+            listeners.push((address.clone(), ListenerOptions::Spoe(SpoeOptions::new(&inner, generations))));
         }
-        doors
+        listeners
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
 use super::client_flags::ClientArgs;
-use super::listener_flags::DoorArgs;
-use super::listeners::{DoorsArgs, NO_DOOR};
+use super::listener_flags::ListenerArgs;
+use super::listeners::{ListenersArgs, NO_DOOR};
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
@@ -32,7 +32,7 @@ use crate::telemetry::traces::Traces;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    doors: DoorsArgs,
+    listeners: ListenersArgs,
 
     #[command(flatten)]
     admin: AdminArgs,
@@ -52,7 +52,7 @@ pub struct Args {
     upstream: UpstreamArgs,
 
     #[command(flatten)]
-    door: DoorArgs,
+    listener: ListenerArgs,
 
     #[command(flatten)]
     tls: TlsArgs,
@@ -86,10 +86,10 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let generations = Generations::parse(args.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let upstream = args.upstream.options()?;
-        if upstream.is_none() && !args.doors.has_another() {
+        if upstream.is_none() && !args.listeners.has_another() {
             return Err(NO_DOOR.to_owned());
         }
-        let address_sources = args.doors.address_sources()?;
+        let address_sources = args.listeners.address_sources()?;
         let tokens = args.admin.tokens()?;
         args.tls.check()?;
         let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
@@ -146,20 +146,20 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         trusted_proxies,
         client_headers: args.client.headers(),
         clock,
-        timeouts: args.door.timeouts(
+        timeouts: args.listener.timeouts(
             args.upstream.connect_timeout,
             args.upstream.response_timeout,
             args.upstream.upstream_idle_timeout,
         ),
-        limits: args.door.limits(),
+        limits: args.listener.limits(),
         admission: admission.clone(),
         access_log: access_log.clone(),
         traces: traces.clone(),
     };
     let metrics = shared.metrics();
-    let doors = args.doors.options(&front, upstream, generations, address_sources, &readiness, metrics);
+    let listeners = args.listeners.options(&front, upstream, generations, address_sources, &readiness, metrics);
     let options = ServerOptions {
-        doors,
+        listeners,
         admission,
         access_log,
         admin_address: Some(args.admin.admin),
@@ -185,7 +185,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
 fn reload(
     mut rules: Reloader,
     mut of_upstreams: Option<ConnectorReloader>,
-    mut of_doors: Option<ServerTlsReloader>,
+    mut of_listeners: Option<ServerTlsReloader>,
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
@@ -197,7 +197,7 @@ fn reload(
         if let Some(certificates) = &mut of_upstreams {
             certificates.reload(asked);
         }
-        if let Some(certificates) = &mut of_doors {
+        if let Some(certificates) = &mut of_listeners {
             certificates.reload(asked);
         }
     })

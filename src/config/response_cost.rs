@@ -62,7 +62,7 @@ pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findin
         findings.error(key.place, "with a cost of 0 before the response, the limit never denies anything", POSITIVE);
         return;
     }
-    limit.response_cost = Some(Arc::new(ResponseCost { field, when }));
+    limit.response_cost = Some(Arc::new(ResponseCost { header: field, when }));
 }
 
 /// Refuses limits that nothing can be settled with, or that no response is ever seen of.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::SlowReaders;
 use super::Timeouts;
 use super::alarm::Alarm;
-use crate::telemetry::metrics::DoorLimit;
+use crate::telemetry::metrics::HttpLimit;
 
 /// The state of one client's connection, or of one stream of an HTTP/2 connection, that its deadlines depend on.
 ///
@@ -50,9 +50,9 @@ enum Phase {
     Opened,
     /// The first byte of another request.
     Idle,
-    /// The rest of a request's fields, counted from their first byte: a trickle does not extend it.
+    /// The rest of a request's headers, counted from their first byte: a trickle does not extend it.
     Head,
-    /// The upstream's response fields.
+    /// The upstream's response headers.
     Exchange,
     /// The end of the response.
     Answer,
@@ -140,7 +140,7 @@ impl Activity {
         }
     }
 
-    /// The request's fields are complete; `uploading` if a body follows.
+    /// The request's headers are complete; `uploading` if a body follows.
     pub(crate) fn exchange(&self, uploading: bool) {
         self.uploading.set(uploading);
         self.late.set(false);
@@ -150,7 +150,7 @@ impl Activity {
         self.enter(Phase::Exchange);
     }
 
-    /// The response's fields are known.
+    /// The response's headers are known.
     pub(crate) fn answer(&self) {
         self.enter(Phase::Answer);
     }
@@ -231,35 +231,35 @@ impl Activity {
         self.uploading.get()
     }
 
-    /// Whether the upstream's response fields are overdue.
+    /// Whether the upstream's response headers are overdue.
     pub(crate) fn is_late(&self) -> bool {
         self.late.get()
     }
 
-    /// When the patience ends as things stand, and which limit of the door that is; `None` if it is the upstream that is
+    /// When the patience ends as things stand, and which limit of the listener that is; `None` if it is the upstream that is
     /// waited for.
-    fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<DoorLimit>) {
+    fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<HttpLimit>) {
         if self.reader.get() == Reader::Refused {
-            return (self.now.get(), Some(DoorLimit::SlowReaders));
+            return (self.now.get(), Some(HttpLimit::SlowReaders));
         }
         let (patience, limit) = match self.phase.get() {
             Phase::Opened | Phase::Idle if self.draining.get() => (DRAIN_PATIENCE, None),
-            Phase::Opened => (timeouts.first_byte, Some(DoorLimit::FirstByteTimeout)),
-            Phase::Head => (timeouts.header, Some(DoorLimit::HeaderTimeout)),
-            Phase::Idle => (timeouts.idle, Some(DoorLimit::IdleTimeout)),
-            Phase::Answer => (timeouts.body, Some(DoorLimit::BodyTimeout)),
-            Phase::Exchange if self.uploading.get() => (timeouts.body, Some(DoorLimit::BodyTimeout)),
+            Phase::Opened => (timeouts.first_byte, Some(HttpLimit::FirstByteTimeout)),
+            Phase::Head => (timeouts.header, Some(HttpLimit::HeaderTimeout)),
+            Phase::Idle => (timeouts.idle, Some(HttpLimit::IdleTimeout)),
+            Phase::Answer => (timeouts.body, Some(HttpLimit::BodyTimeout)),
+            Phase::Exchange if self.uploading.get() => (timeouts.body, Some(HttpLimit::BodyTimeout)),
             Phase::Exchange => (timeouts.response, None),
             Phase::Stream => (FOREVER, None),
-            Phase::Tunnel => (timeouts.tunnel, Some(DoorLimit::TunnelTimeout)),
+            Phase::Tunnel => (timeouts.tunnel, Some(HttpLimit::TunnelTimeout)),
         };
         let since = self.since.get();
         let mut deadline = (since.checked_add(patience).unwrap_or_else(|| since + FOREVER), limit);
-        for (pace, limit) in [(&self.upload, DoorLimit::UploadRate), (&self.download, DoorLimit::DownloadRate)] {
-            if self.phase.get() == Phase::Stream && limit == DoorLimit::UploadRate {
+        for (pace, limit) in [(&self.upload, HttpLimit::UploadRate), (&self.download, HttpLimit::DownloadRate)] {
+            if self.phase.get() == Phase::Stream && limit == HttpLimit::UploadRate {
                 continue;
             }
-            let is_slow = limit == DoorLimit::DownloadRate && self.reader.get() == Reader::Slow;
+            let is_slow = limit == HttpLimit::DownloadRate && self.reader.get() == Reader::Slow;
             let rate = if is_slow { self.slow_readers.rate(timeouts.min_rate) } else { timeouts.min_rate };
             if let Some(end) = pace.deadline(rate).filter(|end| *end < deadline.0) {
                 deadline = (end, Some(limit));
@@ -287,7 +287,7 @@ impl Activity {
         alarm: &mut Alarm,
         clock: impl Fn() -> Instant,
         work: impl Future<Output = T>,
-        overdue: impl Fn(DoorLimit),
+        overdue: impl Fn(HttpLimit),
     ) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -362,26 +362,26 @@ mod tests {
         let check = |patience, limit| {
             assert_eq!(activity.deadline(&timeouts), (activity.now() + seconds(patience), limit));
         };
-        check(1, Some(DoorLimit::FirstByteTimeout));
+        check(1, Some(HttpLimit::FirstByteTimeout));
         activity.received();
-        check(2, Some(DoorLimit::HeaderTimeout));
+        check(2, Some(HttpLimit::HeaderTimeout));
         activity.exchange(true);
-        check(4, Some(DoorLimit::BodyTimeout));
+        check(4, Some(HttpLimit::BodyTimeout));
         activity.upload_ended();
         check(5, None);
         assert!(activity.expire() && activity.is_late() && !activity.expire());
         activity.answer();
-        check(4, Some(DoorLimit::BodyTimeout));
+        check(4, Some(HttpLimit::BodyTimeout));
         activity.awaits_download();
-        check(4, Some(DoorLimit::BodyTimeout));
+        check(4, Some(HttpLimit::BodyTimeout));
         let another = Activity::new(activity.now(), readers.clone());
         another.answer();
         another.awaits_download();
-        assert_eq!(another.deadline(&timeouts), (another.now(), Some(DoorLimit::SlowReaders)));
+        assert_eq!(another.deadline(&timeouts), (another.now(), Some(HttpLimit::SlowReaders)));
         activity.downloaded(1);
         another.downloaded(1);
         another.awaits_download();
-        assert_eq!(another.deadline(&timeouts).1, Some(DoorLimit::BodyTimeout));
+        assert_eq!(another.deadline(&timeouts).1, Some(HttpLimit::BodyTimeout));
         drop(another);
         assert!(readers.begin());
         activity.stream();
@@ -389,8 +389,8 @@ mod tests {
         assert!(activity.deadline(&timeouts).0 > activity.now() + seconds(86_400));
         activity.upload_ended();
         activity.idle();
-        check(3, Some(DoorLimit::IdleTimeout));
+        check(3, Some(HttpLimit::IdleTimeout));
         activity.tunnel();
-        check(6, Some(DoorLimit::TunnelTimeout));
+        check(6, Some(HttpLimit::TunnelTimeout));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::forwarding;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::message::underscores::{REASON, Underscores};
 
 /// Which headers of clients are taken.
@@ -19,20 +19,20 @@ pub struct ClientHeaders {
 
 impl ClientHeaders {
     /// Removes what neither the rules nor the upstream may see.
-    pub(crate) fn strip(&self, fields: &mut Fields, is_trusted: bool) -> Result<(), Failure> {
-        if fields.has_underscores() {
-            self.strip_underscored(fields, is_trusted)?;
+    pub(crate) fn strip(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), Failure> {
+        if headers.has_underscores() {
+            self.strip_underscored(headers, is_trusted)?;
         }
         if !is_trusted {
             for name in self.dropped.iter() {
-                fields.remove(name);
+                headers.remove(name);
             }
         }
         Ok(())
     }
 
     #[cold]
-    fn strip_underscored(&self, fields: &mut Fields, is_trusted: bool) -> Result<(), Failure> {
+    fn strip_underscored(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), Failure> {
         let is_kept = |name: &[u8]| {
             let name = hyphened(name);
             let is_listed = || self.dropped.iter().any(|dropped| dropped.as_bytes() == name);
@@ -41,8 +41,8 @@ impl ClientHeaders {
         };
         match self.underscores {
             Underscores::Reject => return Err(Failure::Malformed(REASON)),
-            Underscores::Drop => fields.retain(|name, _| !name.contains(&b'_')),
-            Underscores::Keep => fields.retain(|name, _| !name.contains(&b'_') || is_kept(name)),
+            Underscores::Drop => headers.retain(|name, _| !name.contains(&b'_')),
+            Underscores::Keep => headers.retain(|name, _| !name.contains(&b'_') || is_kept(name)),
         }
         Ok(())
     }
@@ -59,7 +59,7 @@ mod tests {
 
     #[track_caller]
     fn check(underscores: Underscores, is_trusted: bool, expected: &[&str]) {
-        let headers = ClientHeaders { underscores, dropped: Arc::new(["true-client-ip".to_owned()]) };
+        let client_headers = ClientHeaders { underscores, dropped: Arc::new(["true-client-ip".to_owned()]) };
         let names = [
             "X-Api-Key",
             "X_Api_Key",
@@ -73,9 +73,9 @@ mod tests {
             "True_Client_IP",
             "True-Client-IP",
         ];
-        let mut fields: Fields = names.iter().map(|name| (name, "1")).collect();
-        headers.strip(&mut fields, is_trusted).unwrap();
-        let kept: Vec<_> = fields.iter().map(|(name, _)| String::from_utf8(name.to_vec()).unwrap()).collect();
+        let mut headers: Headers = names.iter().map(|name| (name, "1")).collect();
+        client_headers.strip(&mut headers, is_trusted).unwrap();
+        let kept: Vec<_> = headers.iter().map(|(name, _)| String::from_utf8(name.to_vec()).unwrap()).collect();
         assert_eq!(kept, expected, "{underscores:?}, trusted: {is_trusted}");
     }
 
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_rejected_name_is_one_with_an_underscore() {
-        let headers = ClientHeaders { underscores: Underscores::Reject, ..ClientHeaders::default() };
-        let strip = |name| headers.strip(&mut Fields::from_iter([(name, "a_b")]), true);
+        let client_headers = ClientHeaders { underscores: Underscores::Reject, ..ClientHeaders::default() };
+        let strip = |name| client_headers.strip(&mut Headers::from_iter([(name, "a_b")]), true);
         assert!(strip("x-id").is_ok() && matches!(strip("x_id"), Err(Failure::Malformed(REASON))));
     }
 }

@@ -11,7 +11,7 @@ use super::forwarding::{self, Peer};
 use super::http1::ClientIo;
 use super::http2::Responder;
 use super::upstream::Endpoint;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::telemetry::access_log::UpstreamUse;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
@@ -121,16 +121,16 @@ pub(super) enum Interim {
 
 impl Interim {
     /// Passes an interim response on to the client.
-    pub(super) fn send(&self, status: StatusCode, mut fields: Fields) {
-        forwarding::strip(&mut fields);
+    pub(super) fn send(&self, status: StatusCode, mut headers: Headers) {
+        forwarding::strip(&mut headers);
         // It has no body to have a length (RFC 9110 section 8.6).
-        fields.remove("content-length");
+        headers.remove("content-length");
         match self {
-            Self::Http1(io) => io.interim(status, &fields),
-            Self::Http2(responder) => responder.interim(status, &fields),
-            Self::Http1Detached(io) => io.upgrade().into_iter().for_each(|io| io.interim(status, &fields)),
+            Self::Http1(io) => io.interim(status, &headers),
+            Self::Http2(responder) => responder.interim(status, &headers),
+            Self::Http1Detached(io) => io.upgrade().into_iter().for_each(|io| io.interim(status, &headers)),
             Self::Http2Detached(responder) => {
-                responder.upgrade().into_iter().for_each(|responder| responder.interim(status, &fields));
+                responder.upgrade().into_iter().for_each(|responder| responder.interim(status, &headers));
             }
         }
     }

@@ -10,7 +10,7 @@ use super::http1::HeadError;
 use super::message::BodyError;
 use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::rule_set::BadCost;
-use crate::telemetry::metrics::DoorLimit;
+use crate::telemetry::metrics::HttpLimit;
 
 /// Why a request gets an answer of ours that is no refusal by a limit.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub(crate) enum Failure {
     /// It expects something else than `100-continue`.
     #[error("the only expectation that is understood is `100-continue`")]
     Expectation,
-    /// Its body is longer than the door takes.
+    /// Its body is longer than the listener takes.
     #[error("the body is longer than {0} bytes")]
     TooLong(u64),
     /// Its host is not the one that the TLS connection was made for.
@@ -110,26 +110,26 @@ impl Failure {
         let mut reply = reply::problem(status, detail);
         match self {
             Self::Method(_) => {
-                reply.fields.append("allow", ALLOWED);
+                reply.headers.append("allow", ALLOWED);
             }
             Self::Malformed(_)
             | Self::TooLong(_)
             | Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
-                reply.fields.append("connection", "close");
+                reply.headers.append("connection", "close");
             }
             _ => {}
         }
         reply
     }
 
-    /// The limit of the door that it is about, if it is about one.
-    pub(crate) const fn limit(&self) -> Option<DoorLimit> {
+    /// The limit of the listener that it is about, if it is about one.
+    pub(crate) const fn limit(&self) -> Option<HttpLimit> {
         match self {
-            Self::Head(HeadError::Target) => Some(DoorLimit::Target),
-            Self::Head(HeadError::Bytes) => Some(DoorLimit::HeaderBytes),
-            Self::Head(HeadError::Lines) => Some(DoorLimit::HeaderCount),
+            Self::Head(HeadError::Target) => Some(HttpLimit::Target),
+            Self::Head(HeadError::Bytes) => Some(HttpLimit::HeaderBytes),
+            Self::Head(HeadError::Lines) => Some(HttpLimit::HeaderCount),
             Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
-                Some(DoorLimit::BodyBytes)
+                Some(HttpLimit::BodyBytes)
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! The fields that a proxy takes away, and those that it adds.
+//! The headers that a proxy takes away, and those that it adds.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use super::transport::{Source, TlsInfo};
 use crate::engine::answer::accepted::QUEUE_ENTRY;
 use crate::engine::rules::request::host_of;
 use crate::message::client_address::TrustedProxies;
-use crate::message::headers::{Fields, is_name, text};
+use crate::message::headers::{Headers, is_name, text};
 
 /// The name under which we appear in `Via`.
 pub(crate) const PSEUDONYM: &str = "weir";
 
-/// Whether a field is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
+/// Whether a header is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
 ///
 /// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because an
 /// `h2c` that slips through would take the following requests past every limit; an upgrade that is passed on is added
@@ -37,14 +37,14 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a peer says in a field who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
+/// Whether a peer says in a header who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
 /// frameworks build links from `-Prefix` and believe `-Ssl`.
 fn is_claim(name: &[u8]) -> bool {
     begins_with(name, b"x-forwarded-")
         || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
-/// Whether a field says where a client stands, or which entry of a queue its request is. That is said by us, and by no
+/// Whether a header says where a client stands, or which entry of a queue its request is. That is said by us, and by no
 /// client; the former in a response, before its body.
 fn is_of_limits(name: &[u8]) -> bool {
     begins_with(name, b"ratelimit")
@@ -61,33 +61,33 @@ fn begins_with(name: &[u8], start: &[u8]) -> bool {
     name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
 }
 
-/// Takes away the fields that are not meant for the next hop: those of one hop, and those that `Connection` names.
-pub(crate) fn strip(fields: &mut Fields) {
-    strip_named(fields);
-    fields.retain(|name, _| !is_hop_by_hop(name));
+/// Takes away the headers that are not meant for the next hop: those of one hop, and those that `Connection` names.
+pub(crate) fn strip(headers: &mut Headers) {
+    strip_named(headers);
+    headers.retain(|name, _| !is_hop_by_hop(name));
 }
 
-/// Takes away the fields that `Connection` names, but not itself. This comes before the rules: the upstream will not see
-/// these fields, so a limit that counts by one of them would count by something that means nothing.
-pub(crate) fn strip_named(fields: &mut Fields) {
-    let named = named(fields);
+/// Takes away the headers that `Connection` names, but not itself. This comes before the rules: the upstream will not see
+/// these headers, so a limit that counts by one of them would count by something that means nothing.
+pub(crate) fn strip_named(headers: &mut Headers) {
+    let named = named(headers);
     if !named.is_empty() {
-        fields.retain(|name, _| {
+        headers.retain(|name, _| {
             is_hop_by_hop(name) || !named.iter().any(|option| name.eq_ignore_ascii_case(option.as_bytes()))
         });
     }
 }
 
-/// What nearly every `Connection` field says, and what is no field.
+/// What nearly every `Connection` header says, and what is no header.
 const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
 
-/// What the `Connection` fields name beside that.
-fn named(fields: &Fields) -> Vec<String> {
+/// What the `Connection` headers name beside that.
+fn named(headers: &Headers) -> Vec<String> {
     let is_usual = |option: &[u8]| USUAL.iter().any(|usual| option.eq_ignore_ascii_case(usual.as_bytes()));
-    if fields.all("connection").all(is_usual) {
+    if headers.all("connection").all(is_usual) {
         return Vec::new();
     }
-    let options = fields.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
+    let options = headers.all("connection").filter_map(text).flat_map(|line| line.split(',')).map(str::trim);
     options.filter(|option| !is_usual(option.as_bytes())).map(str::to_owned).collect()
 }
 
@@ -96,23 +96,23 @@ fn named(fields: &Fields) -> Vec<String> {
 /// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
 /// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
 pub(crate) fn upgrade(request: &Request) -> Option<&str> {
-    let protocol = wanted_protocol(&request.fields)?;
+    let protocol = wanted_protocol(&request.headers)?;
     let is_possible = request.version == Version::HTTP_11
         && request.body.is_end()
         && (request.method == Method::GET || !protocol.eq_ignore_ascii_case("websocket"));
     is_possible.then_some(protocol)
 }
 
-fn wanted_protocol(fields: &Fields) -> Option<&str> {
+fn wanted_protocol(headers: &Headers) -> Option<&str> {
     // One line with one protocol (RFC 9110 section 7.8): an upstream may choose any of a list, or read one that is none
     // as a list.
-    let mut lines = fields.all("upgrade");
+    let mut lines = headers.all("upgrade");
     let protocol = lines.next().filter(|_| lines.next().is_none()).and_then(text)?.trim();
     let (name, version) = protocol.split_once('/').map_or((protocol, None), |(name, version)| (name, Some(version)));
     if !is_name(name.as_bytes()) || version.is_some_and(|version| !is_name(version.as_bytes())) {
         return None;
     }
-    let wanted = fields.all("connection").filter_map(text).flat_map(|line| line.split(','));
+    let wanted = headers.all("connection").filter_map(text).flat_map(|line| line.split(','));
     let is_wanted = wanted.into_iter().any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
     let refused = ["h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
     (is_wanted && !refused).then_some(protocol)
@@ -120,7 +120,7 @@ fn wanted_protocol(fields: &Fields) -> Option<&str> {
 
 /// Trailers without what must not be in them (RFC 9110 section 6.5.1), however it is spelt: what frames or routes
 /// a message, what gives access, and what we say before it.
-pub(crate) fn trailers(mut trailers: Fields) -> Fields {
+pub(crate) fn trailers(mut trailers: Headers) -> Headers {
     const FORBIDDEN: [&str; 16] = [
         "content-encoding",
         "content-type",
@@ -161,14 +161,14 @@ pub(crate) struct Peer {
     host: RefCell<Option<KnownHost>>,
 }
 
-/// A `Host` field, and what host that is.
+/// A `Host` header, and what host that is.
 #[derive(Debug)]
 struct KnownHost {
-    field: Box<[u8]>,
+    header: Box<[u8]>,
     host: Rc<str>,
 }
 
-/// Bytes of a `Host` field that is remembered, at most: the longest name (RFC 1035 section 2.3.4) and a port.
+/// Bytes of a `Host` header that is remembered, at most: the longest name (RFC 1035 section 2.3.4) and a port.
 const LONGEST_HOST: usize = 260;
 
 impl Peer {
@@ -186,18 +186,18 @@ impl Peer {
         if let Source::Address(address) = self.source { Some(address) } else { None }
     }
 
-    /// What [`host_of`] says of a `Host` field; `None` if it is no text either.
+    /// What [`host_of`] says of a `Host` header; `None` if it is no text either.
     ///
-    /// The requests of a connection are nearly all for one host, and to see that a field is the last one again takes a
+    /// The requests of a connection are nearly all for one host, and to see that a header is the last one again takes a
     /// tenth of the instructions of reading it.
-    pub(crate) fn host(&self, field: &[u8]) -> Option<Rc<str>> {
+    pub(crate) fn host(&self, header: &[u8]) -> Option<Rc<str>> {
         let mut last = self.host.borrow_mut();
-        if let Some(known) = last.as_ref().filter(|known| *known.field == *field) {
+        if let Some(known) = last.as_ref().filter(|known| *known.header == *header) {
             return Some(known.host.clone());
         }
-        let host: Rc<str> = std::str::from_utf8(field).ok().and_then(host_of)?.into();
-        if field.len() <= LONGEST_HOST {
-            *last = Some(KnownHost { field: field.into(), host: host.clone() });
+        let host: Rc<str> = std::str::from_utf8(header).ok().and_then(host_of)?.into();
+        if header.len() <= LONGEST_HOST {
+            *last = Some(KnownHost { header: header.into(), host: host.clone() });
         }
         Some(host)
     }
@@ -214,40 +214,40 @@ impl Peer {
 
     /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
     /// it is trusted.
-    pub(crate) fn forward(&self, version: Version, fields: &mut Fields) {
+    pub(crate) fn forward(&self, version: Version, headers: &mut Headers) {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";
         const HOST: &str = "x-forwarded-host";
         let proto = self.scheme();
         // Copied, as the list that it stands in is written to.
-        let host = fields.get("host").map(<[u8]>::to_vec);
+        let host = headers.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
-            let chain = self.chain(fields);
-            fields.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
-            fields.append(FOR, chain);
-            if !fields.contains(PROTO) {
-                fields.append(PROTO, proto);
+            let chain = self.chain(headers);
+            headers.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            headers.append(FOR, chain);
+            if !headers.contains(PROTO) {
+                headers.append(PROTO, proto);
             }
-            if let Some(host) = host.filter(|_| !fields.contains(HOST)) {
-                fields.append(HOST, host);
+            if let Some(host) = host.filter(|_| !headers.contains(HOST)) {
+                headers.append(HOST, host);
             }
         } else {
-            fields.retain(|name, _| !is_claim(name) && !is_of_limits(name));
+            headers.retain(|name, _| !is_claim(name) && !is_of_limits(name));
             if !self.text.is_empty() {
-                fields.append(FOR, &self.text);
+                headers.append(FOR, &self.text);
             }
-            fields.append(PROTO, proto);
+            headers.append(PROTO, proto);
             if let Some(host) = host {
-                fields.append(HOST, host);
+                headers.append(HOST, host);
             }
         }
-        fields.append("via", via(version));
+        headers.append("via", via(version));
     }
 
     /// The `X-Forwarded-For` so far, all lines in one, and the peer.
-    fn chain(&self, fields: &Fields) -> Vec<u8> {
+    fn chain(&self, headers: &Headers) -> Vec<u8> {
         let mut chain = Vec::new();
-        for line in fields.all("x-forwarded-for") {
+        for line in headers.all("x-forwarded-for") {
             chain.extend_from_slice(line);
             chain.extend_from_slice(b", ");
         }
@@ -266,8 +266,8 @@ const fn via(version: Version) -> &'static str {
 }
 
 /// How often a request has been here, by its `Via`.
-pub(crate) fn hops(fields: &Fields) -> usize {
-    let entries = fields.all("via").flat_map(|line| line.split(|byte| *byte == b','));
+pub(crate) fn hops(headers: &Headers) -> usize {
+    let entries = headers.all("via").flat_map(|line| line.split(|byte| *byte == b','));
     let received_by = |entry: &[u8]| {
         let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         words.nth(1) == Some(PSEUDONYM.as_bytes())
@@ -287,22 +287,22 @@ impl Peer {
 mod tests {
     use super::*;
 
-    fn lines(fields: &Fields) -> Vec<String> {
+    fn lines(headers: &Headers) -> Vec<String> {
         let line = |(name, value)| format!("{}: {}", text(name).unwrap(), text(value).unwrap());
-        let mut lines: Vec<_> = fields.iter().map(line).collect();
+        let mut lines: Vec<_> = headers.iter().map(line).collect();
         lines.sort();
         lines
     }
 
     #[track_caller]
     fn check_strip(given: &[(&'static str, &str)], expected: &[&str]) {
-        let mut fields: Fields = given.iter().copied().collect();
-        strip(&mut fields);
-        assert_eq!(lines(&fields), expected);
+        let mut headers: Headers = given.iter().copied().collect();
+        strip(&mut headers);
+        assert_eq!(lines(&headers), expected);
     }
 
     #[test]
-    fn fields_of_one_hop_and_what_connection_names_go() {
+    fn headers_of_one_hop_and_what_connection_names_go() {
         check_strip(
             &[
                 ("connection", "keep-alive, X-Hop"),
@@ -326,8 +326,8 @@ mod tests {
     #[test]
     fn only_upgrades_that_cannot_carry_requests_pass() {
         let check = |connection, protocol, expected| {
-            let fields = Fields::from_iter([("Connection", connection), ("Upgrade", protocol)]);
-            assert_eq!(wanted_protocol(&fields), expected, "{connection}, {protocol}");
+            let headers = Headers::from_iter([("Connection", connection), ("Upgrade", protocol)]);
+            assert_eq!(wanted_protocol(&headers), expected, "{connection}, {protocol}");
         };
         check("keep-alive, Upgrade", "websocket", Some("websocket"));
         check("upgrade", "IRC/6.9", Some("IRC/6.9"));
@@ -350,7 +350,7 @@ mod tests {
             check("upgrade", protocol, None);
         }
         let two = [("Connection", "upgrade"), ("Upgrade", "websocket"), ("Upgrade", "h2c")];
-        assert_eq!(wanted_protocol(&Fields::from_iter(two)), None);
+        assert_eq!(wanted_protocol(&Headers::from_iter(two)), None);
         check("keep-alive", "websocket", None);
     }
 
@@ -364,19 +364,19 @@ mod tests {
 
     #[test]
     fn a_request_that_was_here_is_recognised() {
-        let fields = Fields::from_iter([("via", "1.1 weir, 1.0 weirs"), ("Via", "2 weir (x)"), ("via", "weir")]);
-        assert_eq!(hops(&fields), 2);
-        assert_eq!(hops(&Fields::from_iter([("via", "\u{e9}, 1.1 weir")])), 1, "what a client sends hides nothing");
+        let headers = Headers::from_iter([("via", "1.1 weir, 1.0 weirs"), ("Via", "2 weir (x)"), ("via", "weir")]);
+        assert_eq!(hops(&headers), 2);
+        assert_eq!(hops(&Headers::from_iter([("via", "\u{e9}, 1.1 weir")])), 1, "what a client sends hides nothing");
     }
 
     #[test]
     fn a_host_is_remembered_for_the_same_field_alone() {
         let peer = Peer::untrusted([192, 0, 2, 7]);
         let long = "a".repeat(LONGEST_HOST + 1);
-        let fields =
+        let headers =
             ["A.example:80", "A.example:80", "a.example", "b c", "caf\u{e9}", "b.example", &long, &long, "b.example"];
-        for field in fields {
-            assert_eq!(peer.host(field.as_bytes()).as_deref(), host_of(field).as_deref(), "{field}");
+        for header in headers {
+            assert_eq!(peer.host(header.as_bytes()).as_deref(), host_of(header).as_deref(), "{header}");
         }
         assert!(peer.host(b"\xff").is_none());
         let again =
@@ -387,20 +387,20 @@ mod tests {
 
     #[track_caller]
     fn check_forward(is_trusted: bool, version: Version, given: &[(&'static str, &str)], expected: &[&str]) {
-        let mut fields: Fields = given.iter().copied().collect();
+        let mut headers: Headers = given.iter().copied().collect();
         let networks = is_trusted.then(|| "10.0.0.0/8".parse().unwrap());
         let trusted = TrustedProxies::new(networks.into_iter().collect());
-        Peer::new(Source::Address("::ffff:10.0.0.9".parse().unwrap()), &trusted, None).forward(version, &mut fields);
-        assert_eq!(lines(&fields), expected);
+        Peer::new(Source::Address("::ffff:10.0.0.9".parse().unwrap()), &trusted, None).forward(version, &mut headers);
+        assert_eq!(lines(&headers), expected);
     }
 
     #[test]
     fn of_a_client_without_an_address_nothing_is_said() {
         for source in [Source::Local, Source::Unknown] {
             let everybody = TrustedProxies::new(vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
-            let mut fields = Fields::from_iter([("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
-            Peer::new(source, &everybody, None).forward(Version::HTTP_11, &mut fields);
-            assert_eq!(lines(&fields), ["via: 1.1 weir", "x-forwarded-proto: http"]);
+            let mut headers = Headers::from_iter([("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
+            Peer::new(source, &everybody, None).forward(Version::HTTP_11, &mut headers);
+            assert_eq!(lines(&headers), ["via: 1.1 weir", "x-forwarded-proto: http"]);
         }
     }
 

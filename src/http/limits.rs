@@ -1,4 +1,4 @@
-//! What the door itself takes, whatever the rules say.
+//! What the listener itself takes, whatever the rules say.
 
 use super::http1::HeadLimits;
 use super::http2::Http2Limits;
@@ -6,7 +6,7 @@ use crate::message::path::EscapedSlashes;
 
 /// How much of everything the proxy takes from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DoorLimits {
+pub struct HttpLimits {
     /// The head of a request.
     pub head: HeadLimits,
     /// Bytes of a request's body. Bodies stream, so this keeps nothing in memory; it ends those that never end.
@@ -20,7 +20,7 @@ pub struct DoorLimits {
     pub escaped_slashes: EscapedSlashes,
 }
 
-impl Default for DoorLimits {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             head: HeadLimits::default(),

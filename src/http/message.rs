@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{http1, http2};
 use crate::engine::answer::reply::Reply;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// A request, in the form that a server takes it.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Request {
     pub(crate) target: String,
     /// By which the client sent it.
     pub(crate) version: Version,
-    /// The fields, `Host` among them unless an HTTP/1.0 client named none. HTTP/2's `:authority` is a `Host` here.
-    pub(crate) fields: Fields,
+    /// The headers, `Host` among them unless an HTTP/1.0 client named none. HTTP/2's `:authority` is a `Host` here.
+    pub(crate) headers: Headers,
     pub(crate) body: RequestBody,
 }
 
@@ -33,21 +33,21 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: StatusCode,
-    pub(crate) fields: ResponseFields,
+    pub(crate) headers: ResponseHeaders,
     pub(crate) body: ResponseBody,
 }
 
-/// The fields of a response: its own, or those of an answer that is given many times. Who changes them gets a copy.
+/// The headers of a response: its own, or those of an answer that is given many times. Who changes them gets a copy.
 #[derive(Debug)]
-pub(crate) enum ResponseFields {
-    Own(Fields),
-    Kept(Rc<KeptFields>),
+pub(crate) enum ResponseHeaders {
+    Own(Headers),
+    Kept(Rc<KeptHeaders>),
 }
 
-/// The fields of an answer of ours that is given many times, always with the same status and body.
+/// The headers of an answer of ours that is given many times, always with the same status and body.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptFields {
-    fields: Fields,
+pub(crate) struct KeptHeaders {
+    headers: Headers,
     /// As HTTP/1.1 sends them, with the status before them and the body's length behind them.
     pub(crate) http1: OnceCell<Vec<u8>>,
     /// As HTTP/2 sends them, with what it adds to them.
@@ -59,8 +59,8 @@ pub(crate) struct KeptFields {
 pub(crate) enum Piece {
     /// Some bytes, never none.
     Data(Bytes),
-    /// The fields after the content (RFC 9110 section 6.5). Nothing comes after them.
-    Trailers(Fields),
+    /// The headers after the content (RFC 9110 section 6.5). Nothing comes after them.
+    Trailers(Headers),
 }
 
 /// What a request carries.
@@ -69,9 +69,9 @@ pub(crate) enum RequestBody {
     /// Nothing.
     #[default]
     Empty,
-    /// What follows the fields on an HTTP/1 connection.
+    /// What follows the headers on an HTTP/1 connection.
     Http1(http1::Upload),
-    /// What follows the fields on a stream of HTTP/2.
+    /// What follows the headers on a stream of HTTP/2.
     Http2(Box<http2::Upload>),
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum RequestBody {
 pub(crate) enum ResponseBody {
     /// Text of our own.
     Text(Bytes),
-    /// A message of our own with fields after it: the answer to a unary gRPC call.
+    /// A message of our own with headers after it: the answer to a unary gRPC call.
     Message(Box<Message>),
     /// Messages of our own, each when there is one.
     Stream(Box<dyn BodyStream>),
@@ -98,7 +98,7 @@ pub(crate) enum ResponseBody {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<Fields>,
+    pub(crate) trailers: Option<Headers>,
 }
 
 /// A body of our own that takes its time.
@@ -118,7 +118,7 @@ pub(crate) struct Watched {
 /// Who looks out for trailers.
 pub(crate) trait Watcher: std::fmt::Debug {
     /// These have come.
-    fn trailers(&mut self, trailers: &Fields);
+    fn trailers(&mut self, trailers: &Headers);
 }
 
 /// Why a body broke off.
@@ -130,7 +130,7 @@ pub(crate) enum BodyError {
     /// The sender breaks the rules of its protocol.
     #[error("it breaks the rules of HTTP: {0}")]
     Malformed(String),
-    /// It is longer than the door allows.
+    /// It is longer than the listener allows.
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
 }
@@ -256,43 +256,43 @@ impl Message {
 }
 
 impl From<Reply> for Response {
-    fn from(Reply { status, fields, body }: Reply) -> Self {
-        Self { status, fields: fields.into(), body: ResponseBody::Text(body.into()) }
+    fn from(Reply { status, headers, body }: Reply) -> Self {
+        Self { status, headers: headers.into(), body: ResponseBody::Text(body.into()) }
     }
 }
 
-impl From<Fields> for ResponseFields {
-    fn from(fields: Fields) -> Self {
-        Self::Own(fields)
+impl From<Headers> for ResponseHeaders {
+    fn from(headers: Headers) -> Self {
+        Self::Own(headers)
     }
 }
 
-impl From<Fields> for KeptFields {
-    fn from(fields: Fields) -> Self {
-        Self { fields, http1: OnceCell::new(), http2: OnceCell::new() }
+impl From<Headers> for KeptHeaders {
+    fn from(headers: Headers) -> Self {
+        Self { headers, http1: OnceCell::new(), http2: OnceCell::new() }
     }
 }
 
-impl Deref for ResponseFields {
-    type Target = Fields;
+impl Deref for ResponseHeaders {
+    type Target = Headers;
 
-    fn deref(&self) -> &Fields {
+    fn deref(&self) -> &Headers {
         match self {
-            Self::Own(fields) => fields,
-            Self::Kept(kept) => &kept.fields,
+            Self::Own(headers) => headers,
+            Self::Kept(kept) => &kept.headers,
         }
     }
 }
 
-impl DerefMut for ResponseFields {
-    fn deref_mut(&mut self) -> &mut Fields {
+impl DerefMut for ResponseHeaders {
+    fn deref_mut(&mut self) -> &mut Headers {
         match self {
-            Self::Own(fields) => fields,
+            Self::Own(headers) => headers,
             Self::Kept(kept) => {
                 let kept = Rc::make_mut(kept);
                 kept.http1.take();
                 kept.http2.take();
-                &mut kept.fields
+                &mut kept.headers
             }
         }
     }

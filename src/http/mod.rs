@@ -1,8 +1,8 @@
-//! HTTP, for every door that speaks it: messages, the connections of clients and those to upstreams.
+//! HTTP, for every listener that speaks it: messages, the connections of clients and those to upstreams.
 //!
 //! A client's connection is one task, and all that happens for its requests happens in it, the upstream's connection
-//! included ([`http1`], [`http2`]). What a door does with a request is its [`Service`]; what surrounds it (deadlines,
-//! limits, TLS, the log) is the door's [`Front`].
+//! included ([`http1`], [`http2`]). What a listener does with a request is its [`Service`]; what surrounds it (deadlines,
+//! limits, TLS, the log) is the listener's [`Front`].
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ use crate::engine::rules::request;
 use crate::limiter::denials::{Origin, ShownIds};
 use crate::limiter::{InFlight, Judged, JudgedDescriptors, Shared};
 use crate::message::client_address::{Client, TrustedProxies};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::store::Clock;
 use crate::telemetry::access_log::{AccessLog, Entry, Record, WorkerLog};
 use crate::telemetry::http_counters::{Counters, Open};
-use crate::telemetry::metrics::{DecidingDoor, HttpDoor};
+use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::traces::{Trace, Traces};
 
 pub(crate) mod activity;
@@ -52,7 +52,7 @@ pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRES
 pub use client_headers::ClientHeaders;
 pub use http1::HeadLimits;
 pub use http2::Http2Limits;
-pub use limits::DoorLimits;
+pub use limits::HttpLimits;
 pub use slow_readers::{RESPONSE_MEMORY, SlowReaders};
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
@@ -64,12 +64,12 @@ pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 /// How much of a refused request's body is thrown away to keep the connection; a longer one costs the connection.
 const MAX_DISCARDED: usize = 64 * 1024;
 
-/// How long a door waits for what.
+/// How long a listener waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// For a client's first byte.
     pub first_byte: Duration,
-    /// From a request's first byte to the end of its fields.
+    /// From a request's first byte to the end of its headers.
     pub header: Duration,
     /// For anything to move in a body.
     pub body: Duration,
@@ -82,7 +82,7 @@ pub struct Timeouts {
     pub min_rate: u64,
     /// For a connection to the upstream, name resolution included.
     pub connect: Duration,
-    /// From the end of the request to the upstream's response fields.
+    /// From the end of the request to the upstream's response headers.
     pub response: Duration,
     /// How long a connection to the upstream is kept for another request. It should be shorter than the upstream keeps
     /// it: node and uvicorn close after 5 s.
@@ -105,7 +105,7 @@ impl Default for Timeouts {
     }
 }
 
-/// How a door takes its connections and requests.
+/// How a listener takes its connections and requests.
 #[derive(Clone, Debug)]
 pub struct FrontOptions {
     /// What connections begin with.
@@ -119,8 +119,8 @@ pub struct FrontOptions {
     /// How long to wait for what.
     pub timeouts: Timeouts,
     /// What is taken from a client at all.
-    pub limits: DoorLimits,
-    /// The connections of all workers and doors.
+    pub limits: HttpLimits,
+    /// The connections of all workers and listeners.
     pub admission: Arc<Admission>,
     /// Where requests are logged, if they are.
     pub access_log: Option<AccessLog>,
@@ -128,7 +128,7 @@ pub struct FrontOptions {
     pub traces: Option<Traces>,
 }
 
-/// What a door does with requests.
+/// What a listener does with requests.
 pub(crate) trait Service: 'static {
     /// What surrounds it.
     fn front(&self) -> &Front;
@@ -137,31 +137,31 @@ pub(crate) trait Service: 'static {
     async fn answer(&self, context: &Context, request: Request, passage: &mut Passage) -> Response;
 }
 
-/// A worker's side of a door: what all of its connections share.
+/// A worker's side of a listener: what all of its connections share.
 pub(crate) struct Front {
     acceptor: Acceptor,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) client_headers: ClientHeaders,
     pub(crate) clock: Clock,
     timeouts: Timeouts,
-    pub(crate) limits: DoorLimits,
+    pub(crate) limits: HttpLimits,
     access_log: Option<Rc<WorkerLog>>,
     traces: Option<Traces>,
-    door: HttpDoor,
+    listener: HttpListener,
     pub(crate) counters: Rc<Counters>,
     date: RefCell<Date>,
     /// In a reference of this worker's, as each request takes one.
     slow_readers: Rc<SlowReaders>,
 }
 
-/// The text of a `Date` field, which stays the same for a second.
+/// The text of a `Date` header, which stays the same for a second.
 #[derive(Debug, Default)]
 struct Date {
     text: String,
     until: Option<Instant>,
 }
 
-/// A request from its fields until the last byte of its answer was handed over: it counts as in flight, and is logged at
+/// A request from its headers until the last byte of its answer was handed over: it counts as in flight, and is logged at
 /// the end.
 #[derive(Debug)]
 pub(crate) struct Passage {
@@ -183,14 +183,14 @@ impl Passage {
         if let Some(entry) = &mut self.entry {
             entry.record.judged(rules, verdict);
         }
-        self.trace.judged(rules, verdict, judged.door, start, request);
+        self.trace.judged(rules, verdict, judged.listener, start, request);
         judged.log_refusals(&Origin { request, trace_id: self.trace.id() });
     }
 
     /// As [`Self::judged`], of descriptors.
     pub(crate) fn judged_descriptors(&mut self, judged: &JudgedDescriptors, start: Instant) {
-        let door = DecidingDoor::RateLimit;
-        self.trace.judged(judged.snapshot.rules(), &judged.verdicts.whole, door, start, None);
+        let listener = DecisionListener::RateLimit;
+        self.trace.judged(judged.snapshot.rules(), &judged.verdicts.whole, listener, start, None);
         judged.log_refusals(&Origin { request: None, trace_id: self.trace.id() });
     }
 
@@ -218,12 +218,12 @@ impl Passage {
 }
 
 impl Front {
-    /// A worker's side of a door.
-    pub(crate) fn new(options: &FrontOptions, door: HttpDoor, shared: &Shared) -> Self {
+    /// A worker's side of a listener.
+    pub(crate) fn new(options: &FrontOptions, listener: HttpListener, shared: &Shared) -> Self {
         let metrics = shared.metrics();
         Self {
             traces: options.traces.clone(),
-            door,
+            listener,
             acceptor: Acceptor {
                 options: options.accept.clone(),
                 admission: options.admission.clone(),
@@ -237,7 +237,7 @@ impl Front {
             timeouts: options.timeouts,
             limits: options.limits,
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
-            counters: Counters::new(metrics.clone(), door),
+            counters: Counters::new(metrics.clone(), listener),
             date: RefCell::default(),
             slow_readers: Rc::new(options.admission.slow_readers.clone()),
         }
@@ -288,7 +288,7 @@ impl Front {
 
     /// A request begins; the service is asked next.
     fn begin(&self, context: &Context, request: &Request) -> Passage {
-        let trace = Trace::begin(self.traces.as_ref(), self.door, request, context.peer.tls.is_some());
+        let trace = Trace::begin(self.traces.as_ref(), self.listener, request, context.peer.tls.is_some());
         let begin = |log: &Rc<WorkerLog>| Box::new(log.begin(self.record(context, request, &trace)));
         let entry = self.access_log.as_ref().map(begin);
         context.attempts.forget();
@@ -303,17 +303,17 @@ impl Front {
 
     /// What the access log says of a request, as far as it is known at its beginning.
     fn record(&self, context: &Context, request: &Request, trace: &Trace) -> Record {
-        let client = self.client(&context.peer, &request.fields).map(|client| client.address);
+        let client = self.client(&context.peer, &request.headers).map(|client| client.address);
         let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
         Record { trace_id: trace.id().or(record.trace_id), ..record }
     }
 
     /// The client of a peer's request; `None` if a load balancer does not say who the peer is.
-    pub(crate) fn client(&self, peer: &Peer, fields: &Fields) -> Option<Client> {
-        peer.address().map(|address| self.trusted_proxies.client(address, fields))
+    pub(crate) fn client(&self, peer: &Peer, headers: &Headers) -> Option<Client> {
+        peer.address().map(|address| self.trusted_proxies.client(address, headers))
     }
 
-    /// Writes a `Date` field's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
+    /// Writes a `Date` header's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
     fn date(&self, now: Instant, write: impl FnOnce(&str)) {
         let mut date = self.date.borrow_mut();
         if date.until.is_none_or(|until| until <= now) {

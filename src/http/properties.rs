@@ -18,7 +18,7 @@ use crate::engine::rules::request::{self, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::value_type::Form;
 use crate::message::client_address::{AddressSource, TrustedProxies};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes, Pattern};
 
@@ -146,7 +146,7 @@ fn addresses(claim: &[u8]) {
         for lines in
             [vec![(name, &appended[..])], vec![(name, claim), (name, &said)], vec![(other, claim), (name, &said)]]
         {
-            let headers = Fields::from_iter(lines);
+            let headers = Headers::from_iter(lines);
             assert_eq!(trusted(source).client(proxy, &headers).address, client, "{headers:?}");
             if name != "forwarded" {
                 let found = trusted(source).client_of_gateway(&headers).map(|client| client.address);
@@ -155,7 +155,7 @@ fn addresses(claim: &[u8]) {
         }
     }
     for source in [AddressSource::XForwardedFor, AddressSource::Forwarded, AddressSource::Hops(NonZeroU8::MIN)] {
-        let claims = Fields::from_iter([("x-forwarded-for", claim), ("forwarded", claim)]);
+        let claims = Headers::from_iter([("x-forwarded-for", claim), ("forwarded", claim)]);
         assert_eq!(trusted(source).client(client, &claims), client.into());
         trusted(source).client(proxy, &claims);
     }
@@ -197,7 +197,7 @@ fn header_id(value: &[u8]) {
     let windows = [Numbers::fixed(1).unwrap()].into();
     let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-    let headers = Fields::from_iter([("x-id", value)]);
+    let headers = Headers::from_iter([("x-id", value)]);
     let request = Request { headers: &headers, ..REQUEST };
     let plan = rules.charges(&request).unwrap();
     let bucket = &plan.charges[0].bucket;
@@ -215,7 +215,7 @@ const REQUEST: Request<'_> = Request {
     host: "a",
     path: "/",
     query: None,
-    headers: &Fields::new(),
+    headers: &Headers::new(),
     client: None,
     tls_subject: None,
     domain: None,

@@ -17,7 +17,7 @@ use crate::engine::rules::quote::shown as cut;
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::trace_context::TraceContext;
-use crate::telemetry::metrics::{DecidingDoor, DecisionResult};
+use crate::telemetry::metrics::{DecisionListener, DecisionResult};
 
 /// Methods that are logged; another one may be any text of the client's.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
@@ -144,7 +144,7 @@ pub(super) struct Refusal {
 pub struct Origin<'a> {
     /// The request, unless only its ids are known.
     pub request: Option<&'a Request<'a>>,
-    /// Its trace, if it is known otherwise than by its fields.
+    /// Its trace, if it is known otherwise than by its headers.
     pub trace_id: Option<u128>,
 }
 
@@ -211,7 +211,7 @@ impl View {
 
     /// Writes the lines of a request.
     #[cold]
-    fn log_refusals(&self, lines: &[Refusal], verdict: &Verdict, door: DecidingDoor, origin: &Origin<'_>) {
+    fn log_refusals(&self, lines: &[Refusal], verdict: &Verdict, listener: DecisionListener, origin: &Origin<'_>) {
         let ids = self.snapshot.refusals.log.ids;
         let trace_id = origin.trace_id.or_else(|| Some(TraceContext::of(origin.request?.headers)?.trace_id));
         let trace_id = trace_id.map(|id| format!("{id:032x}"));
@@ -224,7 +224,7 @@ impl View {
             tracing::info!(
                 limit = limit.name,
                 result = line.result.label(),
-                door = door.label(),
+                listener = listener.label(),
                 method = origin.request.map(|request| method(request.method)),
                 host = shown.map(|request| cut(request.host, LONGEST_SHOWN)),
                 path = shown.map(|request| cut(request.path, LONGEST_SHOWN)),
@@ -280,7 +280,7 @@ impl Judged {
     /// Logs that the request was refused, if it was and it is time for a line.
     pub fn log_refusals(&self, origin: &Origin<'_>) {
         if !self.refusals.is_empty() {
-            self.snapshot.log_refusals(&self.refusals, &self.verdict, self.door, origin);
+            self.snapshot.log_refusals(&self.refusals, &self.verdict, self.listener, origin);
         }
     }
 }
@@ -289,7 +289,7 @@ impl JudgedDescriptors {
     /// As [`Judged::log_refusals`].
     pub fn log_refusals(&self, origin: &Origin<'_>) {
         if !self.refusals.is_empty() {
-            self.snapshot.log_refusals(&self.refusals, &self.verdicts.whole, DecidingDoor::RateLimit, origin);
+            self.snapshot.log_refusals(&self.refusals, &self.verdicts.whole, DecisionListener::RateLimit, origin);
         }
     }
 }

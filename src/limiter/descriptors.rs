@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::denials::Refusal;
-use super::{Gate, View};
+use super::{Limiter, View};
 use crate::engine::algorithms::charge::{Charge, Decision};
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::answer::verdict::{Standing, Unanswered};
@@ -12,7 +12,7 @@ use crate::engine::rules::descriptors::{Plans, Purpose, Question, Verdicts};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::rule_set::BadCost;
 use crate::store::{Batch, StoreError};
-use crate::telemetry::metrics::{DecidingDoor, DecisionResult};
+use crate::telemetry::metrics::{DecisionListener, DecisionResult};
 
 /// What becomes of each descriptor, and the rules that it speaks of.
 pub struct JudgedDescriptors {
@@ -28,7 +28,7 @@ pub struct JudgedDescriptors {
     pub(super) refusals: Vec<Refusal>,
 }
 
-impl Gate {
+impl Limiter {
     /// Decides all descriptors of a question in one call of the store: if one is refused, nothing is charged for any.
     ///
     /// Waits, times and fails as [`Self::judge_until`] does.
@@ -81,7 +81,7 @@ impl Gate {
             snapshot.count_uncharged(&verdicts.whole, plans.asked_limits());
             snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
         }
-        self.took(DecidingDoor::RateLimit, start);
+        self.took(DecisionListener::RateLimit, start);
         let knows_domain = snapshot.rules().knows_domain(question.domain);
         Ok(JudgedDescriptors { snapshot, plans, verdicts, knows_domain, refusals })
     }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Gate, Shared};
+use super::{Limiter, Shared};
 use crate::store::StoreError;
 
 /// How long the store must have answered without a failure.
@@ -28,7 +28,7 @@ impl Shared {
     }
 }
 
-impl Gate {
+impl Limiter {
     /// Counts and logs that a decision got no answer from the store.
     pub(super) fn failed(&self, error: &StoreError) {
         self.shared.metrics.store_error(error.kind());

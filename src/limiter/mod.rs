@@ -1,4 +1,4 @@
-//! From a request to its verdict: charges, store, failure policy, metrics. Every door goes through here.
+//! From a request to its verdict: charges, store, failure policy, metrics. Every listener goes through here.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ use crate::engine::rules::rule_set::{BadCost, Plan, Planned, Rules};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Batch, Store, StoreError};
 use crate::telemetry::metrics::{
-    DecidingDoor, DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe,
+    DecisionListener, DecisionResult, LimitMetrics, LimitTallies, Metrics, SettlementMetrics, observe,
 };
 
 pub mod denials;
@@ -74,7 +74,7 @@ struct Snapshot {
     limited: Vec<Arc<AtomicU64>>,
     /// Whether a worker has had the scripts of the rules compiled.
     scripts_checked: AtomicBool,
-    /// Limits whose scripts give values that are no fields.
+    /// Limits whose scripts give values that are no headers.
     warned_of_values: Mutex<HashSet<u32>>,
     /// Of the limits that settle by responses.
     settlements: Vec<Option<SettlementMetrics>>,
@@ -196,8 +196,8 @@ fn snapshot(rules: Rules, metrics: &Metrics, refusal_log: &Arc<RefusalLog>) -> S
     Snapshot { rules, limits, limited, scripts_checked, warned_of_values, settlements, refusals }
 }
 
-/// A worker's gate: the shared rules and its own connection to the store.
-pub struct Gate {
+/// A worker's limiter: the shared rules and its own connection to the store.
+pub struct Limiter {
     shared: Arc<Shared>,
     store: Store,
     settler: Arc<Settler>,
@@ -209,8 +209,8 @@ pub struct Gate {
     /// Renews slots; it is there from the first request on that could have one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// What this worker has timed since [`Self::flush`]. To add to the histogram that all share takes 40 ns of atomics.
-    /// In the order of [`DecidingDoor::ALL`].
-    seconds: [LocalHistogram; DecidingDoor::ALL.len()],
+    /// In the order of [`DecisionListener::ALL`].
+    seconds: [LocalHistogram; DecisionListener::ALL.len()],
     /// What is logged of the store's errors.
     complaints: Throttle,
     /// Whether the store has answered since [`Self::flush`].
@@ -231,12 +231,12 @@ pub struct Judged {
     pub snapshot: Rc<View>,
     /// The verdict.
     pub verdict: Verdict,
-    /// The slots that it holds from here on, if it may pass and was asked about by [`Gate::judge_in_flight`].
+    /// The slots that it holds from here on, if it may pass and was asked about by [`Limiter::judge_in_flight`].
     pub in_flight: Option<Box<InFlight>>,
-    /// What the response has to tell; see [`Gate::settling`].
+    /// What the response has to tell; see [`Limiter::settling`].
     pub unsettled: Option<Box<Unsettled>>,
     /// Who has asked.
-    pub door: DecidingDoor,
+    pub listener: DecisionListener,
     /// What is to be logged of its refusal.
     refusals: Vec<Refusal>,
 }
@@ -246,7 +246,7 @@ struct Terms {
     /// What its charges do.
     mode: Mode,
     /// Who asks.
-    door: DecidingDoor,
+    listener: DecisionListener,
     /// The wall clock.
     now: Micros,
     /// When the request had come.
@@ -257,10 +257,10 @@ struct Terms {
     sees_end: bool,
 }
 
-impl Gate {
-    /// A gate to a store.
+impl Limiter {
+    /// A limiter to a store.
     pub fn new(shared: Arc<Shared>, store: Store) -> Self {
-        let seconds = DecidingDoor::ALL.map(|door| shared.metrics.decision_seconds(door).local());
+        let seconds = DecisionListener::ALL.map(|listener| shared.metrics.decision_seconds(listener).local());
         let mut snapshot = Cache::new(shared.snapshot.clone());
         let view = View::new(snapshot.load(), &shared.metrics);
         let slots = Slots::new(shared.clone(), store.clone());
@@ -315,8 +315,13 @@ impl Gate {
     /// hand what its limits' `on_store_error` says. The error is the client's: it names its own cost and it is none.
     ///
     /// The time that it takes is counted from `start`, when the request had come.
-    pub async fn judge(&self, request: &Request<'_>, door: DecidingDoor, start: Instant) -> Result<Judged, BadCost> {
-        self.judge_until(request, door, start, None).await
+    pub async fn judge(
+        &self,
+        request: &Request<'_>,
+        listener: DecisionListener,
+        start: Instant,
+    ) -> Result<Judged, BadCost> {
+        self.judge_until(request, listener, start, None).await
     }
 
     /// As [`Self::judge`], for a caller who does not wait beyond `deadline`: then the store is given up, whatever its own
@@ -324,13 +329,13 @@ impl Gate {
     pub async fn judge_until(
         &self,
         request: &Request<'_>,
-        door: DecidingDoor,
+        listener: DecisionListener,
         start: Instant,
         deadline: Option<Instant>,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
-        let terms = Terms { mode: Mode::Spend, door, now: request.now, start, deadline, sees_end: false };
+        let terms = Terms { mode: Mode::Spend, listener, now: request.now, start, deadline, sees_end: false };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
@@ -339,12 +344,12 @@ impl Gate {
     pub async fn judge_in_flight(
         &self,
         request: &Request<'_>,
-        door: DecidingDoor,
+        listener: DecisionListener,
         start: Instant,
     ) -> Result<Judged, BadCost> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
-        let terms = Terms { mode: Mode::Spend, door, now: request.now, start, deadline: None, sees_end: true };
+        let terms = Terms { mode: Mode::Spend, listener, now: request.now, start, deadline: None, sees_end: true };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
@@ -361,7 +366,7 @@ impl Gate {
         &self,
         request: &Request<'_>,
         Purpose { mode, cost, can_accept }: Purpose,
-        door: DecidingDoor,
+        listener: DecisionListener,
         start: Instant,
     ) -> Result<Judged, Objection> {
         let snapshot = self.view();
@@ -376,7 +381,7 @@ impl Gate {
         }
         snapshot.rules().check_plan(&plan, mode, cost)?;
         plan.adjust(snapshot.rules(), mode, cost);
-        let terms = Terms { mode, door, now: request.now, start, deadline: None, sees_end: false };
+        let terms = Terms { mode, listener, now: request.now, start, deadline: None, sees_end: false };
         Ok(self.decide(snapshot, &mut plan, &terms).await)
     }
 
@@ -385,13 +390,15 @@ impl Gate {
         &self,
         charges: &[NamedCharge],
         mode: Mode,
-        door: DecidingDoor,
+        listener: DecisionListener,
         now: Micros,
         start: Instant,
     ) -> Result<Judged, NamedError> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
-        Ok(self.decide(snapshot, &mut plan, &Terms { mode, door, now, start, deadline: None, sees_end: false }).await)
+        Ok(self
+            .decide(snapshot, &mut plan, &Terms { mode, listener, now, start, deadline: None, sees_end: false })
+            .await)
     }
 
     async fn decide(&self, snapshot: Rc<View>, plan: &mut Plan, terms: &Terms) -> Judged {
@@ -443,10 +450,10 @@ impl Gate {
         let settles = !plan.later.is_empty() && verdict.is_allowed();
         let owed = settles.then(|| plan.owed(snapshot.rules(), &verdict)).filter(|owed| !owed.is_empty());
         let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
-        self.took(terms.door, terms.start);
+        self.took(terms.listener, terms.start);
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
         let goes_on = unsettled.is_none() || !accepted::is_accepted(snapshot.rules(), &verdict);
-        let mut judged = Judged { snapshot, verdict, in_flight, unsettled, door: terms.door, refusals };
+        let mut judged = Judged { snapshot, verdict, in_flight, unsettled, listener: terms.listener, refusals };
         if !goes_on {
             // No upstream will see the request, so what was reserved is given back.
             drop(self.settling(&mut judged));
@@ -455,8 +462,8 @@ impl Gate {
     }
 
     /// Times a verdict.
-    fn took(&self, door: DecidingDoor, start: Instant) {
-        self.seconds[door as usize].observe(start.elapsed().as_secs_f64());
+    fn took(&self, listener: DecisionListener, start: Instant) {
+        self.seconds[listener as usize].observe(start.elapsed().as_secs_f64());
     }
 
     /// Lets new ids of a limit share a bucket in Redis if there are more of them than there may be.
@@ -639,7 +646,7 @@ mod tests {
     use crate::engine::rules::limit::{Fallback, Limit, LimitMode};
     use crate::engine::rules::request::sample;
     use crate::engine::rules::value_type::Form;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     /// A limit that allows `burst` and never refills.
     fn limit(name: &str, burst: u64) -> Limit {
@@ -648,72 +655,72 @@ mod tests {
         Limit { by, allowance: Allowance::Windows(windows), ..Limit::new(name) }
     }
 
-    fn gate(limits: Vec<Limit>) -> Gate {
+    fn limiter(limits: Vec<Limit>) -> Limiter {
         let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let store = || MemoryStore::new(1_000);
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
-        Gate::new(Arc::new(shared), Store::Memory(Arc::new(store())))
+        Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store())))
     }
 
-    fn request<'a>(method: &'a str, headers: &'a Fields) -> Request<'a> {
+    fn request<'a>(method: &'a str, headers: &'a Headers) -> Request<'a> {
         Request { method, ..sample(headers) }
     }
 
-    async fn ask(gate: &Gate, method: &str) -> Verdict {
-        gate.judge(&request(method, &Fields::new()), DecidingDoor::Proxy, Instant::now()).await.unwrap().verdict
+    async fn ask(limiter: &Limiter, method: &str) -> Verdict {
+        limiter.judge(&request(method, &Headers::new()), DecisionListener::Proxy, Instant::now()).await.unwrap().verdict
     }
 
     /// Asks `times` times and counts: allowed, denied, unavailable.
-    async fn count(gate: &Gate, times: usize) -> [usize; 3] {
+    async fn count(limiter: &Limiter, times: usize) -> [usize; 3] {
         let mut counts = [0; 3];
         for _ in 0..times {
-            counts[ask(gate, "GET").await.standing as usize] += 1;
+            counts[ask(limiter, "GET").await.standing as usize] += 1;
         }
         counts
     }
 
-    fn metric(gate: &Gate, line: &str) -> String {
-        let text = String::from_utf8(gate.shared.metrics.render().unwrap()).unwrap();
+    fn metric(limiter: &Limiter, line: &str) -> String {
+        let text = String::from_utf8(limiter.shared.metrics.render().unwrap()).unwrap();
         text.lines().find_map(|found| found.strip_prefix(line)).unwrap_or("absent").trim().to_owned()
     }
 
     #[tokio::test]
     async fn a_denied_request_costs_no_other_limit() {
-        let gate = gate(vec![limit("Wide", 100), limit("Narrow", 3)]);
-        assert_eq!(count(&gate, 10).await, [3, 7, 0]);
-        let left = ask(&gate, "GET").await;
+        let limiter = limiter(vec![limit("Wide", 100), limit("Narrow", 3)]);
+        assert_eq!(count(&limiter, 10).await, [3, 7, 0]);
+        let left = ask(&limiter, "GET").await;
         assert_eq!(left.answers[0].decision.remaining, 97);
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Wide\",result=\"uncharged\"}"), "8");
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Narrow\",result=\"denied\"}"), "8");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Wide\",result=\"uncharged\"}"), "8");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Narrow\",result=\"denied\"}"), "8");
     }
 
     /// envoyproxy/envoy#46390: an exhausted shadow limit must not keep the enforced one beside it from counting.
     #[tokio::test]
     async fn shadow_reports_and_hides_nothing() {
         let shadow = Limit { mode: LimitMode::Shadow, ..limit("Shadow", 2) };
-        let gate = gate(vec![shadow, limit("Enforced", 5)]);
-        assert_eq!(count(&gate, 10).await, [5, 5, 0]);
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Shadow\",result=\"allowed\"}"), "2");
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Enforced\",result=\"allowed\"}"), "5");
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Shadow\",result=\"shadow_denied\"}"), "8");
+        let limiter = limiter(vec![shadow, limit("Enforced", 5)]);
+        assert_eq!(count(&limiter, 10).await, [5, 5, 0]);
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Shadow\",result=\"allowed\"}"), "2");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Enforced\",result=\"allowed\"}"), "5");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Shadow\",result=\"shadow_denied\"}"), "8");
     }
 
     #[tokio::test]
     async fn limits_that_need_no_store_answer_by_themselves() {
         let unlimited = Limit { allowance: Allowance::Unlimited, ..limit("Free", 1) };
         let refusing = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
-        let gate = gate(vec![unlimited, refusing, limit("Counted", 5)]);
-        let verdict = ask(&gate, "GET").await;
+        let limiter = limiter(vec![unlimited, refusing, limit("Counted", 5)]);
+        let verdict = ask(&limiter, "GET").await;
         assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Counted\",result=\"uncharged\"}"), "1");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Counted\",result=\"uncharged\"}"), "1");
     }
 
     #[tokio::test]
     async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
         let closed = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
-        let gate = gate(vec![closed, limit("Counted", 5)]);
-        let fields = Fields::new();
+        let limiter = limiter(vec![closed, limit("Counted", 5)]);
+        let headers = Headers::new();
         for (mode, allowed, left) in [
             (Mode::Spend, false, None),
             (Mode::Check, false, None),
@@ -723,8 +730,8 @@ mod tests {
             (Mode::Reset, true, Some(5)),
         ] {
             let purpose = Purpose { mode, cost: None, can_accept: true };
-            let asked = request("GET", &fields);
-            let judged = gate.judge_as(&asked, purpose, DecidingDoor::Check, Instant::now()).await.unwrap();
+            let asked = request("GET", &headers);
+            let judged = limiter.judge_as(&asked, purpose, DecisionListener::Check, Instant::now()).await.unwrap();
             let verdict = judged.verdict;
             let counted = verdict.answers.iter().find(|answer| answer.limit == 1);
             let found = counted.map(|answer| answer.decision.remaining);
@@ -738,14 +745,15 @@ mod tests {
         let counting = Limit { allowance: Allowance::Windows([numbers].into()), ..limit("Counting", 1) };
         let header = Component::new(Source::Header(http::HeaderName::from_static("x-id")), Form::Text);
         let named = Limit { by: vec![header], missing: Fallback::Deny, ..limit("Named", 9) };
-        let gate = gate(vec![named, counting]);
+        let limiter = limiter(vec![named, counting]);
         for _ in 0..3 {
-            assert!(!ask(&gate, "GET").await.is_allowed());
+            assert!(!ask(&limiter, "GET").await.is_allowed());
         }
-        let fields = Fields::from_iter([("x-id", "1")]);
-        let verdict = gate.judge(&request("GET", &fields), DecidingDoor::Proxy, Instant::now()).await.unwrap().verdict;
+        let headers = Headers::from_iter([("x-id", "1")]);
+        let verdict =
+            limiter.judge(&request("GET", &headers), DecisionListener::Proxy, Instant::now()).await.unwrap().verdict;
         assert_eq!((verdict.is_allowed(), verdict.answers[1].decision.remaining), (true, 1));
-        assert_eq!(metric(&gate, "weir_decisions_total{limit=\"Counting\",result=\"uncharged\"}"), "3");
+        assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Counting\",result=\"uncharged\"}"), "3");
     }
 
     /// What becomes of ten requests to a limit of 3 while the store is down.
@@ -753,14 +761,16 @@ mod tests {
         let limits = (0..)
             .zip(policies)
             .map(|(place, policy)| Limit { on_store_error: *policy, ..limit(&format!("L{place}"), 3) });
-        let gate = gate(limits.collect());
+        let limiter = limiter(limits.collect());
         let mut counts = [0; 3];
         for _ in 0..10 {
-            let snapshot = gate.view();
-            let mut plan = snapshot.rules().charges(&request("GET", &Fields::new())).unwrap();
-            counts[gate.without_store(&snapshot, &mut plan, Micros(0), &StoreError::Down, None).standing as usize] += 1;
+            let snapshot = limiter.view();
+            let mut plan = snapshot.rules().charges(&request("GET", &Headers::new())).unwrap();
+            counts
+                [limiter.without_store(&snapshot, &mut plan, Micros(0), &StoreError::Down, None).standing as usize] +=
+                1;
         }
-        assert_eq!(metric(&gate, "weir_store_errors_total{kind=\"down\"}"), "10");
+        assert_eq!(metric(&limiter, "weir_store_errors_total{kind=\"down\"}"), "10");
         counts
     }
 
@@ -776,11 +786,11 @@ mod tests {
 
     #[tokio::test]
     async fn new_rules_hold_from_the_next_request_on() {
-        let gate = gate(vec![limit("L", 3)]);
-        assert_eq!(count(&gate, 5).await, [3, 2, 0]);
+        let limiter = limiter(vec![limit("L", 3)]);
+        assert_eq!(count(&limiter, 5).await, [3, 2, 0]);
         let rules = Rules::new(vec![limit("L", 5)], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        gate.shared.replace(rules);
+        limiter.shared.replace(rules);
         // Three were used and stay used.
-        assert_eq!(count(&gate, 5).await, [2, 3, 0]);
+        assert_eq!(count(&limiter, 5).await, [2, 3, 0]);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use smallvec::SmallVec;
 use tokio::sync::Mutex;
 
-use super::{Gate, Shared};
+use super::{Limiter, Shared};
 use crate::engine::algorithms::charge::{Charge, Decision, Mode};
 use crate::engine::algorithms::numbers::{Allowance, EXACT, Micros, Numbers};
 use crate::engine::algorithms::refill::Kind;
@@ -27,7 +27,7 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An operator of this process.
 pub struct Operator {
-    gate: Gate,
+    limiter: Limiter,
     clock: Clock,
     /// One change of what is blocked at a time.
     known: Mutex<Known>,
@@ -104,14 +104,14 @@ pub struct WindowState {
 }
 
 impl Operator {
-    /// An operator who decides by `clock`, the one that the doors have. To be called inside the runtime that it works on.
+    /// An operator who decides by `clock`, the one that the listeners have. To be called inside the runtime that it works on.
     pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
-        Self { gate: Gate::new(shared, store), clock, known: Mutex::default() }
+        Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default() }
     }
 
     /// How a bucket stands, `Name:id`. Nothing is changed.
     pub async fn look(&self, bucket: &str) -> Result<State, OperatorError> {
-        let (view, now) = (self.gate.view(), self.clock.now());
+        let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         let windows = self.decide(&found, None, now).await?;
         Ok(self.state(&found, windows, now))
@@ -119,7 +119,7 @@ impl Operator {
 
     /// Changes a bucket, all its windows at once, and says how it stands then.
     pub async fn change(&self, bucket: &str, change: Change) -> Result<State, OperatorError> {
-        let (view, now) = (self.gate.view(), self.clock.now());
+        let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         check(&found, change)?;
         let windows = self.decide(&found, Some(change), now).await?;
@@ -135,7 +135,7 @@ impl Operator {
         reason: Option<String>,
         by: String,
     ) -> Result<State, OperatorError> {
-        let (view, now) = (self.gate.view(), self.clock.now());
+        let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         if !found.is_in_use() {
             let reason =
@@ -147,7 +147,7 @@ impl Operator {
         let block = Block { key: found.key.clone(), until, bucket: found.name(), reason, by };
         let full = || OperatorError::Impossible(format!("{MOST_BLOCKS} ids are blocked, and there may not be more"));
         let mut known = self.known.lock().await;
-        let shared = self.gate.store().shared_blocks();
+        let shared = self.limiter.store().shared_blocks();
         if let Some(shared) = shared {
             self.catch_up(shared, &mut known).await?;
             let stored = StoredBlock { key: found.key.clone(), left: span, note: note(&block) };
@@ -172,11 +172,11 @@ impl Operator {
 
     /// Ends a block. It is the one of this id or beginning itself that ends, and none that covers more.
     pub async fn unblock(&self, bucket: &str) -> Result<State, OperatorError> {
-        let (view, now) = (self.gate.view(), self.clock.now());
+        let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         let mut known = self.known.lock().await;
         let is_known = self.blocks().list().iter().any(|block| block.key == found.key && block.until > now);
-        let shared = self.gate.store().shared_blocks();
+        let shared = self.limiter.store().shared_blocks();
         let mut was_blocked = is_known;
         if let Some(shared) = shared {
             self.catch_up(shared, &mut known).await?;
@@ -214,7 +214,7 @@ impl Operator {
     /// Learns of other gateways' blocks and forgets those that have ended; returns how long to wait until the next time.
     pub async fn keep_up(&self) -> Duration {
         let mut known = self.known.lock().await;
-        let told = match self.gate.store().shared_blocks() {
+        let told = match self.limiter.store().shared_blocks() {
             None => Ok(()),
             Some(shared) => self.catch_up(shared, &mut known).await,
         };
@@ -277,7 +277,7 @@ impl Operator {
     }
 
     fn blocks(&self) -> Arc<Blocks> {
-        self.gate.shared().blocks.load_full()
+        self.limiter.shared().blocks.load_full()
     }
 
     /// The blocks that hold, without that of this key.
@@ -286,8 +286,8 @@ impl Operator {
     }
 
     fn apply(&self, list: Vec<Block>) {
-        let fingerprinter = self.gate.view().rules().fingerprinter();
-        self.gate.shared().block(Blocks::new(list, &fingerprinter));
+        let fingerprinter = self.limiter.view().rules().fingerprinter();
+        self.limiter.shared().block(Blocks::new(list, &fingerprinter));
     }
 
     /// Changes the windows of an id and asks how they stand, as one.
@@ -316,12 +316,12 @@ impl Operator {
         };
         steps.push(each(Mode::Check, 0));
         steps.push(each(Mode::Check, found.cost));
-        let effective_from = self.gate.view().rules().effective_from();
+        let effective_from = self.limiter.view().rules().effective_from();
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
-        let decided = self.gate.store().decide_in_turn(&batches).await?;
-        if change.is_some() && self.gate.store().is_remote() {
+        let decided = self.limiter.store().decide_in_turn(&batches).await?;
+        if change.is_some() && self.limiter.store().is_remote() {
             // What stands in for the store next time must not go by what was before.
-            let _ = self.gate.shared().local.decide_in_turn(&batches);
+            let _ = self.limiter.shared().local.decide_in_turn(&batches);
         }
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         Ok(charges
@@ -332,7 +332,7 @@ impl Operator {
     }
 
     fn state(&self, found: &Inspected<'_>, windows: Vec<WindowState>, now: Micros) -> State {
-        let view = self.gate.view();
+        let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {
             let comment = origin.comment.as_deref().map(str::to_owned);
             (format!("{}:{}", view.rules().file(origin.file), origin.line), comment)

@@ -1,4 +1,4 @@
-//! What the log is told of scripts of the user: one that does not compile, and values that are no fields.
+//! What the log is told of scripts of the user: one that does not compile, and values that are no headers.
 
 use std::sync::atomic::Ordering;
 
@@ -19,16 +19,16 @@ impl Snapshot {
         }
     }
 
-    /// Warns of values that no field was made of, once for each limit: they would come with every request.
+    /// Warns of values that no header was made of, once for each limit: they would come with every request.
     pub(super) fn warn_of_values(&self, verdict: &Verdict) {
         for (limit, detail) in &verdict.details {
             let Detail::Script(said) = detail else { continue };
             let Some((name, script)) = script_of(&self.rules, *limit) else { continue };
-            if let Some(value) = script.fields(said).find_map(Result::err)
+            if let Some(value) = script.headers(said).find_map(Result::err)
                 && self.warned_of_values.lock().insert(*limit)
             {
                 let what = match &value.name {
-                    Some(name) => format!("it cannot set the field {name:?}"),
+                    Some(name) => format!("it cannot set the header {name:?}"),
                     None => beyond(script, said),
                 };
                 tracing::warn!(limit = name, file = script.source.file(), "a value of a script is ignored: {what}");

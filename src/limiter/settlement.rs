@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{Gate, Judged, Shared, View};
+use super::{Judged, Limiter, Shared, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::response_cost::{Heard, Owed, Settled};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
 use crate::telemetry::metrics::{Count, SettlementResult};
 
@@ -88,7 +88,7 @@ impl Unsettled {
     }
 }
 
-impl Gate {
+impl Limiter {
     /// Takes over what is left to settle of a request that passed; `None` if that is nothing. Until [`Settling::sent`],
     /// dropping it gives back what was reserved. A listener that sees no response leaves it where it is, and what was
     /// reserved stays.
@@ -116,13 +116,13 @@ impl Settling {
     }
 
     /// A response has come. `may_come` is whether trailers may follow.
-    pub fn answered(&mut self, status: u16, fields: &Fields, may_come: bool) {
+    pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
         self.progress = Progress::Answered(status);
-        self.settle(|owed| Heard::Response(status, value(owed, fields)), may_come);
+        self.settle(|owed| Heard::Response(status, value(owed, headers)), may_come);
     }
 
     /// The trailers of the response have come.
-    pub fn trailers(&mut self, trailers: &Fields) {
+    pub fn trailers(&mut self, trailers: &Headers) {
         let Progress::Answered(status) = self.progress else { return };
         self.settle(|owed| Heard::Response(status, value(owed, trailers)), false);
     }
@@ -218,7 +218,7 @@ impl Settler {
         );
     }
 
-    /// Says that a response has a field that tells no cost.
+    /// Says that a response has a header that tells no cost.
     fn say(&self, view: &View, owed: &Owed, heard: Heard<'_>) {
         let mut said = self.said.lock();
         if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
@@ -228,8 +228,8 @@ impl Settler {
         let limit = view.rules().limit(owed.limit).map_or("", |limit| limit.name.as_str());
         let Heard::Response(_, Some(value)) = heard else { return };
         let shown = headers::text(value.get(..SHOWN).unwrap_or(value)).unwrap_or("no text");
-        let field = owed.cost.field.as_ref().map(http::HeaderName::as_str);
-        tracing::warn!(limit, field, value = shown, "a response tells its cost, and that is no whole number");
+        let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);
+        tracing::warn!(limit, header, value = shown, "a response tells its cost, and that is no whole number");
     }
 }
 
@@ -245,11 +245,11 @@ impl Job {
     }
 }
 
-/// What a limit's field says. One that comes several times is a list (RFC 9110 section 5.3), which is no number.
-fn value<'f>(owed: &Owed, fields: &'f Fields) -> Option<&'f [u8]> {
-    let name = owed.cost.field.as_ref()?.as_str();
-    let first = fields.get(name)?;
-    Some(if fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name.as_bytes())).count() > 1 {
+/// What a limit's header says. One that comes several times is a list (RFC 9110 section 5.3), which is no number.
+fn value<'f>(owed: &Owed, headers: &'f Headers) -> Option<&'f [u8]> {
+    let name = owed.cost.header.as_ref()?.as_str();
+    let first = headers.get(name)?;
+    Some(if headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name.as_bytes())).count() > 1 {
         b"a list"
     } else {
         first

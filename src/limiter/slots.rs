@@ -363,41 +363,46 @@ mod tests {
     use crate::engine::rules::limit::{Algorithm, Limit};
     use crate::engine::rules::request::sample;
     use crate::engine::rules::rule_set::Rules;
-    use crate::limiter::{Gate, Judged};
-    use crate::message::headers::Fields;
+    use crate::limiter::{Judged, Limiter};
+    use crate::message::headers::Headers;
     use crate::store::memory::MemoryStore;
-    use crate::telemetry::metrics::{DecidingDoor, Metrics};
+    use crate::telemetry::metrics::{DecisionListener, Metrics};
 
-    /// A gate that lets one request be in flight.
-    fn gate() -> Rc<Gate> {
+    /// A limiter that lets one request be in flight.
+    fn limiter() -> Rc<Limiter> {
         let windows = [Numbers::slots(1, 60_000_000_000).unwrap()].into();
         let allowance = Allowance::Windows(windows);
         let limit = Limit { allowance, by: Vec::new(), algorithm: Algorithm::Concurrency, ..Limit::new("One") };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let store = || MemoryStore::new(1_000);
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
-        Rc::new(Gate::new(Arc::new(shared), Store::Memory(Arc::new(store()))))
+        Rc::new(Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store()))))
     }
 
-    async fn ask(gate: &Gate) -> Judged {
-        gate.judge_in_flight(&sample(&Fields::new()), DecidingDoor::Proxy, Instant::now()).await.unwrap()
+    async fn ask(limiter: &Limiter) -> Judged {
+        limiter.judge_in_flight(&sample(&Headers::new()), DecisionListener::Proxy, Instant::now()).await.unwrap()
     }
 
-    /// Whether there is room for one, by asking as a door does that does not see requests end.
-    async fn is_free(gate: &Gate) -> bool {
-        gate.judge(&sample(&Fields::new()), DecidingDoor::Check, Instant::now()).await.unwrap().verdict.is_allowed()
+    /// Whether there is room for one, by asking as a listener does that does not see requests end.
+    async fn is_free(limiter: &Limiter) -> bool {
+        limiter
+            .judge(&sample(&Headers::new()), DecisionListener::Check, Instant::now())
+            .await
+            .unwrap()
+            .verdict
+            .is_allowed()
     }
 
     #[tokio::test]
     async fn a_slot_is_held_as_long_as_somebody_keeps_it() {
         let tasks = async {
-            let gate = gate();
-            let first = ask(&gate).await;
+            let limiter = limiter();
+            let first = ask(&limiter).await;
             assert!(first.verdict.is_allowed() && first.in_flight.is_some());
-            let second = ask(&gate).await;
-            assert!(!second.verdict.is_allowed() && second.in_flight.is_none() && !is_free(&gate).await);
+            let second = ask(&limiter).await;
+            assert!(!second.verdict.is_allowed() && second.in_flight.is_none() && !is_free(&limiter).await);
             drop(first);
-            assert!(is_free(&gate).await && is_free(&gate).await, "who asks so takes none");
+            assert!(is_free(&limiter).await && is_free(&limiter).await, "who asks so takes none");
         };
         LocalSet::new().run_until(tasks).await;
     }
@@ -405,14 +410,14 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_panics_gives_its_slot_back() {
         let tasks = async {
-            let gate = gate();
-            let inner = gate.clone();
+            let limiter = limiter();
+            let inner = limiter.clone();
             let panicked = spawn_local(async move {
                 let judged = ask(&inner).await;
                 assert!(!judged.verdict.is_allowed(), "on purpose");
             });
             assert!(panicked.await.is_err_and(|error| error.is_panic()));
-            assert!(is_free(&gate).await);
+            assert!(is_free(&limiter).await);
         };
         LocalSet::new().run_until(tasks).await;
     }
@@ -420,12 +425,12 @@ mod tests {
     #[tokio::test]
     async fn at_the_end_everything_is_given_back_once_and_nothing_more_is_taken() {
         let tasks = async {
-            let gate = gate();
-            let held = ask(&gate).await;
-            gate.close().await;
-            assert!(is_free(&gate).await);
-            let late = ask(&gate).await;
-            assert!(late.verdict.is_allowed() && late.in_flight.is_none() && is_free(&gate).await);
+            let limiter = limiter();
+            let held = ask(&limiter).await;
+            limiter.close().await;
+            assert!(is_free(&limiter).await);
+            let late = ask(&limiter).await;
+            assert!(late.verdict.is_allowed() && late.in_flight.is_none() && is_free(&limiter).await);
             drop(held);
         };
         LocalSet::new().run_until(tasks).await;

@@ -4,13 +4,13 @@
 use smallvec::SmallVec;
 
 use super::settlement::Job;
-use super::{Gate, View};
+use super::{Limiter, View};
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::answer::verdict::Verdict;
 use crate::telemetry::metrics::DecisionResult;
 
-impl Gate {
+impl Limiter {
     /// Counts a denied request in those of these buckets that count denied requests. The answer does not depend on it, so
     /// nobody waits for it. `is_local` is whether the buckets are those that stand in for the store.
     pub(super) fn count_denied<'c>(

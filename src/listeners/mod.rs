@@ -1,6 +1,6 @@
-//! The protocols through which requests come. A door that limits them fills a
-//! [`Request`](crate::engine::rules::request::Request), asks the [`Gate`] and turns the verdict into its protocol's answer; it
-//! knows no limit. The admin door is for the operator and limits nothing.
+//! The protocols through which requests come. A listener that limits them fills a
+//! [`Request`](crate::engine::rules::request::Request), asks the [`Limiter`] and turns the verdict into its protocol's answer; it
+//! knows no limit. The admin listener is for the operator and limits nothing.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use self::http_check::{Check, CheckOptions};
 use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
 use super::http::Stream;
-use crate::limiter::Gate;
+use crate::limiter::Limiter;
 
 pub mod admin;
 pub mod grpc;
@@ -22,7 +22,7 @@ pub mod spoe;
 
 /// What a listening socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorKind {
+pub enum ListenerKind {
     /// The reverse proxy.
     Proxy,
     /// Envoy's external authorization and rate limit service, by gRPC.
@@ -35,7 +35,7 @@ pub enum DoorKind {
     Admin,
 }
 
-impl DoorKind {
+impl ListenerKind {
     /// Every kind.
     pub const ALL: [Self; 5] = [Self::Proxy, Self::Grpc, Self::Check, Self::Spoe, Self::Admin];
 
@@ -51,9 +51,9 @@ impl DoorKind {
     }
 }
 
-/// How a door of the workers is set up.
+/// How a listener of the workers is set up.
 #[derive(Clone, Debug)]
-pub enum DoorOptions {
+pub enum ListenerOptions {
     /// The reverse proxy.
     Proxy(ProxyOptions),
     /// Envoy's external authorization and rate limit service, by gRPC.
@@ -64,21 +64,21 @@ pub enum DoorOptions {
     Spoe(SpoeOptions),
 }
 
-impl DoorOptions {
+impl ListenerOptions {
     /// What it is.
-    pub const fn kind(&self) -> DoorKind {
+    pub const fn kind(&self) -> ListenerKind {
         match self {
-            Self::Proxy(_) => DoorKind::Proxy,
-            Self::Grpc(_) => DoorKind::Grpc,
-            Self::Check(_) => DoorKind::Check,
-            Self::Spoe(_) => DoorKind::Spoe,
+            Self::Proxy(_) => ListenerKind::Proxy,
+            Self::Grpc(_) => ListenerKind::Grpc,
+            Self::Check(_) => ListenerKind::Check,
+            Self::Spoe(_) => ListenerKind::Spoe,
         }
     }
 }
 
-/// A worker's door.
+/// A worker's listener.
 #[derive(Clone)]
-pub enum Door {
+pub enum Listener {
     /// The reverse proxy.
     Proxy(Rc<Proxy>),
     /// Envoy's external authorization and rate limit service, by gRPC.
@@ -89,14 +89,14 @@ pub enum Door {
     Spoe(Rc<Spoe>),
 }
 
-impl Door {
-    /// A door that asks `gate`. To be called inside the worker's runtime.
-    pub fn new(gate: Rc<Gate>, options: &DoorOptions) -> Self {
+impl Listener {
+    /// A listener that asks `limiter`. To be called inside the worker's runtime.
+    pub fn new(limiter: Rc<Limiter>, options: &ListenerOptions) -> Self {
         match options {
-            DoorOptions::Proxy(options) => Self::Proxy(Proxy::new(gate, options)),
-            DoorOptions::Grpc(options) => Self::Grpc(Envoy::new(gate, options)),
-            DoorOptions::Check(options) => Self::Check(Check::new(gate, options)),
-            DoorOptions::Spoe(options) => Self::Spoe(Spoe::new(gate, options)),
+            ListenerOptions::Proxy(options) => Self::Proxy(Proxy::new(limiter, options)),
+            ListenerOptions::Grpc(options) => Self::Grpc(Envoy::new(limiter, options)),
+            ListenerOptions::Check(options) => Self::Check(Check::new(limiter, options)),
+            ListenerOptions::Spoe(options) => Self::Spoe(Spoe::new(limiter, options)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Door {
             Self::Proxy(proxy) => proxy.reap(),
             Self::Grpc(envoy) => envoy.reap(),
             Self::Check(check) => check.reap(),
-            // It keeps nothing that grows old: what is timed is the gate's.
+            // It keeps nothing that grows old: what is timed is the limiter's.
             Self::Spoe(_) => {}
         }
     }

@@ -7,7 +7,7 @@ use std::str::{self, FromStr};
 use ipnet::IpNet;
 
 use super::address;
-use super::headers::Fields;
+use super::headers::Headers;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";
@@ -89,7 +89,7 @@ impl TrustedProxies {
     /// Of the two headers, the one named by [`AddressSource`] is believed, because trusted proxies write it, and a client
     /// can send whichever one they do not write. So the other one never overrules it, and the two are never mixed; a
     /// request in which they disagree is only marked, see [`Client::is_disputed`].
-    pub fn client(&self, peer: IpAddr, headers: &Fields) -> Client {
+    pub fn client(&self, peer: IpAddr, headers: &Headers) -> Client {
         let peer = Client::from(peer);
         if self.networks.is_empty() || !self.contains(peer.address) {
             return peer;
@@ -110,13 +110,13 @@ impl TrustedProxies {
     /// does not say.
     ///
     /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no gateway that asks writes it.
-    pub fn client_of_gateway(&self, headers: &Fields) -> Option<Client> {
+    pub fn client_of_gateway(&self, headers: &Headers) -> Option<Client> {
         Some(self.client(last_hop(headers)?, headers))
     }
 
     /// The client according to one header: the first hop from the right that is not trusted, or else the last one that
     /// can be read.
-    fn walk(&self, headers: &Fields, is_forwarded: bool) -> Option<IpAddr> {
+    fn walk(&self, headers: &Headers, is_forwarded: bool) -> Option<IpAddr> {
         let mut client = None;
         for (place, hop) in (1..).zip(hops(headers, is_forwarded)) {
             let Some(hop) = hop else { break };
@@ -134,12 +134,12 @@ impl TrustedProxies {
 }
 
 /// The peer of whoever wrote `X-Forwarded-For` last.
-fn last_hop(headers: &Fields) -> Option<IpAddr> {
+fn last_hop(headers: &Headers) -> Option<IpAddr> {
     hops(headers, false).next()?
 }
 
 /// The elements of a header from right to left; `None` for one that is not an address.
-fn hops(headers: &Fields, is_forwarded: bool) -> impl Iterator<Item = Option<IpAddr>> {
+fn hops(headers: &Headers, is_forwarded: bool) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.all(if is_forwarded { FORWARDED } else { X_FORWARDED_FOR }).rev();
     let elements = lines.flat_map(|line| split_back(line, b',')).map(<[u8]>::trim_ascii);
     elements.filter(|element| !element.is_empty()).map(move |element| {
@@ -207,9 +207,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(peer: &str, fields: &[(&'static str, &str)], expected: &str) {
+    fn check(peer: &str, headers: &[(&'static str, &str)], expected: &str) {
         let networks = ["10.0.0.0/8", "2001:db8:ff::/48"].map(|text| text.parse().unwrap()).to_vec();
-        let headers = fields.iter().copied().collect();
+        let headers = headers.iter().copied().collect();
         let client = TrustedProxies::new(networks).client(peer.parse().unwrap(), &headers);
         assert_eq!(client.address, expected.parse::<IpAddr>().unwrap());
     }
@@ -231,11 +231,11 @@ mod tests {
 
     #[test]
     fn a_gateway_is_believed_and_trusted_hops_before_it_are_skipped() {
-        let check = |fields: &[(&'static str, &str)], expected: Option<&str>| {
+        let check = |headers: &[(&'static str, &str)], expected: Option<&str>| {
             let networks = vec!["10.0.0.0/8".parse().unwrap()];
-            let client = TrustedProxies::new(networks).client_of_gateway(&fields.iter().copied().collect());
+            let client = TrustedProxies::new(networks).client_of_gateway(&headers.iter().copied().collect());
             let expected = expected.map(|address| address.parse::<IpAddr>().unwrap());
-            assert_eq!(client.map(|client| client.address), expected, "{fields:?}");
+            assert_eq!(client.map(|client| client.address), expected, "{headers:?}");
         };
         check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7")], Some("203.0.113.7"));
         check(&[("x-forwarded-for", "9.9.9.9, 203.0.113.7, 10.0.0.2")], Some("203.0.113.7"));
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn forwarded_is_read_alike() {
-        let field = "for=9.9.9.9;proto=http, For=\"[2001:db8::7]:4711\";by=10.0.0.1, for=\"[2001:db8:ff::1]\"";
-        check("10.0.0.1", &[("forwarded", field)], "2001:db8::7");
+        let header = "for=9.9.9.9;proto=http, For=\"[2001:db8::7]:4711\";by=10.0.0.1, for=\"[2001:db8:ff::1]\"";
+        check("10.0.0.1", &[("forwarded", header)], "2001:db8::7");
         check("10.0.0.1", &[("forwarded", "for=_hidden, for=10.0.0.8")], "10.0.0.8");
         check("10.0.0.1", &[("forwarded", r#"for=9.9.9.9;host="a,for=1.2.3.4""#)], "9.9.9.9");
         check("10.0.0.1", &[("forwarded", r#"host="a;for=1.2.3.4";for=9.9.9.9"#)], "9.9.9.9");
@@ -273,13 +273,13 @@ mod tests {
 
     /// The client by each source, and whether the two headers contradict each other.
     #[track_caller]
-    fn check_sources(fields: &[(&'static str, &str)], expected: [&str; 4], is_disputed: bool) {
-        let headers: Fields = fields.iter().copied().collect();
+    fn check_sources(headers: &[(&'static str, &str)], expected: [&str; 4], is_disputed: bool) {
+        let headers: Headers = headers.iter().copied().collect();
         let peer = IpAddr::from([10, 0, 0, 1]);
         for (source, expected) in ["xff", "forwarded", "hops=1", "hops=2"].into_iter().zip(expected) {
             let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source.parse().unwrap());
             let address = expected.parse().unwrap();
-            assert_eq!(trusted.client(peer, &headers), Client { address, is_disputed }, "{source} of {fields:?}");
+            assert_eq!(trusted.client(peer, &headers), Client { address, is_disputed }, "{source} of {headers:?}");
             let untrusted = IpAddr::from([192, 0, 2, 9]);
             assert_eq!(trusted.client(untrusted, &headers), untrusted.into());
         }

@@ -1,16 +1,16 @@
-//! The fields of a message: an ordered list of names and values in one piece of memory.
+//! The headers of a message: an ordered list of names and values in one piece of memory.
 //!
-//! A proxy passes most fields on as they came, so they are kept as they came: in their order, in their spelling, each
+//! A proxy passes most headers on as they came, so they are kept as they came: in their order, in their spelling, each
 //! line by itself (RFC 9110 section 5.3 makes the order of lines with one name matter). To look for a name in a list of
 //! a dozen costs less than to hash a dozen names that nobody asks for, and most names that a proxy looks for are not
 //! there, which a word of marks tells without a look.
 
 use std::fmt::{self, Debug};
 
-/// The fields of a message. Names are tokens and compared without regard to case; values have neither CR, LF nor NUL
+/// The headers of a message. Names are tokens and compared without regard to case; values have neither CR, LF nor NUL
 /// and no white space around them. Whoever appends them has checked that, see [`is_name`] and [`is_value`].
 #[derive(Clone, Default)]
-pub struct Fields {
+pub struct Headers {
     /// Each line as it is sent: `name: value` and CR LF. Between lines that were parts of a head there may be more.
     text: Vec<u8>,
     lines: Vec<Line>,
@@ -27,13 +27,13 @@ struct Line {
     end: u32,
 }
 
-impl Fields {
-    /// No fields.
+impl Headers {
+    /// No headers.
     pub const fn new() -> Self {
         Self { text: Vec::new(), lines: Vec::new(), marks: 0 }
     }
 
-    /// No fields, and room for some: `lines` of them with `bytes` of text in all.
+    /// No headers, and room for some: `lines` of them with `bytes` of text in all.
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
         Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: 0 }
     }
@@ -45,27 +45,27 @@ impl Fields {
         lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
         more: (usize, usize),
     ) -> Self {
-        let mut fields = Self::with_capacity(lines.len() + more.0, head.len() + more.1);
-        fields.text.extend_from_slice(head);
+        let mut headers = Self::with_capacity(lines.len() + more.0, head.len() + more.1);
+        headers.text.extend_from_slice(head);
         let base = head.as_ptr() as usize;
         for (name, value) in lines {
             let start = (name.as_ptr() as usize).wrapping_sub(base);
             let value_start = (value.as_ptr() as usize).wrapping_sub(base);
             match (u32::try_from(start), u32::try_from(value_start), u32::try_from(value_start + value.len())) {
                 (Ok(start), Ok(value), Ok(end)) if end as usize <= head.len() => {
-                    fields.marks |= mark(name);
+                    headers.marks |= mark(name);
                     let name = u16::try_from(name.len()).unwrap_or(u16::MAX);
-                    fields.lines.push(Line { start, name, value, end });
+                    headers.lines.push(Line { start, name, value, end });
                 }
-                _ => fields.append(name, value),
+                _ => headers.append(name, value),
             }
         }
-        fields
+        headers
     }
 
     /// Adds a line at the end.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        // A message has at most megabytes of fields, far below what 32 bits count, and names are bounded with them.
+        // A message has at most megabytes of headers, far below what 32 bits count, and names are bounded with them.
         let place = |text: &Vec<u8>| u32::try_from(text.len()).unwrap_or(u32::MAX);
         let (name, value) = (name.as_ref(), value.as_ref());
         self.marks |= mark(name);
@@ -231,20 +231,20 @@ impl Line {
     }
 }
 
-impl Debug for Fields {
+impl Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = self.iter().map(|(name, value)| (String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
         f.debug_map().entries(lines).finish()
     }
 }
 
-impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Fields {
+impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(lines: I) -> Self {
-        let mut fields = Self::new();
+        let mut headers = Self::new();
         for (name, value) in lines {
-            fields.append(name, value);
+            headers.append(name, value);
         }
-        fields
+        headers
     }
 }
 
@@ -254,12 +254,12 @@ pub fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')))
 }
 
-/// Whether this is a field's name: a token (RFC 9110 section 5.6.2).
+/// Whether this is a header's name: a token (RFC 9110 section 5.6.2).
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Whether this is a field's value (RFC 9110 section 5.5): no control characters but a tab.
+/// Whether this is a header's value (RFC 9110 section 5.5): no control characters but a tab.
 pub fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
 }
@@ -269,38 +269,41 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(fields: &Fields, expected: &[(&str, &str)]) {
-        let given: Vec<_> = fields.iter().map(|(n, v)| (text(n).unwrap(), text(v).unwrap())).collect();
+    fn check(headers: &Headers, expected: &[(&str, &str)]) {
+        let given: Vec<_> = headers.iter().map(|(n, v)| (text(n).unwrap(), text(v).unwrap())).collect();
         assert_eq!(given, expected);
     }
 
     #[test]
     fn lines_keep_their_order_and_spelling() {
-        let mut fields = Fields::from_iter([("Host", "a"), ("x-id", "1"), ("X-ID", "2"), ("Empty", "")]);
-        assert_eq!(fields.all("X-Id").collect::<Vec<_>>(), [b"1", b"2"]);
-        assert_eq!((fields.text("HOST"), fields.get("empty"), fields.get("none")), (Some("a"), Some(&b""[..]), None));
-        fields.set("x-id", "3");
-        check(&fields, &[("Host", "a"), ("Empty", ""), ("x-id", "3")]);
-        assert!(fields.remove("HOST") && !fields.remove("host"));
-        fields.retain(|_, value| !value.is_empty());
-        check(&fields, &[("x-id", "3")]);
+        let mut headers = Headers::from_iter([("Host", "a"), ("x-id", "1"), ("X-ID", "2"), ("Empty", "")]);
+        assert_eq!(headers.all("X-Id").collect::<Vec<_>>(), [b"1", b"2"]);
+        assert_eq!(
+            (headers.text("HOST"), headers.get("empty"), headers.get("none")),
+            (Some("a"), Some(&b""[..]), None)
+        );
+        headers.set("x-id", "3");
+        check(&headers, &[("Host", "a"), ("Empty", ""), ("x-id", "3")]);
+        assert!(headers.remove("HOST") && !headers.remove("host"));
+        headers.retain(|_, value| !value.is_empty());
+        check(&headers, &[("x-id", "3")]);
     }
 
     #[test]
     fn the_lines_of_a_head_share_its_copy() {
         let head = b"Host: a\r\nX-Id: 7\r\n";
         let lines = [(&head[..4], &head[6..7]), (&head[9..13], &head[15..16]), (b"other", b"elsewhere")];
-        let fields = Fields::of_head(head, lines.into_iter(), (1, 10));
-        check(&fields, &[("Host", "a"), ("X-Id", "7"), ("other", "elsewhere")]);
+        let headers = Headers::of_head(head, lines.into_iter(), (1, 10));
+        check(&headers, &[("Host", "a"), ("X-Id", "7"), ("other", "elsewhere")]);
     }
 
     #[test]
     fn a_value_is_written_in_its_place() {
-        let mut fields = Fields::from_iter([("a", "1")]);
-        fields.append_with("b", |value| value.extend_from_slice(b"2"));
-        fields.append_with("c", |_| {});
-        fields.append("d", "4");
-        check(&fields, &[("a", "1"), ("b", "2"), ("d", "4")]);
+        let mut headers = Headers::from_iter([("a", "1")]);
+        headers.append_with("b", |value| value.extend_from_slice(b"2"));
+        headers.append_with("c", |_| {});
+        headers.append("d", "4");
+        check(&headers, &[("a", "1"), ("b", "2"), ("d", "4")]);
     }
 
     #[test]
@@ -309,20 +312,20 @@ mod tests {
         let at = |start: usize, end: usize| &head[start..end];
         let lines =
             [(at(16, 20), at(21, 22)), (at(24, 25), at(27, 28)), (at(30, 31), at(33, 34)), (at(38, 39), at(41, 42))];
-        let mut fields = Fields::of_head(head, lines.into_iter(), (1, 10));
-        let written = |fields: &Fields| {
+        let mut headers = Headers::of_head(head, lines.into_iter(), (1, 10));
+        let written = |headers: &Headers| {
             let mut text = b"begin ".to_vec();
-            fields.write(&mut text);
+            headers.write(&mut text);
             String::from_utf8(text).unwrap()
         };
-        assert_eq!(written(&fields), "begin Host: a\r\nX: 1\r\nY: 2\r\nZ: 3\r\n");
-        fields.append("a", "");
-        fields.append("b", "5");
-        fields.remove("x");
-        assert_eq!(written(&fields), "begin Host: a\r\nY: 2\r\nZ: 3\r\na: \r\nb: 5\r\n");
-        fields.remove("A");
-        fields.set("z", "4");
-        assert_eq!(written(&fields), "begin Host: a\r\nY: 2\r\nb: 5\r\nz: 4\r\n");
+        assert_eq!(written(&headers), "begin Host: a\r\nX: 1\r\nY: 2\r\nZ: 3\r\n");
+        headers.append("a", "");
+        headers.append("b", "5");
+        headers.remove("x");
+        assert_eq!(written(&headers), "begin Host: a\r\nY: 2\r\nZ: 3\r\na: \r\nb: 5\r\n");
+        headers.remove("A");
+        headers.set("z", "4");
+        assert_eq!(written(&headers), "begin Host: a\r\nY: 2\r\nb: 5\r\nz: 4\r\n");
     }
 
     #[test]
@@ -330,14 +333,14 @@ mod tests {
         let head = b"Content-Length:\t5\r\nX: 1 \nY: 2\r\n";
         let lines = [(&head[..14], &head[16..17]), (&head[19..20], &head[22..23]), (&head[25..26], &head[28..29])];
         let mut text = Vec::new();
-        Fields::of_head(head, lines.into_iter(), (0, 0)).write(&mut text);
+        Headers::of_head(head, lines.into_iter(), (0, 0)).write(&mut text);
         assert_eq!(text, b"Content-Length: 5\r\nX: 1\r\nY: 2\r\n");
     }
 
     #[test]
     fn only_printable_ascii_is_text() {
-        let fields = Fields::from_iter([("a", &b"caf\xc3\xa9"[..]), ("b", b"x\ty")]);
-        assert_eq!((fields.text("a"), fields.text("b")), (None, Some("x\ty")));
+        let headers = Headers::from_iter([("a", &b"caf\xc3\xa9"[..]), ("b", b"x\ty")]);
+        assert_eq!((headers.text("a"), headers.text("b")), (None, Some("x\ty")));
     }
 
     #[test]

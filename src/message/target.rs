@@ -1,4 +1,4 @@
-//! What rules can be applied to: the method and the target of a request, the same for every door.
+//! What rules can be applied to: the method and the target of a request, the same for every listener.
 
 use std::borrow::Cow;
 

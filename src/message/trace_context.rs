@@ -1,10 +1,10 @@
-//! Which trace a request belongs to: the field `traceparent` of the W3C's Trace Context, level 1 and 2.
+//! Which trace a request belongs to: the header `traceparent` of the W3C's Trace Context, level 1 and 2.
 
 use std::fmt;
 
-use super::headers::Fields;
+use super::headers::Headers;
 
-/// The field that carries it.
+/// The header that carries it.
 pub const TRACEPARENT: &str = "traceparent";
 
 /// The length of a value of version 00: version, trace, span and flags with hyphens between them.
@@ -22,20 +22,20 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Whether whoever wrote the field may have recorded the span.
+    /// Whether whoever wrote the header may have recorded the span.
     pub const SAMPLED: u8 = 1;
 
     /// Whether the trace's id is random in its last seven bytes.
     pub const RANDOM: u8 = 2;
 
     /// What a request says of its trace; `None` if it says nothing, or several things, or something else.
-    pub fn of(fields: &Fields) -> Option<Self> {
-        let mut lines = fields.all(TRACEPARENT);
+    pub fn of(headers: &Headers) -> Option<Self> {
+        let mut lines = headers.all(TRACEPARENT);
         let first = lines.next()?;
         lines.next().is_none().then(|| Self::parse(first)).flatten()
     }
 
-    /// Reads the value of the field. Versions after 00 may have more behind the flags.
+    /// Reads the value of the header. Versions after 00 may have more behind the flags.
     fn parse(value: &[u8]) -> Option<Self> {
         let (known, more) = value.split_at_checked(LENGTH)?;
         let [v, w, b'-', rest @ ..] = known else { return None };
@@ -58,14 +58,14 @@ impl TraceContext {
     }
 }
 
-/// The value of the field, of version 00.
+/// The value of the header, of version 00.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
     }
 }
 
-/// A number in hexadecimal digits, which the field has in lower case only.
+/// A number in hexadecimal digits, which the header has in lower case only.
 fn number(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |sum: u128, digit| match digit {
         b'0'..=b'9' => Some(sum << 4 | u128::from(digit - b'0')),
@@ -83,8 +83,8 @@ mod tests {
     /// The value that is passed on of these lines, without what a later version has added.
     #[track_caller]
     fn check(lines: &[&str], expected: Option<&str>) {
-        let fields: Fields = lines.iter().map(|line| (TRACEPARENT, *line)).collect();
-        assert_eq!(TraceContext::of(&fields).map(|context| context.to_string()).as_deref(), expected, "{lines:?}");
+        let headers: Headers = lines.iter().map(|line| (TRACEPARENT, *line)).collect();
+        assert_eq!(TraceContext::of(&headers).map(|context| context.to_string()).as_deref(), expected, "{lines:?}");
     }
 
     #[test]

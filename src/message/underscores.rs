@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-use super::headers::Fields;
+use super::headers::Headers;
 
 /// What becomes of headers whose names have underscores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,14 +30,14 @@ impl Underscores {
     /// # Errors
     ///
     /// If the request is to be rejected.
-    pub fn fold(self, fields: &mut Fields) -> Result<(), &'static str> {
-        if self == Self::Keep || !fields.has_underscores() {
+    pub fn fold(self, headers: &mut Headers) -> Result<(), &'static str> {
+        if self == Self::Keep || !headers.has_underscores() {
             return Ok(());
         }
         if self == Self::Reject {
             return Err(REASON);
         }
-        fields.fold_underscores();
+        headers.fold_underscores();
         Ok(())
     }
 }
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn a_gateways_headers_are_counted_by_the_name_that_an_upstream_may_see() {
-        let given = Fields::from_iter([("X_Api_Key", "a"), ("x-api-key", "b"), ("x-other", "c_d")]);
+        let given = Headers::from_iter([("X_Api_Key", "a"), ("x-api-key", "b"), ("x-other", "c_d")]);
         let fold = |underscores: &str| {
-            let mut fields = given.clone();
-            underscores.parse::<Underscores>().unwrap().fold(&mut fields)?;
-            Ok::<_, &str>(fields.all("x-api-key").map(<[u8]>::to_vec).collect::<Vec<_>>())
+            let mut headers = given.clone();
+            underscores.parse::<Underscores>().unwrap().fold(&mut headers)?;
+            Ok::<_, &str>(headers.all("x-api-key").map(<[u8]>::to_vec).collect::<Vec<_>>())
         };
         assert_eq!(fold("drop").unwrap(), [b"a", b"b"]);
         assert_eq!(fold("keep").unwrap(), [b"b"]);
         assert_eq!(fold("reject"), Err(REASON));
-        let mut plain = Fields::from_iter([("x-other", "c_d")]);
+        let mut plain = Headers::from_iter([("x-other", "c_d")]);
         assert_eq!((Underscores::Reject.fold(&mut plain), plain.get("x-other")), (Ok(()), Some(&b"c_d"[..])));
         assert!("".parse::<Underscores>().is_err());
     }

@@ -1,4 +1,4 @@
-//! The control thread: admin door, signals, and the order in which things begin and end.
+//! The control thread: admin listener, signals, and the order in which things begin and end.
 
 use std::future;
 use std::io;
@@ -18,7 +18,7 @@ use super::sockets::Sockets;
 use super::{MakeStore, Stops, build_runtime, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
-use crate::listeners::DoorKind;
+use crate::listeners::ListenerKind;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
 use crate::store::Clock;
 use crate::telemetry::access_log::AccessLog;
@@ -31,8 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the control thread is made of.
 pub(super) struct Control {
-    /// The sockets of each door, for a process that takes over.
-    pub(super) sockets: Vec<(DoorKind, Sockets)>,
+    /// The sockets of each listener, for a process that takes over.
+    pub(super) sockets: Vec<(ListenerKind, Sockets)>,
     pub(super) admin: Option<(std::net::TcpListener, AdminOptions)>,
     /// What the workers share: this thread tells them what is blocked.
     pub(super) shared: Arc<Shared>,
@@ -83,9 +83,9 @@ impl Control {
         };
         // To the end of the drain: what is blocked stays so for the requests that still run.
         let _keeping_up = AbortOnDropHandle::new(tokio::task::spawn_local(keep_up(operator.clone())));
-        let started = self.admin.take().map_or(Ok(()), |(listener, admin)| {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            tasks.spawn_local(serve_admin(listener, Admin::new(admin, operator), tasks.clone(), closing.clone()));
+        let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));
             Ok(())
         });
         let signals = if self.handle_signals { Signals::new().map(Some) } else { Ok(None) };
@@ -96,7 +96,7 @@ impl Control {
         report(Ok(()));
         match self.until_end(&mut signals).await {
             End::Stop => self.leave(&mut signals).await,
-            // The door is the other process' now: nobody may learn from this one that it drains.
+            // The listener is the other process' now: nobody may learn from this one that it drains.
             End::HandedOver => closing.cancel(),
         }
         self.sockets.clear();
@@ -131,13 +131,13 @@ impl Control {
         }
     }
 
-    /// Hands the doors to a new process. `None` if it can't: then everything stays as it is.
+    /// Hands the listeners to a new process. `None` if it can't: then everything stays as it is.
     async fn hand_over(&self, signals: &mut Option<Signals>) -> Option<End> {
         tracing::info!("handing over to a new process");
         let mut sockets = Vec::new();
-        for (door, of_door) in &self.sockets {
-            match of_door.descriptors() {
-                Ok(descriptors) => sockets.extend(descriptors.into_iter().map(|descriptor| (*door, descriptor))),
+        for (listener, of_listener) in &self.sockets {
+            match of_listener.descriptors() {
+                Ok(descriptors) => sockets.extend(descriptors.into_iter().map(|descriptor| (*listener, descriptor))),
                 Err(error) => {
                     tracing::error!("cannot hand over: {error}; this process goes on");
                     return None;
@@ -246,7 +246,7 @@ async fn keep_up(operator: Rc<Operator>) {
 }
 
 async fn serve_admin(
-    listener: tokio::net::TcpListener,
+    socket: tokio::net::TcpListener,
     admin: Rc<Admin>,
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -255,7 +255,7 @@ async fn serve_admin(
     loop {
         let accepted = tokio::select! {
             () = closing.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = socket.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {

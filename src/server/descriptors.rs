@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is not for connections of clients and to upstreams: listeners, runtimes, stores, logs, and the files of the rules.
+/// What is not for connections of clients and to upstreams: sockets, runtimes, stores, logs, and the files of the rules.
 const SPARE: u64 = 64;
 
 /// Raises the limit to what the system allows at most, and returns it. Systems begin with 1024 for the sake of programs

@@ -15,9 +15,9 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::inherited::{READY, READY_NAME, VARIABLE};
-use crate::listeners::DoorKind;
+use crate::listeners::ListenerKind;
 
-/// How long the new process may take until its doors are open. It reads the rules and connects to nothing meanwhile, so
+/// How long the new process may take until its listeners are open. It reads the rules and connects to nothing meanwhile, so
 /// one that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -31,7 +31,7 @@ const FIRST: i32 = 3;
 /// its process id. The error is what went wrong; then there is no new process any more.
 ///
 /// The path is the one by which this process was started, so a link that was pointed to a new version is followed.
-pub(super) async fn hand_over(sockets: Vec<(DoorKind, OwnedFd)>) -> Result<u32, String> {
+pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u32, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
     let mut successor = spawn(sockets, theirs).map_err(|error| format!("it cannot be started: {error}"))?;
     let answer = timeout(READY_TIMEOUT, hear(ours)).await;
@@ -46,10 +46,10 @@ pub(super) async fn hand_over(sockets: Vec<(DoorKind, OwnedFd)>) -> Result<u32, 
     }
 }
 
-fn spawn(sockets: Vec<(DoorKind, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
+fn spawn(sockets: Vec<(ListenerKind, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or_else(|| io::Error::other("this process does not know its own path"))?;
-    let mut names: Vec<_> = sockets.iter().map(|(door, _)| door.name()).collect();
+    let mut names: Vec<_> = sockets.iter().map(|(listener, _)| listener.name()).collect();
     names.push(READY_NAME);
     let descriptors = sockets.into_iter().map(|(_, descriptor)| descriptor).chain([OwnedFd::from(ready)]);
     let mappings = (FIRST..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd }).collect();

@@ -14,8 +14,8 @@ use listenfd::ListenFd;
 use socket2::{Domain, SockRef, Type};
 
 use super::ServerError;
-use super::listener::Listener;
-use crate::listeners::DoorKind;
+use super::listening_socket::ListeningSocket;
+use crate::listeners::ListenerKind;
 
 /// Holds the id of the process that hands its sockets over.
 pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
@@ -23,20 +23,20 @@ pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
 /// The name of the socket on which the one who hands over waits to hear [`READY`].
 pub(super) const READY_NAME: &str = "handover";
 
-/// What the new process says when its doors are open.
+/// What the new process says when its listeners are open.
 pub(super) const READY: &[u8] = b"ready";
 
 /// What a name among the handed-over sockets means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    Listener(DoorKind),
+    Listener(ListenerKind),
     Ready,
 }
 
 /// The sockets that this process was started with.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
-    sockets: Vec<(DoorKind, Listener)>,
+    sockets: Vec<(ListenerKind, ListeningSocket)>,
     ready: Option<UnixStream>,
 }
 
@@ -57,7 +57,7 @@ impl Inherited {
         let mut inherited = Self::default();
         for (place, meaning) in meanings(names, descriptors.len())?.into_iter().enumerate() {
             match meaning {
-                Meaning::Listener(door) => inherited.sockets.push((door, listener(&mut descriptors, place)?)),
+                Meaning::Listener(listener) => inherited.sockets.push((listener, socket(&mut descriptors, place)?)),
                 Meaning::Ready => {
                     let (family, kind) = (Domain::UNIX.into(), Type::STREAM.into());
                     inherited.ready = descriptors
@@ -69,17 +69,17 @@ impl Inherited {
         Ok(inherited)
     }
 
-    /// The sockets of a door; from now on they are not in here any more.
-    pub(super) fn of_door(&mut self, door: DoorKind) -> Vec<Listener> {
-        self.sockets.extract_if(.., |(of, _)| *of == door).map(|(_, listener)| listener).collect()
+    /// The sockets of a listener; from now on they are not in here any more.
+    pub(super) fn of_listener(&mut self, listener: ListenerKind) -> Vec<ListeningSocket> {
+        self.sockets.extract_if(.., |(of, _)| *of == listener).map(|(_, socket)| socket).collect()
     }
 
-    /// Whether another Weir waits to be told that the doors are open.
+    /// Whether another Weir waits to be told that the listeners are open.
     pub(super) const fn is_handover(&self) -> bool {
         self.ready.is_some()
     }
 
-    /// Tells the one who hands over, if there is one, that the doors are open.
+    /// Tells the one who hands over, if there is one, that the listeners are open.
     pub(super) fn ready(self) {
         if let Some(Err(error)) = self.ready.map(|mut ready| ready.write_all(READY)) {
             tracing::warn!("whoever started this process does not hear that it is ready: {error}");
@@ -90,33 +90,33 @@ impl Inherited {
 /// What the sockets are for. One without a name is the proxy's: `systemd-socket-activate` gives none unless told to.
 fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
     let Some(names) = names.filter(|names| !names.is_empty()) else {
-        return Ok(vec![Meaning::Listener(DoorKind::Proxy); count]);
+        return Ok(vec![Meaning::Listener(ListenerKind::Proxy); count]);
     };
     let names: Vec<_> = names.split(':').collect();
     if names.len() != count {
         return Err(format!("LISTEN_FDS says {count} and LISTEN_FDNAMES has {} names", names.len()));
     }
     let meaning = |name: &str| match name {
-        "unknown" | "" => Ok(Meaning::Listener(DoorKind::Proxy)),
+        "unknown" | "" => Ok(Meaning::Listener(ListenerKind::Proxy)),
         READY_NAME => Ok(Meaning::Ready),
         _ => {
-            let door = DoorKind::ALL.into_iter().find(|door| door.name() == name);
-            door.map(Meaning::Listener).ok_or_else(|| {
-                let doors = DoorKind::ALL.map(|door| format!("`FileDescriptorName={}`", door.name())).join(" or ");
-                format!("`{name}` is no door; write {doors} in the socket's unit")
+            let listener = ListenerKind::ALL.into_iter().find(|listener| listener.name() == name);
+            listener.map(Meaning::Listener).ok_or_else(|| {
+                let listeners =
+                    ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.name())).join(" or ");
+                format!("`{name}` is no listener; write {listeners} in the socket's unit")
             })
         }
     };
     names.into_iter().map(meaning).collect()
 }
 
-fn listener(descriptors: &mut ListenFd, place: usize) -> Result<Listener, String> {
-    let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(Listener::Tcp);
-    let unix = || descriptors.take_unix_listener(place).ok().flatten().map(Listener::Unix);
-    let listener =
-        tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
-    if SockRef::from(&listener).is_listener().unwrap_or(false) {
-        Ok(listener)
+fn socket(descriptors: &mut ListenFd, place: usize) -> Result<ListeningSocket, String> {
+    let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(ListeningSocket::Tcp);
+    let unix = || descriptors.take_unix_listener(place).ok().flatten().map(ListeningSocket::Unix);
+    let socket = tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
+    if SockRef::from(&socket).is_listener().unwrap_or(false) {
+        Ok(socket)
     } else {
         Err(format!("socket {place} does not listen; it may be one of an accepted connection (`Accept=yes`)"))
     }
@@ -127,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_which_door_a_socket_is_for() {
+    fn names_say_which_listener_a_socket_is_for() {
         use Meaning::{Listener, Ready};
-        let (proxy, admin) = (Listener(DoorKind::Proxy), Listener(DoorKind::Admin));
+        let (proxy, admin) = (Listener(ListenerKind::Proxy), Listener(ListenerKind::Admin));
         for (names, count, expected) in [
             (None, 2, vec![proxy, proxy]),
             (Some(""), 1, vec![proxy]),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_door_is_an_error_that_says_what_would_be_one() {
+    fn what_is_no_listener_is_an_error_that_says_what_would_be_one() {
         for (names, count, part) in [("weir.socket", 1, "FileDescriptorName=proxy"), ("proxy", 2, "has 1 names")] {
             let error = meanings(Some(names), count).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -1,4 +1,4 @@
-//! The process that serves: workers, listeners, the admin door, signals, reload and drain.
+//! The process that serves: workers, sockets, the admin listener, signals, reload and drain.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
 use self::inherited::Inherited;
-use self::listener::Listener;
+use self::listening_socket::ListeningSocket;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::http::Admission;
@@ -22,7 +22,7 @@ use crate::limiter::Shared;
 use crate::listeners::admin::log::LogFilter;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::admin::{AdminOptions, Readiness};
-use crate::listeners::{DoorKind, DoorOptions};
+use crate::listeners::{ListenerKind, ListenerOptions};
 use crate::store::{Clock, Store};
 use crate::telemetry::access_log::AccessLog;
 
@@ -30,13 +30,13 @@ mod control;
 pub mod descriptors;
 mod handover;
 mod inherited;
-mod listener;
+mod listening_socket;
 pub mod reload;
 mod sockets;
 mod supervisor;
 mod worker;
 
-pub use listener::ListenAddress;
+pub use listening_socket::ListenAddress;
 
 /// How often the files of rules and certificates are looked at.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -51,19 +51,19 @@ pub type Reload = Box<dyn FnMut(bool) + Send>;
 /// How the process serves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The doors of the workers, and where they listen.
-    pub doors: Vec<(ListenAddress, DoorOptions)>,
-    /// The connections of all workers and doors.
+    /// The listeners of the workers, and where they listen.
+    pub listeners: Vec<(ListenAddress, ListenerOptions)>,
+    /// The connections of all workers and listeners.
     pub admission: Arc<Admission>,
     /// Where requests are logged, if they are.
     pub access_log: Option<AccessLog>,
-    /// Where the admin door listens, if there is to be one.
+    /// Where the admin listener listens, if there is to be one.
     pub admin_address: Option<SocketAddr>,
-    /// Who may change buckets at the admin door; nobody if there are none.
+    /// Who may change buckets at the admin listener; nobody if there are none.
     pub admin_tokens: Tokens,
-    /// What the process logs, if that can be changed at the admin door.
+    /// What the process logs, if that can be changed at the admin listener.
     pub log: Option<LogFilter>,
-    /// The clock of the doors.
+    /// The clock of the listeners.
     pub clock: Clock,
     /// Worker threads.
     pub workers: NonZeroUsize,
@@ -80,10 +80,10 @@ pub struct ServerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address} ({door}): {error}")]
+    #[error("cannot listen on {address} ({listener}): {error}")]
     Bind {
-        /// The name of a [`DoorKind`].
-        door: &'static str,
+        /// The name of a [`ListenerKind`].
+        listener: &'static str,
         /// The address.
         address: ListenAddress,
         /// Why.
@@ -104,9 +104,9 @@ pub enum ServerError {
 /// A server that runs.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the doors of the workers listen.
-    pub doors: Vec<(DoorKind, ListenAddress)>,
-    /// Where the admin door listens.
+    /// Where the listeners of the workers listen.
+    pub listeners: Vec<(ListenerKind, ListenAddress)>,
+    /// Where the admin listener listens.
     pub admin: Option<SocketAddr>,
     control: JoinHandle<()>,
     stops: Stops,
@@ -124,9 +124,9 @@ struct Stops {
 }
 
 impl Running {
-    /// Where a door listens, if it is open.
-    pub fn address(&self, kind: DoorKind) -> Option<&ListenAddress> {
-        self.doors.iter().find(|(door, _)| *door == kind).map(|(_, address)| address)
+    /// Where a listener listens, if it is open.
+    pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
+        self.listeners.iter().find(|(listener, _)| *listener == kind).map(|(_, address)| address)
     }
 
     /// Begins the end: after the delay, what runs is finished within the grace period.
@@ -142,7 +142,7 @@ impl Running {
     }
 }
 
-/// Starts a server: when it returns, the doors are open. After an error, what had been started ends by itself.
+/// Starts a server: when it returns, the listeners are open. After an error, what had been started ends by itself.
 pub fn start(
     options: &ServerOptions,
     shared: &Arc<Shared>,
@@ -153,16 +153,16 @@ pub fn start(
     let workers = options.workers.get();
     shared.metrics().workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
-    let mut doors = Vec::with_capacity(options.doors.len());
-    let mut addresses = Vec::with_capacity(options.doors.len());
-    for (address, door) in &options.doors {
-        let sockets = open(door.kind(), &mut inherited, address, workers)?;
+    let mut listeners = Vec::with_capacity(options.listeners.len());
+    let mut addresses = Vec::with_capacity(options.listeners.len());
+    for (address, listener) in &options.listeners {
+        let sockets = open(listener.kind(), &mut inherited, address, workers)?;
         let address = sockets.address().map_err(ServerError::System)?.unwrap_or_else(|| address.clone());
-        addresses.push((door.kind(), address));
-        doors.push((door.kind(), sockets));
+        addresses.push((listener.kind(), address));
+        listeners.push((listener.kind(), sockets));
     }
     let admin_address = options.admin_address.map(ListenAddress::Tcp);
-    let admins = admin_address.map(|address| open(DoorKind::Admin, &mut inherited, &address, 1)).transpose()?;
+    let admins = admin_address.map(|address| open(ListenerKind::Admin, &mut inherited, &address, 1)).transpose()?;
     let admin_listener = admins.as_ref().map(one_tcp).transpose()?;
     let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
     let admin = admin.map_err(ServerError::System)?;
@@ -181,7 +181,7 @@ pub fn start(
         openers.push(opener);
         let worker = Worker {
             open,
-            doors: options.doors.iter().map(|(_, door)| door.clone()).collect(),
+            listeners: options.listeners.iter().map(|(_, listener)| listener.clone()).collect(),
             admission: options.admission.clone(),
             shared: shared.clone(),
             make_store: make_store.clone(),
@@ -203,17 +203,17 @@ pub fn start(
     let (ask_reload, asked) = mpsc::channel();
     let reloader = spawn("reload", move || run_reload(reload, &asked))?;
     let is_handover = inherited.is_handover();
-    let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(doors.len())).collect();
-    for (place, (_, sockets)) in doors.iter_mut().enumerate() {
+    let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(listeners.len())).collect();
+    for (place, (_, sockets)) in listeners.iter_mut().enumerate() {
         sockets.widen(workers);
-        for (share, listeners) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
-            share.extend(listeners.into_iter().map(|listener| (place, listener)));
+        for (share, sockets) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
+            share.extend(sockets.into_iter().map(|socket| (place, socket)));
         }
     }
     let control = Control {
-        sockets: doors.into_iter().chain(admins.map(|admin| (DoorKind::Admin, admin))).collect(),
+        sockets: listeners.into_iter().chain(admins.map(|admin| (ListenerKind::Admin, admin))).collect(),
         admin: admin_listener
-            .map(|listener| (listener, admin_door(options, shared, readiness, worker_stores, is_local))),
+            .map(|socket| (socket, admin_options(options, shared, readiness, worker_stores, is_local))),
         shared: shared.clone(),
         make_store: make_store.clone(),
         clock: options.clock.clone(),
@@ -225,7 +225,7 @@ pub fn start(
         ask_reload,
         workers: threads,
     };
-    // Before the admin door opens: at one that was handed over, nobody may learn that this process is only starting.
+    // Before the admin listener opens: at one that was handed over, nobody may learn that this process is only starting.
     readiness.serving();
     let (reports, started) = mpsc::channel();
     let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
@@ -242,38 +242,41 @@ pub fn start(
     on_error.disarm();
     drain_on_error.disarm();
     leave_on_error.disarm();
-    for (door, address) in &addresses {
-        tracing::info!(door = door.name(), %address, workers = options.workers, "listening");
+    for (listener, address) in &addresses {
+        tracing::info!(listener = listener.name(), %address, workers = options.workers, "listening");
     }
     if let Some(address) = admin {
-        tracing::info!(door = "admin", %address, "listening");
+        tracing::info!(listener = "admin", %address, "listening");
     }
     inherited.ready();
     if !is_handover {
         supervisor::notify(supervisor::READY);
     }
-    Ok(Running { doors: addresses, admin, control, stops })
+    Ok(Running { listeners: addresses, admin, control, stops })
 }
 
-/// The sockets of a door: those that were handed over, or else new ones.
+/// The sockets of a listener: those that were handed over, or else new ones.
 fn open(
-    door: DoorKind,
+    listener: ListenerKind,
     inherited: &mut Inherited,
     address: &ListenAddress,
     workers: usize,
 ) -> Result<Sockets, ServerError> {
-    let handed_over = inherited.of_door(door);
+    let handed_over = inherited.of_listener(listener);
     if handed_over.is_empty() {
-        let failed = |error| ServerError::Bind { door: door.name(), address: address.clone(), error };
+        let failed = |error| ServerError::Bind { listener: listener.name(), address: address.clone(), error };
         return Sockets::bind(address, workers).map_err(failed);
     }
     let sockets = Sockets::adopt(handed_over).map_err(|error| ServerError::Inherited(error.to_string()))?;
-    tracing::info!(door = door.name(), "sockets were handed over, and the address that is configured is not looked at");
+    tracing::info!(
+        listener = listener.name(),
+        "sockets were handed over, and the address that is configured is not looked at"
+    );
     Ok(sockets)
 }
 
-/// What the admin door is made of.
-fn admin_door(
+/// What the admin listener is made of.
+fn admin_options(
     options: &ServerOptions,
     shared: &Arc<Shared>,
     readiness: &Arc<Readiness>,
@@ -285,12 +288,12 @@ fn admin_door(
     AdminOptions { readiness, shared, stores: stores.into(), tokens, log, is_local }
 }
 
-/// The admin door's listener.
+/// The admin listener's socket.
 fn one_tcp(sockets: &Sockets) -> Result<std::net::TcpListener, ServerError> {
-    let wrong = || ServerError::Inherited("the admin door takes one TCP socket".into());
+    let wrong = || ServerError::Inherited("the admin listener takes one TCP socket".into());
     let shares = sockets.spread(1).map_err(ServerError::System)?;
     match shares.first().map(Vec::as_slice) {
-        Some([Listener::Tcp(listener)]) => listener.try_clone().map_err(ServerError::System),
+        Some([ListeningSocket::Tcp(socket)]) => socket.try_clone().map_err(ServerError::System),
         _ => Err(wrong()),
     }
 }

@@ -24,7 +24,7 @@ pub struct How {
     pub shadow: bool,
     /// Whether their buckets live in Redis; some limits cannot be kept elsewhere.
     pub has_redis: bool,
-    /// Whether there is a proxy door: without one, rules that count requests in flight are as good as broken, since
+    /// Whether there is a proxy listener: without one, rules that count requests in flight are as good as broken, since
     /// nobody sees a request end.
     pub sees_ends: bool,
     /// Whether rules see headers whose names have underscores.
@@ -91,7 +91,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
                 file: sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone()),
                 place: None,
                 message: format!(
-                    "`{}` counts requests in flight, and no door of this process sees a request end",
+                    "`{}` counts requests in flight, and no listener of this process sees a request end",
                     limit.name
                 ),
                 help: "open the proxy with `--upstream`, or limit by a rate".to_owned(),
@@ -166,7 +166,7 @@ mod tests {
         check("by: { query: x_id }", Underscores::Drop, 0);
     }
 
-    /// Starts with one text and reloads another, with or without a proxy door; whether each was taken.
+    /// Starts with one text and reloads another, with or without a proxy listener; whether each was taken.
     #[track_caller]
     fn check(sees_ends: bool, texts: [&str; 2], expected: [bool; 2]) {
         let directory = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ mod tests {
         let is_reloaded = match reloader.reload(&shared, Look::Always) {
             Reloaded::Replaced => true,
             Reloaded::Refused(report) => {
-                assert!(report.to_string().contains("no door of this process sees a request end"), "{report}");
+                assert!(report.to_string().contains("no listener of this process sees a request end"), "{report}");
                 false
             }
             Reloaded::Unchanged => panic!("it has changed"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_flight_need_a_door_that_sees_them_end() {
+    fn requests_in_flight_need_a_listener_that_sees_them_end() {
         check(true, [IN_FLIGHT, RATE], [true, true]);
         check(true, [RATE, IN_FLIGHT], [true, true]);
         check(false, [RATE, IN_FLIGHT], [true, false]);

@@ -1,45 +1,45 @@
-//! The listening sockets of a door, and which worker accepts from which.
+//! The listening sockets of a listener, and which worker accepts from which.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::listener::{self, ListenAddress, Listener};
+use super::listening_socket::{self, ListenAddress, ListeningSocket};
 
-/// The sockets of a door, each once. The workers have copies that are the same sockets to the system, and so has a
+/// The sockets of a listener, each once. The workers have copies that are the same sockets to the system, and so has a
 /// process that takes over.
 ///
 /// A socket that is closed resets the connections in its queue, even if others listen at its address. So no socket that
 /// was taken over is ever left out, whatever the number of workers is now.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    listeners: Vec<Listener>,
+    sockets: Vec<ListeningSocket>,
 }
 
 impl Sockets {
     /// Binds one for each of the workers, or one for all where the system can't spread connections over several.
     pub(super) fn bind(address: &ListenAddress, workers: usize) -> io::Result<Self> {
-        Ok(Self { listeners: listener::bind(address, workers)? })
+        Ok(Self { sockets: listening_socket::bind(address, workers)? })
     }
 
     /// Takes sockets that another process has bound and set up, well or not.
-    pub(super) fn adopt(listeners: Vec<Listener>) -> io::Result<Self> {
-        for listener in &listeners {
-            listener::prepare(listener)?;
+    pub(super) fn adopt(sockets: Vec<ListeningSocket>) -> io::Result<Self> {
+        for socket in &sockets {
+            listening_socket::prepare(socket)?;
         }
-        Ok(Self { listeners })
+        Ok(Self { sockets })
     }
 
-    /// Where the door listens; the first place, if there are several.
+    /// Where the listener listens; the first place, if there are several.
     pub(super) fn address(&self) -> io::Result<Option<ListenAddress>> {
-        self.listeners.first().map(Listener::address).transpose()
+        self.sockets.first().map(ListeningSocket::address).transpose()
     }
 
     /// Adds sockets until each worker has one of its own, if the system lets it. To be called as late as can be: a
     /// connection that comes to a new socket is lost if the process does not start after all.
     pub(super) fn widen(&mut self, workers: usize) {
-        while self.listeners.len() < workers {
-            match self.listeners.first().map(listener::bind_another) {
-                Some(Ok(listener)) => self.listeners.push(listener),
+        while self.sockets.len() < workers {
+            match self.sockets.first().map(listening_socket::bind_another) {
+                Some(Ok(socket)) => self.sockets.push(socket),
                 Some(Err(error)) => {
                     tracing::debug!("workers share a listening socket: {error}");
                     return;
@@ -50,12 +50,12 @@ impl Sockets {
     }
 
     /// The sockets of each worker: every socket has one, and every worker has one.
-    pub(super) fn spread(&self, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
+    pub(super) fn spread(&self, workers: usize) -> io::Result<Vec<Vec<ListeningSocket>>> {
         let mut shares: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
-        let count = self.listeners.len().max(workers);
-        for (place, listener) in self.listeners.iter().cycle().take(count).enumerate() {
+        let count = self.sockets.len().max(workers);
+        for (place, socket) in self.sockets.iter().cycle().take(count).enumerate() {
             if let Some(share) = shares.get_mut(place % workers) {
-                share.push(listener.try_clone()?);
+                share.push(socket.try_clone()?);
             }
         }
         Ok(shares)
@@ -63,7 +63,7 @@ impl Sockets {
 
     /// Copies for another process.
     pub(super) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
-        self.listeners.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+        self.sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[track_caller]
     fn check(sockets: usize, workers: usize, widen: bool, expected: &[usize]) {
         let bound = Sockets::bind(&"127.0.0.1:0".parse().unwrap(), sockets).unwrap();
-        let mut adopted = Sockets::adopt(bound.listeners).unwrap();
+        let mut adopted = Sockets::adopt(bound.sockets).unwrap();
         if widen {
             adopted.widen(workers);
         }
@@ -87,9 +87,9 @@ mod tests {
         drop(adopted);
         // The system chooses the socket, so many connections reach all of them.
         let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let accept = |listener: &Listener| match listener {
-            Listener::Tcp(listener) => std::iter::from_fn(|| listener.accept().ok()).count(),
-            Listener::Unix(_) => 0,
+        let accept = |socket: &ListeningSocket| match socket {
+            ListeningSocket::Tcp(socket) => std::iter::from_fn(|| socket.accept().ok()).count(),
+            ListeningSocket::Unix(_) => 0,
         };
         assert_eq!(shares.iter().flatten().map(accept).sum::<usize>(), clients.len());
     }
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn a_socket_that_cannot_be_bound_twice_is_shared() {
-        let alone = Listener::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
+        let alone = ListeningSocket::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
         let mut sockets = Sockets::adopt(vec![alone]).unwrap();
         sockets.widen(2);
-        assert_eq!(sockets.listeners.len(), 1);
+        assert_eq!(sockets.sockets.len(), 1);
         assert_eq!(sockets.spread(2).unwrap().len(), 2);
     }
 }

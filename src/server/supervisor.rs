@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The doors are open.
+/// The listeners are open.
 pub(super) const READY: &str = "READY=1";
 
 /// The process drains.

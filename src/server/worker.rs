@@ -1,4 +1,4 @@
-//! A worker: one thread with a runtime, listeners, pool and store of its own.
+//! A worker: one thread with a runtime, sockets, pool and store of its own.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,11 +15,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::listener::{AsyncListener, Listener};
+use super::listening_socket::{AsyncSocket, ListeningSocket};
 use super::{MakeStore, build_runtime};
 use crate::http::{Admission, Place, Stream};
-use crate::limiter::{Gate, Shared};
-use crate::listeners::{Door, DoorOptions};
+use crate::limiter::{Limiter, Shared};
+use crate::listeners::{Listener, ListenerOptions};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
@@ -37,11 +37,11 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub(super) struct Worker {
-    /// Gives the listeners when connections are to be taken: when nothing can fail any more that would lose them.
-    /// Each is for one of `doors`, by its place there.
-    pub(super) open: oneshot::Receiver<Vec<(usize, Listener)>>,
-    pub(super) doors: Vec<DoorOptions>,
-    /// The connections of all workers and doors.
+    /// Gives the sockets when connections are to be taken: when nothing can fail any more that would lose them.
+    /// Each is for one of `listeners`, by its place there.
+    pub(super) open: oneshot::Receiver<Vec<(usize, ListeningSocket)>>,
+    pub(super) listeners: Vec<ListenerOptions>,
+    /// The connections of all workers and listeners.
     pub(super) admission: Arc<Admission>,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
@@ -71,12 +71,12 @@ impl Worker {
             Err(error) => return report(Err(error)),
         };
         report(Ok(store.clone()));
-        // Without listeners the server did not start.
-        let Ok(listeners) = self.open.await else { return };
+        // Without sockets the server did not start.
+        let Ok(sockets) = self.open.await else { return };
         let metrics = self.shared.metrics().clone();
-        let gate = Rc::new(Gate::new(self.shared, store));
-        let doors: Vec<_> = self.doors.iter().map(|options| Door::new(gate.clone(), options)).collect();
-        let mut listeners = Listeners::new(listeners, &doors);
+        let limiter = Rc::new(Limiter::new(self.shared, store));
+        let listeners: Vec<_> = self.listeners.iter().map(|options| Listener::new(limiter.clone(), options)).collect();
+        let mut sockets = AcceptLoop::new(sockets, &listeners);
         let tasks = TaskTracker::new();
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -86,14 +86,14 @@ impl Worker {
             let accepted = tokio::select! {
                 () = &mut drained => break,
                 _ = reaping.tick() => {
-                    gate.flush();
-                    doors.iter().for_each(Door::reap);
+                    limiter.flush();
+                    listeners.iter().for_each(Listener::reap);
                     continue;
                 }
-                accepted = poll_fn(|cx| listeners.poll_accept(cx)) => accepted,
+                accepted = poll_fn(|cx| sockets.poll_accept(cx)) => accepted,
             };
             match accepted {
-                Ok((door, stream, peer)) => {
+                Ok((listener, stream, peer)) => {
                     // Whoever is too many is told at once, which lets a load balancer try another process, and leaves
                     // the system's queue to those who come when there is room again.
                     let Ok(place) = self.admission.enter() else { continue };
@@ -101,22 +101,22 @@ impl Worker {
                     let open = Open::new(metrics.clone(), place);
                     tasks.spawn_local(async move {
                         let _open = open;
-                        door.serve_connection(stream, peer, drain).await;
+                        listener.serve_connection(stream, peer, drain).await;
                     });
                 }
                 Err(error) => pause(&error, &metrics, &mut said).await,
             }
-            if listeners.has_had_its_turn() {
+            if sockets.has_had_its_turn() {
                 yield_now().await;
             }
         }
-        drop(listeners);
+        drop(sockets);
         tasks.close();
         let finished = async {
             tokio::select! {
                 () = async {
                     tasks.wait().await;
-                    gate.settled().await;
+                    limiter.settled().await;
                 } => true,
                 () = self.quit.cancelled() => false,
             }
@@ -124,37 +124,36 @@ impl Worker {
         if !matches!(timeout(self.grace, finished).await, Ok(true)) {
             tracing::warn!(connections = tasks.len(), "connections were cut off");
         }
-        gate.close().await;
+        limiter.close().await;
     }
 }
 
-/// A worker's listeners, which take turns.
-struct Listeners {
-    all: Vec<(Door, AsyncListener)>,
+/// A worker's sockets, which take turns.
+struct AcceptLoop {
+    all: Vec<(Listener, AsyncSocket)>,
     next: usize,
     in_a_row: u32,
 }
 
-impl Listeners {
-    fn new(listeners: Vec<(usize, Listener)>, doors: &[Door]) -> Self {
-        let listeners = listeners.into_iter().filter_map(|(place, listener)| {
+impl AcceptLoop {
+    fn new(sockets: Vec<(usize, ListeningSocket)>, listeners: &[Listener]) -> Self {
+        let sockets = sockets.into_iter().filter_map(|(place, socket)| {
             // The runtime has its descriptors, and so has the socket: what is wrong here is the system's memory.
-            let listener =
-                listener.into_async().inspect_err(|error| tracing::error!("a listener is deaf: {error}")).ok()?;
-            Some((doors.get(place)?.clone(), listener))
+            let socket = socket.into_async().inspect_err(|error| tracing::error!("a socket is deaf: {error}")).ok()?;
+            Some((listeners.get(place)?.clone(), socket))
         });
-        Self { all: listeners.collect(), next: 0, in_a_row: 0 }
+        Self { all: sockets.collect(), next: 0, in_a_row: 0 }
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Door, Stream, IpAddr)>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Listener, Stream, IpAddr)>> {
         let (first, second) = self.all.split_at(self.next);
         let mut place = self.next;
-        for (door, listener) in second.iter().chain(first) {
+        for (listener, socket) in second.iter().chain(first) {
             place = if place + 1 < self.all.len() { place + 1 } else { 0 };
-            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+            if let Poll::Ready(accepted) = socket.poll_accept(cx) {
                 self.next = place;
                 self.in_a_row += 1;
-                return Poll::Ready(accepted.map(|(stream, peer)| (door.clone(), stream, peer)));
+                return Poll::Ready(accepted.map(|(stream, peer)| (listener.clone(), stream, peer)));
             }
         }
         self.in_a_row = 0;

@@ -1,4 +1,4 @@
-//! What a worker's door that speaks HTTP counts.
+//! What a worker's listener that speaks HTTP counts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use prometheus::local::LocalHistogram;
 
-use crate::telemetry::metrics::{DoorLimit, ENDPOINT_STATES, HttpDoor, Metrics, REQUEST_CODES, Tally};
+use crate::telemetry::metrics::{ENDPOINT_STATES, HttpLimit, HttpListener, Metrics, REQUEST_CODES, Tally};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(metrics: Arc<Metrics>, door: HttpDoor) -> Rc<Self> {
-        let requests = metrics.request_tallies(door);
+    pub(crate) fn new(metrics: Arc<Metrics>, listener: HttpListener) -> Rc<Self> {
+        let requests = metrics.request_tallies(listener);
         let (in_flight, tunnels) = (Rc::new(metrics.in_flight_tally()), Rc::new(metrics.tunnel_tally()));
         let upstream_seconds = metrics.upstream_seconds.local();
         Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds })
@@ -42,9 +42,9 @@ impl Counters {
         self.requests[code].inc();
     }
 
-    /// Counts a client that came up against a limit of the door.
-    pub(crate) fn limited(&self, limit: DoorLimit) {
-        self.metrics.door_limit(limit);
+    /// Counts a client that came up against a limit of the listener.
+    pub(crate) fn limited(&self, limit: HttpLimit) {
+        self.metrics.listener_limit(limit);
     }
 
     /// Counts a connection as upgraded for as long as the value lives.
@@ -52,12 +52,12 @@ impl Counters {
         Open::new(self.tunnels.clone())
     }
 
-    /// Counts a request as in flight, from its fields until the last byte of its answer was handed over.
+    /// Counts a request as in flight, from its headers until the last byte of its answer was handed over.
     pub(crate) fn in_flight(&self) -> Open {
         Open::new(self.in_flight.clone())
     }
 
-    /// Counts an upstream's response and the time until its fields.
+    /// Counts an upstream's response and the time until its headers.
     pub(crate) fn upstream_answered(&self, span: Duration) {
         self.upstream_seconds.observe(span.as_secs_f64());
     }

@@ -63,13 +63,13 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The address that a door listens on: `host:port`, an IPv6 host in brackets. Takes the root and a port. */}}
+{{/* The address that a listener listens on: `host:port`, an IPv6 host in brackets. Takes the root and a port. */}}
 {{- define "weir.listen" -}}
 {{- $host := (index . 0).Values.listenAddress -}}
 {{- if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
-{{/* The doors that gateways and applications ask, as a map from the name of the port. Empty if none is open. */}}
+{{/* The listeners that gateways and applications ask, as a map from the name of the port. Empty if none is open. */}}
 {{- define "weir.decisionPorts" -}}
 {{- if .Values.grpc.enabled }}
 grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ .Values.grpc.appProtocol | quote }} }

@@ -3,20 +3,20 @@
 {{- $mistakes := list }}
 {{- $v := .Values }}
 {{- if not (or $v.proxy.enabled $v.grpc.enabled $v.check.enabled $v.spoe.enabled) }}
-{{- $mistakes = append $mistakes "no door is open: set `enabled: true` in `grpc`, `check`, `spoe` or `proxy`" }}
+{{- $mistakes = append $mistakes "no listener is open: set `enabled: true` in `grpc`, `check`, `spoe` or `proxy`" }}
 {{- end }}
 {{- if and $v.proxy.enabled (not $v.proxy.upstreams) }}
 {{- $mistakes = append $mistakes "`proxy.upstreams` is empty: say where allowed requests go, `upstreams: [\"http://app.default.svc:3000\"]`" }}
 {{- end }}
 {{- $ports := dict }}
-{{- range $door := list "admin" "proxy" "grpc" "check" "spoe" }}
-{{- $settings := index $v $door }}
-{{- if or (eq $door "admin") $settings.enabled }}
+{{- range $listener := list "admin" "proxy" "grpc" "check" "spoe" }}
+{{- $settings := index $v $listener }}
+{{- if or (eq $listener "admin") $settings.enabled }}
 {{- $port := int $settings.port | toString }}
 {{- if hasKey $ports $port }}
-{{- $mistakes = append $mistakes (printf "`%s.port` and `%s.port` are both %s: each door has its own" (get $ports $port) $door $port) }}
+{{- $mistakes = append $mistakes (printf "`%s.port` and `%s.port` are both %s: each listener has its own" (get $ports $port) $listener $port) }}
 {{- end }}
-{{- $_ := set $ports $port $door }}
+{{- $_ := set $ports $port $listener }}
 {{- end }}
 {{- end }}
 {{- if and (eq $v.store.type "redis") (not $v.store.redis.url) (not $v.store.redis.existingSecret) }}

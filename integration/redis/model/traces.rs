@@ -240,9 +240,9 @@ fn even() -> impl Strategy<Value = Numbers> {
     });
     // A level a microsecond, so that no division hides a sum of levels that was rounded.
     let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
-    // The uniform gate: one, and the next when its period is over.
-    let gate = (1..100u64).prop_map(|seconds| (1, 1, seconds * 1_000_000_000));
-    prop_oneof![2 => everyday(), 2 => extreme, 2 => plain, 1 => gate]
+    // The uniform limiter: one, and the next when its period is over.
+    let limiter = (1..100u64).prop_map(|seconds| (1, 1, seconds * 1_000_000_000));
+    prop_oneof![2 => everyday(), 2 => extreme, 2 => plain, 1 => limiter]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
 }
 

@@ -12,7 +12,7 @@ use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::request::{Entry, Request, sample};
 use crate::engine::rules::rule_set::Rules;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 #[derive(Parser)]
 struct Line {
@@ -272,7 +272,7 @@ struct Counted {
 
 fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
     let entries: Vec<Entry<'_>> = descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
-    let headers = Fields::new();
+    let headers = Headers::new();
     let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
     let plan = rules.charges(&request).unwrap();
     let mut counted = Counted { enforced: BTreeMap::new(), in_shadow: BTreeSet::new(), is_refused: (false, false) };

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
 use crate::engine::rules::request::{Entry, Request, sample};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 fn load_files(limits: Option<&str>, files: &[&str]) -> Loaded {
     let named = |name: String, text: &str| Source { name, text: text.to_owned() };
@@ -70,7 +70,7 @@ descriptors:
     );
     assert!(rule.metadata.is_some() && rules.knows_domain("test-domain") && !rules.knows_domain("test"));
 
-    let headers = Fields::new();
+    let headers = Headers::new();
     let entries = [Entry { key: "path", value: "/v1/x" }, Entry { key: "user", value: "u" }];
     let request = Request { domain: Some("test-domain"), descriptor: &entries, client: None, ..sample(&headers) };
     assert_eq!(rules.charges(&request).unwrap().unlimited, [1]);
@@ -118,7 +118,7 @@ fn what_several_files_and_documents_say_of_a_domain_holds_together() {
     for files in [&[both.as_str()][..], &[&one("a", 1), &one("b", 2)], &[&one("a", 1), "domain: e", &one("b", 2)]] {
         let loaded = load_files(None, files);
         let rules = loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report));
-        let headers = Fields::new();
+        let headers = Headers::new();
         for (value, expected) in [("a", 1), ("b", 2)] {
             let entries = [Entry { key: "k", value }];
             let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };

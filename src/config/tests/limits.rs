@@ -11,7 +11,7 @@ use crate::engine::rules::overrides::Origin;
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::response_cost::{ResponseCost, Statuses};
 use crate::engine::rules::value_type::Form;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 #[test]
 fn every_field_reaches_the_engine() {
@@ -85,7 +85,7 @@ overrides:
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
-    let headers = Fields::new();
+    let headers = Headers::new();
     let request = Request { client: "192.0.2.9".parse().ok(), now: NOW, ..sample(&headers) };
     assert_eq!(rules.charges(&request).unwrap().unlimited, [1], "the folded address is found");
 
@@ -95,7 +95,7 @@ overrides:
 
     assert_eq!(told.cost, Cost::Fixed(4));
     let expected =
-        ResponseCost { field: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
+        ResponseCost { header: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
     assert_eq!(told.response_cost.as_deref(), Some(&expected));
     assert_eq!(plain.response_cost, None);
 }

@@ -192,7 +192,7 @@ impl Content {
     pub fn shrink(&mut self) {
         match self {
             Self::Log(log) => log.merge_oldest(),
-            // Slots are one for each request in flight, and those are bounded by the door.
+            // Slots are one for each request in flight, and those are bounded by the listener.
             Self::SlidingWindow(_) | Self::Slots(_) | Self::Elevated(_) => {}
         }
     }

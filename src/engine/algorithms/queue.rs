@@ -180,7 +180,7 @@ mod tests {
     use crate::engine::rules::by::Source;
     use crate::engine::rules::request::sample;
     use crate::engine::rules::value_type::Form;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     fn queue() -> Queue {
         let part = |source| Component::new(source, Form::Text);
@@ -191,7 +191,7 @@ mod tests {
 
     #[track_caller]
     fn check(user: Option<&str>, path: &str, expected: Result<&str, usize>) {
-        let headers: Fields = user.map(|user| ("x-user", user)).into_iter().collect();
+        let headers: Headers = user.map(|user| ("x-user", user)).into_iter().collect();
         let entry = queue().entry(&Request { path, ..sample(&headers) });
         let entry = entry.as_ref().map(Entry::as_str).map_err(|TooLong(bytes)| *bytes);
         assert_eq!(entry, expected);

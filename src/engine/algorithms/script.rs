@@ -1,7 +1,7 @@
 //! Scripts of the user: what a limit with `algorithm: script` runs, and what a client is told of what it says.
 //!
 //! The contract is `PlugLimit`'s: a script gets the key of its bucket and its arguments, and answers with a verdict and the
-//! values of header fields. `lua/script.lua` says what a server does with one.
+//! values of header headers. `lua/script.lua` says what a server does with one.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ pub const MOST_ARGUMENTS: usize = 64;
 /// Bytes of one argument.
 pub const LONGEST_ARGUMENT: usize = 256;
 
-/// The most header fields that values are named after.
+/// The most header headers that values are named after.
 pub const MOST_HEADERS: usize = 32;
 
-/// Fields that no script may set: they frame or route the message, or are the connection's.
+/// Headers that no script may set: they frame or route the message, or are the connection's.
 const RESERVED: [&str; 12] = [
     "connection",
     "content-length",
@@ -56,7 +56,7 @@ pub struct Script {
     /// The arguments of the limit, and those of its overrides, as a call has them. Its [`super::numbers::Numbers`] say
     /// which of them hold.
     pub arguments: Vec<Arc<str>>,
-    /// Which field each value is for, by its place.
+    /// Which header each value is for, by its place.
     pub headers: Vec<HeaderName>,
 }
 
@@ -72,16 +72,16 @@ pub struct Run {
 /// What a script has said beside its verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The values of fields.
+    /// The values of headers.
     pub values: Vec<SaidValue>,
     /// What is for logs.
     pub extras: Vec<String>,
 }
 
-/// The value of a field.
+/// The value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaidValue {
-    /// The field's name, if the script gives one.
+    /// The header's name, if the script gives one.
     pub name: Option<String>,
     /// The value.
     pub text: String,
@@ -126,10 +126,10 @@ impl Script {
         known as u64
     }
 
-    /// The fields that a client is told of what the script has said; an error stands for a value that cannot be one.
+    /// The headers that a client is told of what the script has said; an error stands for a value that cannot be one.
     ///
-    /// What no field can hold, CR and LF above all, becomes a blank.
-    pub fn fields<'a>(&'a self, said: &'a Said) -> impl Iterator<Item = Result<(&'a str, String), &'a SaidValue>> {
+    /// What no header can hold, CR and LF above all, becomes a blank.
+    pub fn headers<'a>(&'a self, said: &'a Said) -> impl Iterator<Item = Result<(&'a str, String), &'a SaidValue>> {
         said.values.iter().enumerate().map(|(place, value)| {
             let name = match &value.name {
                 Some(name) => Some(name.as_str()).filter(|name| may_set(name)),
@@ -140,7 +140,7 @@ impl Script {
     }
 }
 
-/// Whether a script may set a field of this name.
+/// Whether a script may set a header of this name.
 pub fn may_set(name: &str) -> bool {
     is_name(name.as_bytes()) && !RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
@@ -173,16 +173,16 @@ mod tests {
         }
     }
 
-    /// The fields that values become, by names where they have one, and the texts of values that become none.
+    /// The headers that values become, by names where they have one, and the texts of values that become none.
     #[track_caller]
     fn check(headers: &[&'static str], values: &[(Option<&str>, &str)], expected: &[Result<(&str, &str), &str>]) {
         let values = values.iter().map(|(name, text)| SaidValue { name: name.map(Into::into), text: (*text).into() });
         let said = Said { values: values.collect(), extras: Vec::new() };
         let script = script(headers);
-        let found: Vec<_> = script.fields(&said).collect();
+        let found: Vec<_> = script.headers(&said).collect();
         let found: Vec<_> = found
             .iter()
-            .map(|field| match field {
+            .map(|header| match header {
                 Ok((name, value)) => Ok((*name, value.as_str())),
                 Err(value) => Err(value.text.as_str()),
             })

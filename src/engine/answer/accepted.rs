@@ -3,14 +3,14 @@
 
 use http::StatusCode;
 
-use super::reply::{Generations, Reply, add_fields};
+use super::reply::{Generations, Reply, add_headers};
 use super::verdict::Verdict;
 use crate::engine::algorithms::details::Detail;
 use crate::engine::algorithms::queue::{EntryId, Then};
 use crate::engine::rules::rule_set::Rules;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
-/// The field that tells an upstream, or a gateway, the id of an entry. What a client sends of that name goes no further.
+/// The header that tells an upstream, or a gateway, the id of an entry. What a client sends of that name goes no further.
 pub const QUEUE_ENTRY: &str = "x-queue-entry";
 
 /// The entries of a request that passes, with what becomes of it, in the order of the rules.
@@ -35,17 +35,17 @@ pub fn is_accepted(rules: &Rules, verdict: &Verdict) -> bool {
 /// The answer to a request that goes no further because a queue has taken it; `None` if it does go further.
 pub fn accepted(rules: &Rules, verdict: &Verdict, generations: Generations) -> Option<Reply> {
     let id = accepted_entry(rules, verdict)?;
-    let mut fields = Fields::with_capacity(6, 256);
-    fields.append("content-type", "application/json");
-    fields.append("cache-control", "no-store");
-    add_fields(rules, verdict, generations, &mut fields);
+    let mut headers = Headers::with_capacity(6, 256);
+    headers.append("content-type", "application/json");
+    headers.append("cache-control", "no-store");
+    add_headers(rules, verdict, generations, &mut headers);
     // An id has digits and a hyphen, and needs no escape.
-    Some(Reply { status: StatusCode::ACCEPTED, fields, body: format!("{{\"id\":\"{id}\"}}\n") })
+    Some(Reply { status: StatusCode::ACCEPTED, headers, body: format!("{{\"id\":\"{id}\"}}\n") })
 }
 
 /// Adds the ids of entries whose requests go on to the upstream.
-pub fn add_entries(rules: &Rules, verdict: &Verdict, fields: &mut Fields) {
+pub fn add_entries(rules: &Rules, verdict: &Verdict, headers: &mut Headers) {
     for (_, id) in entries(rules, verdict) {
-        fields.append(QUEUE_ENTRY, id.as_str());
+        headers.append(QUEUE_ENTRY, id.as_str());
     }
 }

@@ -1,4 +1,4 @@
-//! What a client is told: the rate limit fields, and the answer to a request that is refused.
+//! What a client is told: the rate limit headers, and the answer to a request that is refused.
 
 use std::fmt::Write;
 
@@ -9,17 +9,17 @@ use crate::engine::algorithms::charge::Decision;
 use crate::engine::algorithms::details::Detail;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::rule_set::Rules;
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
 const CONTENT_TYPE: &str = "content-type";
 
-/// Limit, remaining and reset of the field families that carry one number each.
+/// Limit, remaining and reset of the header families that carry one number each.
 const IETF_03: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
 const X_RATELIMIT: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// The largest integer of a structured field (RFC 9651 section 3.3.1); a larger one would void the whole field.
+/// The largest integer of a structured header (RFC 9651 section 3.3.1); a larger one would void the whole header.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 
 /// The problem types that the draft registers (draft-ietf-httpapi-ratelimit-headers-11).
@@ -34,7 +34,7 @@ const UNAVAILABLE: &str = "14";
 /// Seconds after which to come back when the store is away: a breaker closes within about as long.
 const UNAVAILABLE_RETRY_SECONDS: u64 = 1;
 
-/// Which generations of the rate limit fields are sent.
+/// Which generations of the rate limit headers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
     /// `RateLimit-Policy` and `RateLimit` as structured lists (draft -11).
@@ -50,8 +50,8 @@ pub struct Generations {
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
-    /// The fields, without those that frame the body.
-    pub fields: Fields,
+    /// The headers, without those that frame the body.
+    pub headers: Headers,
     /// The body; empty if there is none.
     pub body: String,
 }
@@ -85,19 +85,19 @@ impl Generations {
     }
 }
 
-/// Adds what the verdict says to the fields of a response, the upstream's or our own.
+/// Adds what the verdict says to the headers of a response, the upstream's or our own.
 ///
 /// The lists of the current draft are appended to the upstream's, as lists may be; a policy of ours that has the name
-/// of one of the upstream's is prefixed with `weir.`. The older fields hold one number, so the stricter party keeps
+/// of one of the upstream's is prefixed with `weir.`. The older headers hold one number, so the stricter party keeps
 /// them: an intermediary must not make them more permissive.
-pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut Fields) {
+pub fn add_headers(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut Headers) {
     let Some(binding) = verdict.binding() else { return };
     if generations.ietf_11 {
         let taken = taken(rules, verdict, headers);
         headers.append_with(RATELIMIT_POLICY, |list| policies(rules, verdict, &taken, list));
         headers.append_with(RATELIMIT, |list| states(rules, verdict, &taken, list));
     }
-    // What a script allows only the script knows, and tells in fields of its own.
+    // What a script allows only the script knows, and tells in headers of its own.
     let is_counted = binding.numbers.is_some_and(|numbers| !numbers.is_script());
     if is_counted && generations.ietf_03 {
         set_stricter(&IETF_03, &binding.decision, headers, |_| ());
@@ -110,20 +110,20 @@ pub fn add_fields(rules: &Rules, verdict: &Verdict, generations: Generations, he
             && verdict.answers.iter().any(|answer| answer.limit == *limit && answer.enforced)
             && let Some(script) = rules.limit(*limit).and_then(|limit| limit.script.as_deref())
         {
-            for (name, value) in script.fields(said).flatten() {
+            for (name, value) in script.headers(said).flatten() {
                 headers.set(name, value);
             }
         }
     }
 }
 
-/// Whether a field of ours, its name in lower case, is a list that may go on in another line.
+/// Whether a header of ours, its name in lower case, is a list that may go on in another line.
 pub fn is_list(name: &[u8]) -> bool {
     name == RATELIMIT.as_bytes() || name == RATELIMIT_POLICY.as_bytes()
 }
 
 /// Limits whose names the upstream's lists have already, by their index in the rules.
-fn taken(rules: &Rules, verdict: &Verdict, upstream: &Fields) -> Vec<u32> {
+fn taken(rules: &Rules, verdict: &Verdict, upstream: &Headers) -> Vec<u32> {
     if !upstream.contains(RATELIMIT_POLICY) && !upstream.contains(RATELIMIT) {
         return Vec::new();
     }
@@ -183,7 +183,7 @@ fn parameter(list: &mut Vec<u8>, name: u8, value: u64) {
 }
 
 /// Whether a member of the upstream's lists has this name.
-fn is_taken(upstream: &Fields, name: &str) -> bool {
+fn is_taken(upstream: &Headers, name: &str) -> bool {
     let lines = upstream.all(RATELIMIT_POLICY).chain(upstream.all(RATELIMIT));
     lines.filter_map(headers::text).any(|line| {
         let quoted = line.match_indices('"').collect::<Vec<_>>();
@@ -206,7 +206,12 @@ fn push_policies(verdict: &Verdict, value: &mut Vec<u8>) {
 
 /// Sets the headers of the limit, what remains and the reset, unless those of the upstream are stricter. `add_policies`
 /// writes what follows the limit.
-fn set_stricter(names: &[&str; 3], decision: &Decision, headers: &mut Fields, add_policies: impl FnOnce(&mut Vec<u8>)) {
+fn set_stricter(
+    names: &[&str; 3],
+    decision: &Decision,
+    headers: &mut Headers,
+    add_policies: impl FnOnce(&mut Vec<u8>),
+) {
     let theirs = headers.text(names[1]).and_then(|value| value.trim().parse::<u64>().ok());
     if theirs.is_some_and(|theirs| theirs < decision.remaining) {
         return;
@@ -250,12 +255,12 @@ pub fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_gr
             refusal_problem(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title, rules, verdict)
         }
     };
-    reply.fields.append("cache-control", "no-store");
+    reply.headers.append("cache-control", "no-store");
     if let Some(seconds) = retry_after(verdict) {
-        reply.fields.append("retry-after", itoa::Buffer::new().format(seconds));
+        reply.headers.append("retry-after", itoa::Buffer::new().format(seconds));
     }
     if !unavailable {
-        add_fields(rules, verdict, generations, &mut reply.fields);
+        add_headers(rules, verdict, generations, &mut reply.headers);
     }
     reply
 }
@@ -322,16 +327,16 @@ fn begin_problem(kind: &str, title: &str, status: StatusCode) -> String {
 }
 
 fn problem_reply(status: StatusCode, body: String) -> Reply {
-    let mut fields = Fields::with_capacity(8, 384);
-    fields.append(CONTENT_TYPE, "application/problem+json");
-    Reply { status, fields, body }
+    let mut headers = Headers::with_capacity(8, 384);
+    headers.append(CONTENT_TYPE, "application/problem+json");
+    Reply { status, headers, body }
 }
 
-/// A trailers-only answer: gRPC reads the status from the first and only block of fields.
+/// A trailers-only answer: gRPC reads the status from the first and only block of headers.
 fn grpc_refusal(code: &'static str, detail: &str) -> Reply {
     // The detail is ASCII without `%`, so it is its own percent-encoding (gRPC over HTTP/2, Status-Message).
     let lines = [(CONTENT_TYPE, "application/grpc"), ("grpc-status", code), ("grpc-message", detail)];
-    Reply { status: StatusCode::OK, fields: Fields::from_iter(lines), body: String::new() }
+    Reply { status: StatusCode::OK, headers: Headers::from_iter(lines), body: String::new() }
 }
 
 fn detail(rules: &Rules, verdict: &Verdict) -> String {
@@ -411,7 +416,7 @@ mod tests {
     }
 
     /// A structured list, read by an independent parser: member by member the name and its parameters.
-    fn list(headers: &Fields, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
+    fn list(headers: &Headers, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
         let lines: Vec<_> = headers.all(name).map(|line| headers::text(line).unwrap()).collect();
         let parsed = sfv::Parser::new(&lines.join(", ")).parse::<sfv::List>().unwrap();
         let members = parsed.iter().map(|entry| {
@@ -426,7 +431,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(headers: &Fields, name: &str, expected: &[(&str, &[(&str, i64)])]) {
+    fn check(headers: &Headers, name: &str, expected: &[(&str, &[(&str, i64)])]) {
         let expected: Vec<_> = expected
             .iter()
             .map(|(member, parameters)| {
@@ -443,8 +448,8 @@ mod tests {
             (0, 1, 100, 60, Outcome::Allowed, 0, Some(600), Some(60_000)),
             (1, 0, 5, 0, Outcome::Allowed, 4, Some(0), None),
         ]);
-        let mut headers = Fields::new();
-        add_fields(&rules(), &verdict, ALL, &mut headers);
+        let mut headers = Headers::new();
+        add_headers(&rules(), &verdict, ALL, &mut headers);
         check(
             &headers,
             "ratelimit-policy",
@@ -469,10 +474,10 @@ mod tests {
         ]);
         let response = refusal(&rules(), &verdict, ALL, false);
         assert_eq!(response.status, 429);
-        assert_eq!(response.fields.text("retry-after"), Some("1"));
-        assert_eq!(response.fields.text("content-type"), Some("application/problem+json"));
+        assert_eq!(response.headers.text("retry-after"), Some("1"));
+        assert_eq!(response.headers.text("content-type"), Some("application/problem+json"));
         // `Retry-After` must not end before any `t` does, so the limit that has something left is not listed.
-        check(&response.fields, "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
+        check(&response.headers, "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
         let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["type"], QUOTA_EXCEEDED);
         assert_eq!(body["status"], 429);
@@ -485,13 +490,13 @@ mod tests {
         let refused = |reason| Plan { refused: vec![Refused { limit: 1, enforced: true, reason }], ..Plan::default() };
         let blocked = Verdict::refused(&refused(RefusedReason::Blocked(Micros::from_millis(3_599_001))));
         let response = refusal(&rules(), &blocked, ALL, false);
-        assert_eq!((response.status.as_u16(), response.fields.text("retry-after")), (429, Some("3600")));
+        assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (429, Some("3600")));
         let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["detail"], "Daily is blocked for this id; retry after 3600 s");
         assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
-        assert!(!response.fields.contains("ratelimit") && !response.fields.contains("x-ratelimit-limit"));
+        assert!(!response.headers.contains("ratelimit") && !response.headers.contains("x-ratelimit-limit"));
         let never = refusal(&rules(), &Verdict::refused(&refused(RefusedReason::Deny)), ALL, false);
-        assert!(never.body.contains("Daily refuses this request\"") && !never.fields.contains("retry-after"));
+        assert!(never.body.contains("Daily refuses this request\"") && !never.headers.contains("retry-after"));
     }
 
     #[test]
@@ -512,7 +517,7 @@ mod tests {
             for is_grpc in [false, true] {
                 let [given, rounded] = [&given, &rounded].map(|verdict| refusal(&rules(), verdict, ALL, is_grpc));
                 assert_eq!(given.body, rounded.body);
-                assert!(given.fields.iter().eq(rounded.fields.iter()), "{:?} {:?}", given.fields, rounded.fields);
+                assert!(given.headers.iter().eq(rounded.headers.iter()), "{:?} {:?}", given.headers, rounded.headers);
             }
         };
         for millis in [0, 1, 999, 1_000, 1_001, 86_400_500] {
@@ -529,31 +534,31 @@ mod tests {
         let verdict = verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, Some(1_400), Some(1_000))]);
         let response = refusal(&rules(), &verdict, Generations::default(), true);
         assert_eq!((response.status.as_u16(), response.body.as_str()), (200, ""));
-        assert_eq!(response.fields.text("grpc-status"), Some("8"));
-        assert_eq!(response.fields.text("content-type"), Some("application/grpc"));
+        assert_eq!(response.headers.text("grpc-status"), Some("8"));
+        assert_eq!(response.headers.text("content-type"), Some("application/grpc"));
     }
 
     #[test]
     fn a_limit_that_fails_closed_is_503() {
         let verdict = verdict(&[]).unanswered(vec![Unanswered { limit: 1, refuses: true }]);
         let response = refusal(&rules(), &verdict, ALL, false);
-        assert_eq!((response.status.as_u16(), response.fields.text("retry-after")), (503, Some("1")));
+        assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (503, Some("1")));
         let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
-        assert!(!response.fields.contains("ratelimit"));
+        assert!(!response.headers.contains("ratelimit"));
     }
 
     #[test]
-    fn our_fields_join_the_upstreams() {
+    fn our_headers_join_the_upstreams() {
         let verdict = verdict(&[(0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50))]);
-        let mut headers = Fields::from_iter([
+        let mut headers = Headers::from_iter([
             ("RateLimit-Policy", "\"burst\";q=7;w=9"),
             ("RateLimit", "\"burst\";r=3;t=9"),
             ("X-RateLimit-Limit", "7"),
             ("X-RateLimit-Remaining", "3"),
             ("RateLimit-Remaining", "99"),
         ]);
-        add_fields(&rules(), &verdict, ALL, &mut headers);
+        add_headers(&rules(), &verdict, ALL, &mut headers);
         check(
             &headers,
             "ratelimit-policy",
@@ -567,11 +572,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_structured_fields_are_cut() {
+    fn numbers_beyond_structured_headers_are_cut() {
         let most = (1 << 53) - 1;
         let verdict = verdict(&[(0, 0, most, 0, Outcome::Allowed, most - 1, Some(0), None)]);
-        let mut headers = Fields::new();
-        add_fields(&rules(), &verdict, ALL, &mut headers);
+        let mut headers = Headers::new();
+        add_headers(&rules(), &verdict, ALL, &mut headers);
         check(&headers, "ratelimit", &[("Burst", &[("r", 999_999_999_999_999)])]);
     }
 

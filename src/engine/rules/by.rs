@@ -34,7 +34,7 @@ pub enum Source {
     Method,
     /// The normalised path.
     Path,
-    /// A field of the request.
+    /// A header of the request.
     Header(HeaderName),
     /// A query parameter.
     Query(String),
@@ -231,7 +231,7 @@ mod tests {
     use super::super::request::{Entry, sample};
     use super::*;
     use crate::engine::rules::ids::Id;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     const HASH: Fingerprinter = Fingerprinter::new((1, 2));
 
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn keys_cannot_be_forged_by_user_text() {
-        let headers = Fields::from_iter([("x-id", "a:b{c}*!")]);
+        let headers = Headers::from_iter([("x-id", "a:b{c}*!")]);
         let request = Request { client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..sample(&headers) };
         let Ok(found) = identify(&[header(Form::Text), ip(64)], "L", &request, SKIP, true, &HASH) else {
             panic!("no id")
@@ -279,7 +279,7 @@ mod tests {
 
     /// The key of a request with these lines of `x-id`, for a limit by it in this form.
     fn key(form: Form, lines: &[&[u8]]) -> Result<String, Lacking> {
-        let headers: Fields = lines.iter().map(|line| ("x-id", line)).collect();
+        let headers: Headers = lines.iter().map(|line| ("x-id", line)).collect();
         identify(&[header(form)], "L", &sample(&headers), SHARE, false, &HASH).map(|found| found.bucket.key)
     }
 
@@ -320,7 +320,7 @@ mod tests {
     fn a_component_that_denies_counts_before_one_that_skips_before_one_that_is_shared() {
         use Fallback::{Deny, Shared, Skip};
 
-        let headers = Fields::from_iter([("x-id", "x")]);
+        let headers = Headers::from_iter([("x-id", "x")]);
         let entries = [("k", "1"), ("k", "2")].map(|(key, value)| Entry { key, value });
         let request = Request { descriptor: &entries, ..sample(&headers) };
         let malformed = || Component::new(Source::Descriptor("k".into()), Form::Text);

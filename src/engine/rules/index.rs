@@ -1,6 +1,6 @@
 //! Which limits can cover a request at all, found without looking at the others.
 //!
-//! Each limit is filed under its most telling condition: entry of a descriptor, path, host, field value, network or
+//! Each limit is filed under its most telling condition: entry of a descriptor, path, host, header value, network or
 //! method. A request walks the few files that it falls into, so ten thousand limits on other paths cost it nothing.
 
 use std::collections::{HashMap, HashSet};
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
     use crate::engine::rules::by::Component;
     use crate::engine::rules::value_type::Form;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     /// Files limits by these conditions and asks for the candidates of one request.
     #[track_caller]
@@ -308,7 +308,7 @@ mod tests {
         for (place, conditions) in (0..).zip(conditions) {
             index.insert(place, &Limit { conditions: conditions.clone(), ..Limit::new("L") });
         }
-        let headers = Fields::from_iter([("x-plan", "free")]);
+        let headers = Headers::from_iter([("x-plan", "free")]);
         let client = "10.1.2.3".parse().ok();
         let request = Request { method, host, path, client, ..sample(&headers) };
         let mut found = Candidates::new();
@@ -391,7 +391,7 @@ mod tests {
         for (place, limit) in (0..).zip(&limits) {
             index.insert(place, limit);
         }
-        let headers = Fields::new();
+        let headers = Headers::new();
         for (domain, descriptor, expected) in [
             (None, &[][..], &[0, 7, 8][..]),
             (None, &[("k", "v")], &[0, 1, 3, 4, 6, 7, 8, 9]),

@@ -72,7 +72,7 @@ pub const WHOLE_SHARE: u32 = 1_000_000;
 pub enum Cost {
     /// This many tokens.
     Fixed(u64),
-    /// What a field says; 1 if the request has none.
+    /// What a header says; 1 if the request has none.
     Header(HeaderName),
     /// What a query parameter says; 1 if the request has none.
     Query(String),
@@ -187,7 +187,7 @@ impl Limit {
         Fallbacks { missing: self.missing, malformed: self.malformed }
     }
 
-    /// Whether it counts requests in flight, which only a door can that sees them end.
+    /// Whether it counts requests in flight, which only a listener can that sees them end.
     pub fn counts_in_flight(&self) -> bool {
         self.algorithm == Algorithm::Concurrency && self.mode != LimitMode::Off
     }

@@ -24,7 +24,7 @@ pub struct Match {
     pub paths: Vec<Pattern>,
     /// How paths are read.
     pub path_reading: Reading,
-    /// Fields; each must hold.
+    /// Headers; each must hold.
     pub headers: Vec<HeaderMatch>,
     /// Networks of the client's address. Empty: any.
     pub networks: Vec<IpNet>,
@@ -221,10 +221,10 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A condition on one field.
+/// A condition on one header.
 #[derive(Clone, Debug)]
 pub struct HeaderMatch {
-    /// The field.
+    /// The header.
     pub name: HeaderName,
     /// What its value must be.
     pub test: HeaderTest,
@@ -233,7 +233,7 @@ pub struct HeaderMatch {
 /// A condition on the values of a header. Of several lines, one that fits is enough.
 #[derive(Clone, Debug)]
 pub enum HeaderTest {
-    /// The field is there (`true`) or is not (`false`).
+    /// The header is there (`true`) or is not (`false`).
     Present(bool),
     /// Exactly this.
     Value(String),
@@ -324,7 +324,7 @@ impl Match {
 mod tests {
     use super::super::request::sample;
     use super::*;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     #[test]
     fn hosts_are_names_wildcards_and_bracketed_addresses() {
@@ -348,8 +348,8 @@ mod tests {
 
     #[track_caller]
     fn covers(conditions: &Match, lines: &[&[u8]], expected: bool) {
-        let fields: Fields = lines.iter().map(|line| ("x-plan", line)).collect();
-        assert_eq!(conditions.check(&sample(&fields)).is_ok(), expected, "{conditions:?} {lines:?}");
+        let headers: Headers = lines.iter().map(|line| ("x-plan", line)).collect();
+        assert_eq!(conditions.check(&sample(&headers)).is_ok(), expected, "{conditions:?} {lines:?}");
     }
 
     #[test]
@@ -381,9 +381,9 @@ mod tests {
     #[test]
     fn what_is_excluded_is_not_covered() {
         let hosts = |text: &str| vec![HostPattern::parse(text).unwrap()];
-        let fields = Fields::new();
+        let headers = Headers::new();
         let check = |conditions: &Match, host, client: Option<[u8; 4]>| {
-            conditions.check(&Request { host, client: client.map(Into::into), ..sample(&fields) })
+            conditions.check(&Request { host, client: client.map(Into::into), ..sample(&headers) })
         };
         let not_host = Match { other_hosts: hosts("*.a.example"), ..Match::default() };
         assert_eq!(check(&not_host, "x.a.example", None), Err(Mismatch::Host));
@@ -401,8 +401,8 @@ mod tests {
             let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
             let conditions = Match { descriptor, ..Match::default() };
             let entries: Vec<_> = entries.iter().map(|value| Entry { key: "plan", value }).collect();
-            let fields = Fields::new();
-            let request = Request { descriptor: &entries, ..sample(&fields) };
+            let headers = Headers::new();
+            let request = Request { descriptor: &entries, ..sample(&headers) };
             assert_eq!(conditions.check(&request).is_ok(), expected, "{conditions:?} {entries:?}");
         };
         let not = |is_needed| EntryTest::Not(Excluded { tests: vec![gold()], is_needed });

@@ -389,7 +389,7 @@ mod tests {
     use super::super::request::{Request, sample};
     use super::*;
     use crate::engine::algorithms::numbers::Aligned;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
@@ -477,7 +477,7 @@ mod tests {
     fn a_charge_by_name_meets_the_bucket_of_the_request() {
         let by = vec![header("x-id", Form::Text), part(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
         let rules = rules(vec![limit("L", by)]);
-        let headers = Fields::from_iter([("x-id", "a{b}:c")]);
+        let headers = Headers::from_iter([("x-id", "a{b}:c")]);
         let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
         let asked = rules.charges(&request).unwrap();
         let named = rules.named(&[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0)).unwrap();

@@ -70,7 +70,7 @@ mod tests {
     use crate::engine::algorithms::numbers::{Aligned, Allowance, Numbers};
     use crate::engine::rules::by::Component;
     use crate::engine::rules::value_type::Form;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
     const HOUR: u64 = 3_600_000_000_000;
@@ -92,7 +92,7 @@ mod tests {
     #[track_caller]
     fn check(client: &str, newer: &Rules, expected: &[u64]) {
         let older = rules(&[even(10), even(100)], |_| {});
-        let headers = Fields::new();
+        let headers = Headers::new();
         let request = Request { client: client.parse().ok(), path: "/a:b/%20", ..sample(&headers) };
         let charges = older.charges(&request).unwrap().charges;
         let expected_charges = newer.charges(&request).unwrap().charges;

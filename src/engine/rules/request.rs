@@ -1,13 +1,13 @@
-//! The view of a request that the rules look at. Every door fills it; none of it is copied.
+//! The view of a request that the rules look at. Every listener fills it; none of it is copied.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::engine::algorithms::numbers::Micros;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::message::lossless;
 
-/// A request, borrowed from its door.
+/// A request, borrowed from its listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The method, as sent.
@@ -18,14 +18,14 @@ pub struct Request<'a> {
     pub path: &'a str,
     /// The query without its question mark, as sent.
     pub query: Option<&'a str>,
-    /// The fields.
-    pub headers: &'a Fields,
+    /// The headers.
+    pub headers: &'a Headers,
     /// The client's address, IPv4-mapped addresses folded (see [`crate::message::client_address`]); `None` from the rate limit
     /// service, which is told nothing of the client but the descriptor.
     pub client: Option<IpAddr>,
     /// The subject of the client's certificate, if it showed one that was verified.
     pub tls_subject: Option<&'a str>,
-    /// The domain that the rate limit service is asked about; `None` from every other door.
+    /// The domain that the rate limit service is asked about; `None` from every other listener.
     pub domain: Option<&'a str>,
     /// What a gateway says of the request in its own words, in its order: a descriptor of the rate limit service, or the
     /// `context_extensions` of `ext_authz`.
@@ -211,7 +211,7 @@ pub(crate) fn hex(digit: u8) -> u8 {
 
 /// A request of 192.0.2.7 for tests of what looks at requests: `GET` of `/` on host `a`.
 #[cfg(test)]
-pub(crate) fn sample(headers: &Fields) -> Request<'_> {
+pub(crate) fn sample(headers: &Headers) -> Request<'_> {
     Request {
         method: "GET",
         host: "a",
@@ -230,13 +230,13 @@ pub(crate) fn sample(headers: &Fields) -> Request<'_> {
 mod tests {
     use super::*;
 
-    fn request<'a>(query: Option<&'a str>, headers: &'a Fields) -> Request<'a> {
+    fn request<'a>(query: Option<&'a str>, headers: &'a Headers) -> Request<'a> {
         Request { query, ..sample(headers) }
     }
 
     #[test]
     fn query_parameters_are_decoded() {
-        let headers = Fields::new();
+        let headers = Headers::new();
         let query = |query| {
             let request = request(Some(query), &headers);
             request.query("name", Duplicates::Ambiguous).map(|value| value.map(Cow::into_owned))
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn cookies_are_found_on_any_line_and_beside_any_byte() {
         let check = |lines: &[&[u8]], expected: Result<Option<&str>, Ambiguous>| {
-            let headers: Fields = lines.iter().map(|line| ("Cookie", line)).collect();
+            let headers: Headers = lines.iter().map(|line| ("Cookie", line)).collect();
             let request = request(None, &headers);
             let found = request.cookie("sid", Duplicates::Ambiguous);
             assert_eq!(found.as_ref().map(Option::as_deref), expected.as_ref().copied(), "{lines:?}");
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_first_or_the_last_of_several_values_counts_where_that_is_said() {
-        let headers = Fields::from_iter([("x-id", ""), ("X-Id", "b"), ("cookie", "c=1; c=2; c=3")]);
+        let headers = Headers::from_iter([("x-id", ""), ("X-Id", "b"), ("cookie", "c=1; c=2; c=3")]);
         let entries = [("k", "1"), ("k", "2")].map(|(key, value)| Entry { key, value });
         let request = Request { descriptor: &entries, ..request(Some("q=1&Q=2"), &headers) };
         let all = |duplicates| {

@@ -19,8 +19,8 @@ use crate::engine::answer::verdict::Verdict;
 /// What of a response decides about the cost of its request. At least one of the two is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// `cost_from_response`: the field or trailer that says the cost.
-    pub field: Option<HeaderName>,
+    /// `cost_from_response`: the header or trailer that says the cost.
+    pub header: Option<HeaderName>,
     /// `spend_when`: the answers on which anything is spent; `None` for all.
     pub when: Option<Statuses>,
 }
@@ -81,7 +81,7 @@ pub struct Later {
 /// What has become of a request, as far as its cost goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard<'a> {
-    /// A response has come, and this is what its field says, if it has one.
+    /// A response has come, and this is what its header says, if it has one.
     Response(u16, Option<&'a [u8]>),
     /// It was never sent to an upstream.
     Unsent,
@@ -127,7 +127,7 @@ struct Held {
 }
 
 impl Owed {
-    /// What is to be done about it, and how that is called: `None` while the field may still come as a trailer.
+    /// What is to be done about it, and how that is called: `None` while the header may still come as a trailer.
     pub fn settle(&self, heard: Heard<'_>, may_come: bool, elapsed: Micros) -> Option<(Settled, Vec<Charge>)> {
         let (cost, result) = match heard {
             Heard::Unsent => (0, None),
@@ -135,7 +135,7 @@ impl Owed {
             Heard::Response(status, _) if self.cost.when.as_ref().is_some_and(|when| !when.contains(status)) => {
                 (0, None)
             }
-            Heard::Response(_, None) if self.cost.field.is_none() => (self.reserve, None),
+            Heard::Response(_, None) if self.cost.header.is_none() => (self.reserve, None),
             Heard::Response(_, None) if may_come => return None,
             Heard::Response(_, None) => (self.reserve, Some(Settled::Absent)),
             Heard::Response(_, Some(value)) => match whole(value) {
@@ -173,7 +173,7 @@ impl Owed {
     }
 }
 
-/// What a field says, if it is a whole number that can be counted exactly.
+/// What a header says, if it is a whole number that can be counted exactly.
 fn whole(value: &[u8]) -> Option<u64> {
     let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()?;
@@ -255,7 +255,7 @@ mod tests {
     use crate::engine::algorithms::charge::{Bucket, Decision};
     use crate::engine::algorithms::gcra::{Change, Meter, decide};
     use crate::engine::algorithms::numbers::{Aligned, Allowance};
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
 
     const MINUTE: u64 = 60_000_000_000;
 
@@ -266,11 +266,11 @@ mod tests {
     }
 
     fn by_field() -> ResponseCost {
-        ResponseCost { field: Some(HeaderName::from_static("x-tokens-used")), when: None }
+        ResponseCost { header: Some(HeaderName::from_static("x-tokens-used")), when: None }
     }
 
     fn on(statuses: &[(u16, u16)]) -> ResponseCost {
-        ResponseCost { field: None, when: Some(Statuses(statuses.to_vec())) }
+        ResponseCost { header: None, when: Some(Statuses(statuses.to_vec())) }
     }
 
     fn hundred() -> Numbers {
@@ -413,7 +413,7 @@ mod tests {
             ..Limit::new("L")
         };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        rules.charges(&sample(&Fields::new())).unwrap()
+        rules.charges(&sample(&Headers::new())).unwrap()
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub enum RefusedReason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin} must be {wanted}, got `{value}`")]
 pub struct BadCost {
-    /// The field or parameter, as people read it.
+    /// The header or parameter, as people read it.
     pub origin: String,
     /// What it should be.
     pub wanted: &'static str,
@@ -499,7 +499,7 @@ mod tests {
     use crate::engine::rules::by::Component;
     use crate::engine::rules::ids::Id;
     use crate::engine::rules::value_type::Form;
-    use crate::message::headers::Fields;
+    use crate::message::headers::Headers;
     use crate::message::path::Pattern;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
@@ -512,7 +512,7 @@ mod tests {
         Component::new(Source::Header(HeaderName::from_static(name)), form)
     }
 
-    /// A limit by two header fields that allows 10.
+    /// A limit by two header headers that allows 10.
     fn limit(name: &str) -> Limit {
         let by = vec![header("x-account", Form::Integer), header("x-zone", Form::Text)];
         Limit { by, allowance: windows(&[10]), ..Limit::new(name) }
@@ -528,8 +528,8 @@ mod tests {
         limit
     }
 
-    fn plan(limits: Vec<Limit>, fields: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
-        let headers = fields.iter().copied().collect();
+    fn plan(limits: Vec<Limit>, headers: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
+        let headers = headers.iter().copied().collect();
         let request = Request { path: "/v1/b", query: Some("cost=3"), now: Micros(now), ..sample(&headers) };
         let mut limits = limits;
         for limit in &mut limits {
@@ -613,12 +613,12 @@ mod tests {
 
     #[test]
     fn without_an_id_a_limit_is_enforced_for_a_share_of_the_clients() {
-        let fields = Fields::new();
+        let headers = Headers::new();
         let denied = |enforce_for, mode, client: Option<u32>| {
             let limit = Limit { missing: Fallback::Deny, enforce_for, mode, ..limit("L") };
             let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
-            let request = Request { client, ..sample(&fields) };
+            let request = Request { client, ..sample(&headers) };
             let refused = rules.charges(&request).unwrap().refused[0];
             let explained = rules.explain(&request).unwrap();
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
@@ -635,15 +635,15 @@ mod tests {
     fn a_cost_is_a_whole_number_or_the_request_is_bad() {
         let cost = |value: &'static str| {
             let name = HeaderName::from_static("x-cost");
-            let fields = [FIELDS[0], FIELDS[1], ("x-cost", value)];
-            plan(vec![Limit { cost: Cost::Header(name), ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+            let headers = [FIELDS[0], FIELDS[1], ("x-cost", value)];
+            plan(vec![Limit { cost: Cost::Header(name), ..limit("L") }], &headers, 0).map(|plan| plan.charges[0].cost)
         };
         assert_eq!((cost("12"), cost("0")), (Ok(12), Ok(0)));
         assert_eq!(cost("-1").unwrap_err().to_string(), "header `x-cost` must be a whole number of tokens, got `-1`");
         let twice = |values: [&'static str; 2]| {
-            let fields = [FIELDS[0], FIELDS[1], ("x-cost", values[0]), ("x-cost", values[1])];
+            let headers = [FIELDS[0], FIELDS[1], ("x-cost", values[0]), ("x-cost", values[1])];
             let cost = Cost::Header(HeaderName::from_static("x-cost"));
-            plan(vec![Limit { cost, ..limit("L") }], &fields, 0).map(|plan| plan.charges[0].cost)
+            plan(vec![Limit { cost, ..limit("L") }], &headers, 0).map(|plan| plan.charges[0].cost)
         };
         assert_eq!(twice(["2", "2"]), Ok(2));
         assert!(twice(["0", "2"]).unwrap_err().to_string().contains("several values"));

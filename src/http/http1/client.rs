@@ -24,7 +24,7 @@ use super::encode::{self, Encoder, Outbox, WrongLength};
 use super::head::{self, HeadError, HeadLimits, ResponseHead};
 use super::poll_fill;
 use super::tunnel::Tunnel;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// How large the head of a response may be. Servers set many cookies, and these servers are the operator's own.
 const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head::MOST_LINES };
@@ -98,7 +98,7 @@ impl Connection {
         self.stream.is_silent(&mut cx) || poll_fill(&mut self.stream, &mut self.input, 0, &mut cx).is_pending()
     }
 
-    /// Sends a request and waits for the response's fields.
+    /// Sends a request and waits for the response's headers.
     pub(crate) async fn send(
         mut self: Box<Self>,
         mut request: Request,
@@ -126,7 +126,7 @@ impl Connection {
                         }
                         // A `100 Continue` the client has from us, for which RFC 9110 section 15.2 makes an exception.
                         if head.status != StatusCode::CONTINUE {
-                            context.interim.send(head.status, head.fields);
+                            context.interim.send(head.status, head.headers);
                         }
                     }
                     Poll::Ready(head) => return Poll::Ready(head),
@@ -147,11 +147,11 @@ impl Connection {
         .await;
         match received {
             Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                if self.upload.is_some() || !request.fields.contains("upgrade") {
+                if self.upload.is_some() || !request.headers.contains("upgrade") {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
-                Ok(Response { status: head.status, fields: head.fields.into(), body })
+                Ok(Response { status: head.status, headers: head.headers.into(), body })
             }
             Ok(head) => Ok(self.respond(head, lease, activity)),
             Err(error) => Err(self.failed(error, request, lease)),
@@ -162,14 +162,14 @@ impl Connection {
     fn begin(&mut self, request: &mut Request) {
         let body = std::mem::take(&mut request.body);
         self.encoder = match body.length() {
-            Some(0) if !request.fields.contains("content-length") => Encoder::Empty,
+            Some(0) if !request.headers.contains("content-length") => Encoder::Empty,
             Some(length) => Encoder::Length(length),
             None => Encoder::Chunked,
         };
         self.upload = (!body.is_end()).then_some(body);
         (self.has_taken, self.has_received) = (false, false);
         self.outbox.begin();
-        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.fields, self.encoder);
+        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoder);
     }
 
     fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: Lease) -> Box<SendFailed> {
@@ -193,10 +193,10 @@ impl Connection {
                     if !upload.is_end() {
                         continue;
                     }
-                    Fields::new()
+                    Headers::new()
                 }
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => trailers,
-                Poll::Ready(None) => Fields::new(),
+                Poll::Ready(None) => Headers::new(),
                 Poll::Ready(Some(Err(error))) => {
                     // Without its body this is another request, which must not be sent in place of the first.
                     self.has_taken = true;
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     fn respond(mut self: Box<Self>, head: ResponseHead, lease: Lease, activity: &Rc<Activity>) -> Response {
-        let ResponseHead { status, version, fields, framing, options } = head;
+        let ResponseHead { status, version, headers, framing, options } = head;
         self.decoder = Decoder::new(framing);
         self.is_persistent &= !options.close && (version == Version::HTTP_11 || options.keep_alive);
         let mut body =
@@ -264,7 +264,7 @@ impl Connection {
         if framing == Framing::Empty {
             body.finish();
         }
-        Response { status, fields: fields.into(), body: ResponseBody::Http1(body) }
+        Response { status, headers: headers.into(), body: ResponseBody::Http1(body) }
     }
 
     /// Whether another request can follow: both messages have ended, and nothing came after them.

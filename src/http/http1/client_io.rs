@@ -16,7 +16,7 @@ use super::super::transport::Stream;
 use super::decode::{Decoded, Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::poll_fill;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// What a client may send ahead while it is answered. What is read of it is the sign that the client is still there.
 const MOST_AHEAD: usize = 16 * 1024;
@@ -95,10 +95,10 @@ impl ClientIo {
     }
 
     /// Puts an interim response before the real one.
-    pub(crate) fn interim(&self, status: StatusCode, fields: &Fields) {
+    pub(crate) fn interim(&self, status: StatusCode, headers: &Headers) {
         let mut outbox = self.outbox.borrow_mut();
         if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
-            encode::response_start(outbox.text(), status, fields);
+            encode::response_start(outbox.text(), status, headers);
             outbox.text().extend_from_slice(b"\r\n");
         }
     }

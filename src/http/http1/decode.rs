@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::head::{self, HeadLimits};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// How a body's end is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Framing {
 /// side reads as a chunk's end and the other does not; a size has 16 digits.
 const LONGEST_CHUNK_LINE: usize = 256;
 
-/// Limits of the fields after a chunked body: a checksum, a status, a signature.
+/// Limits of the headers after a chunked body: a checksum, a status, a signature.
 const TRAILERS: HeadLimits = HeadLimits { bytes: 8 * 1024, target: 0, lines: 32 };
 
 /// What is left of a body.
@@ -44,7 +44,7 @@ pub(super) enum Decoder {
     Chunk(u64),
     /// The line's end after a chunk.
     ChunkEnd,
-    /// The fields after the last chunk.
+    /// The headers after the last chunk.
     Trailers,
     /// All that comes.
     UntilClose,
@@ -56,7 +56,7 @@ pub(super) enum Decoded {
     /// Some bytes.
     Data(Bytes),
     /// Its trailers, at least one, and the end.
-    Trailers(Fields),
+    Trailers(Headers),
     /// Its end.
     End,
     /// Nothing before more bytes come.
@@ -149,10 +149,10 @@ impl Decoder {
                     *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                 }
                 Self::Trailers => {
-                    let Some((fields, length)) = head::trailers(buffer, &TRAILERS)? else { return Ok(Decoded::More) };
+                    let Some((headers, length)) = head::trailers(buffer, &TRAILERS)? else { return Ok(Decoded::More) };
                     buffer.advance(length);
                     *self = Self::Ended;
-                    return Ok(if fields.is_empty() { Decoded::End } else { Decoded::Trailers(fields) });
+                    return Ok(if headers.is_empty() { Decoded::End } else { Decoded::Trailers(headers) });
                 }
             }
         }
@@ -217,7 +217,7 @@ mod tests {
         loop {
             match decoder.decode(&mut buffer)? {
                 Decoded::Data(data) => body.extend_from_slice(&data),
-                Decoded::Trailers(fields) => trailers += fields.len(),
+                Decoded::Trailers(headers) => trailers += headers.len(),
                 Decoded::End => break,
                 Decoded::More => match pieces.next() {
                     Some(piece) => buffer.extend_from_slice(piece),

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use http::{Method, StatusCode};
 use tokio::io::AsyncWrite;
 
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// What is copied behind the head, so that both leave in one piece with one system call; `writev` costs the system
 /// 0.2 us more than `send`, and this copy less.
@@ -116,33 +116,33 @@ impl Outbox {
 }
 
 /// Writes the head of a request. `framing` is the line that says how its body ends, if it needs one.
-pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, fields: &Fields, encoder: Encoder) {
+pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, headers: &Headers, encoder: Encoder) {
     text.extend_from_slice(method.as_str().as_bytes());
     text.push(b' ');
     text.extend_from_slice(target.as_bytes());
     text.extend_from_slice(b" HTTP/1.1\r\n");
-    fields.write(text);
+    headers.write(text);
     match encoder {
         // A server takes a request without either line as one without a body.
         Encoder::Empty => {}
         // The client's own line is checked, and it is what its body was read by.
-        Encoder::Length(_) if fields.contains("content-length") => {}
+        Encoder::Length(_) if headers.contains("content-length") => {}
         other => framing(text, other),
     }
     text.extend_from_slice(CRLF);
 }
 
-/// Writes the status line and the fields of a response, all but the empty line at the end.
-pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, fields: &Fields) {
+/// Writes the status line and the headers of a response, all but the empty line at the end.
+pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, headers: &Headers) {
     text.extend_from_slice(b"HTTP/1.1 ");
     text.extend_from_slice(status.as_str().as_bytes());
     text.push(b' ');
     text.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     text.extend_from_slice(CRLF);
-    fields.write(text);
+    headers.write(text);
 }
 
-/// Writes one field.
+/// Writes one header.
 pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(name);
     text.extend_from_slice(b": ");
@@ -150,7 +150,7 @@ pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(CRLF);
 }
 
-/// Writes the field that says how the body ends.
+/// Writes the header that says how the body ends.
 pub(super) fn framing(text: &mut Vec<u8>, encoder: Encoder) {
     match encoder {
         Encoder::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
@@ -204,7 +204,7 @@ impl Encoder {
     }
 
     /// Ends the body. Trailers fit behind chunks only, and are left out elsewhere (RFC 9110 section 6.5.1).
-    pub(super) fn end(&mut self, trailers: &Fields, outbox: &mut Outbox) -> Result<(), WrongLength> {
+    pub(super) fn end(&mut self, trailers: &Headers, outbox: &mut Outbox) -> Result<(), WrongLength> {
         match std::mem::take(self) {
             Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),
             Self::Length(_) => Err(WrongLength),
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time.
-    fn write(mut encoder: Encoder, pieces: &[&[u8]], trailers: &Fields, step: usize) -> Result<Vec<u8>, WrongLength> {
+    fn write(mut encoder: Encoder, pieces: &[&[u8]], trailers: &Headers, step: usize) -> Result<Vec<u8>, WrongLength> {
         let (mut stream, mut outbox) = (Slow { bytes: Vec::new(), step }, Outbox::default());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for piece in pieces {
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn bodies_are_framed() {
-        let (none, some) = (Fields::new(), Fields::from_iter([("X-Sum", "1")]));
+        let (none, some) = (Headers::new(), Headers::from_iter([("X-Sum", "1")]));
         let long = vec![b'x'; SMALL + 1];
         for step in [1, 3, 5000] {
             let text = |encoder, pieces: &[&[u8]], trailers| {
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_not_as_long_as_announced_is_an_error() {
-        let none = Fields::new();
+        let none = Headers::new();
         assert_eq!(write(Encoder::Length(2), &[b"abc"], &none, 9), Err(WrongLength));
         assert_eq!(write(Encoder::Length(4), &[b"abc"], &none, 9), Err(WrongLength));
         assert_eq!(write(Encoder::Empty, &[b"abc"], &none, 9), Err(WrongLength));
@@ -296,12 +296,12 @@ mod tests {
 
     #[test]
     fn heads_are_lines() {
-        let fields = Fields::from_iter([("Host", "a"), ("x-y", "")]);
+        let headers = Headers::from_iter([("Host", "a"), ("x-y", "")]);
         let mut text = Vec::new();
-        request_head(&mut text, &Method::POST, "/a?b", &fields, Encoder::Length(3));
+        request_head(&mut text, &Method::POST, "/a?b", &headers, Encoder::Length(3));
         assert_eq!(text, b"POST /a?b HTTP/1.1\r\nHost: a\r\nx-y: \r\ncontent-length: 3\r\n\r\n");
         text.clear();
-        response_start(&mut text, StatusCode::IM_A_TEAPOT, &fields);
+        response_start(&mut text, StatusCode::IM_A_TEAPOT, &headers);
         framing(&mut text, Encoder::Chunked);
         assert_eq!(text, b"HTTP/1.1 418 I'm a teapot\r\nHost: a\r\nx-y: \r\ntransfer-encoding: chunked\r\n");
     }

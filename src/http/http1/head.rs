@@ -1,4 +1,4 @@
-//! The start line and the fields of a message (RFC 9112 sections 2 to 5).
+//! The start line and the headers of a message (RFC 9112 sections 2 to 5).
 //!
 //! httparse splits the bytes; what the pieces mean is decided here, and strictly: whoever reads a message otherwise than
 //! the server behind us can be made to see another request than it does.
@@ -9,9 +9,9 @@ use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
 use super::decode::Framing;
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 
-/// Lines of fields that a message may have at the very most, whatever is configured: they are split on the stack.
+/// Lines of headers that a message may have at the very most, whatever is configured: they are split on the stack.
 pub(crate) const MOST_LINES: usize = 256;
 
 /// Room for the lines of a head. Not written before it is used: to clear these 8 KiB takes 0.1 us.
@@ -20,11 +20,11 @@ const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::un
 /// How large a head may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes of start line and fields.
+    /// Bytes of start line and headers.
     pub bytes: usize,
     /// Bytes of the target. RFC 9112 section 3 wants 8000 at least.
     pub target: usize,
-    /// Lines of fields, [`MOST_LINES`] at most.
+    /// Lines of headers, [`MOST_LINES`] at most.
     pub lines: usize,
 }
 
@@ -50,14 +50,14 @@ pub(crate) enum HeadError {
     #[error("the target is too long")]
     Target,
     /// There are more bytes than the limit.
-    #[error("the fields are too large")]
+    #[error("the headers are too large")]
     Bytes,
     /// There are more lines than the limit.
-    #[error("there are too many fields")]
+    #[error("there are too many headers")]
     Lines,
 }
 
-/// What the `Connection` fields say.
+/// What the `Connection` headers say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) close: bool,
@@ -71,7 +71,7 @@ pub(super) struct RequestHead {
     pub(super) method: Method,
     pub(super) target: String,
     pub(super) version: Version,
-    pub(super) fields: Fields,
+    pub(super) headers: Headers,
     pub(super) framing: Framing,
     pub(super) options: Options,
 }
@@ -81,7 +81,7 @@ pub(super) struct RequestHead {
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) version: Version,
-    pub(super) fields: Fields,
+    pub(super) headers: Headers,
     pub(super) framing: Framing,
     pub(super) options: Options,
 }
@@ -135,10 +135,16 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is no token"))?;
     let version = http_version(version);
-    let read = read_fields(parsed.headers, &bytes[..length])?;
+    let read = read_headers(parsed.headers, &bytes[..length])?;
     let framing = read.request_framing(version)?;
-    let head =
-        RequestHead { method, target: target.to_owned(), version, fields: read.fields, framing, options: read.options };
+    let head = RequestHead {
+        method,
+        target: target.to_owned(),
+        version,
+        headers: read.headers,
+        framing,
+        options: read.options,
+    };
     Ok(Some((head, skipped + length)))
 }
 
@@ -182,15 +188,15 @@ pub(super) fn response(
     };
     let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("the status is no number"))?;
     let version = http_version(version);
-    let read = read_fields(parsed.headers, &buffer[..length])?;
+    let read = read_headers(parsed.headers, &buffer[..length])?;
     let framing = read.response_framing(method, status)?;
-    Ok(Some((ResponseHead { status, version, fields: read.fields, framing, options: read.options }, length)))
+    Ok(Some((ResponseHead { status, version, headers: read.headers, framing, options: read.options }, length)))
 }
 
-/// Reads the fields after a chunked body (RFC 9112 section 7.1.2); `None` if there is more to come.
-pub(super) fn trailers(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Fields, usize)>, HeadError> {
+/// Reads the headers after a chunked body (RFC 9112 section 7.1.2); `None` if there is more to come.
+pub(super) fn trailers(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Headers, usize)>, HeadError> {
     if buffer.starts_with(b"\r\n") {
-        return Ok(Some((Fields::new(), 2)));
+        return Ok(Some((Headers::new(), 2)));
     }
     let mut lines = [httparse::EMPTY_HEADER; MOST_LINES];
     match httparse::parse_headers(buffer, &mut lines[..limits.lines.min(MOST_LINES)]) {
@@ -220,10 +226,10 @@ fn http_version(minor: u8) -> Version {
     if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 }
 }
 
-/// Fields, and what those among them say that frame the message and the connection.
+/// Headers, and what those among them say that frame the message and the connection.
 #[derive(Default)]
 struct Read {
-    fields: Fields,
+    headers: Headers,
     options: Options,
     length: Option<u64>,
     is_chunked: bool,
@@ -232,9 +238,9 @@ struct Read {
     has_coding: bool,
 }
 
-fn read_fields(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
+fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
     let parts = lines.iter().map(|line| (line.name.as_bytes(), line.value));
-    let mut read = Read { fields: Fields::of_head(head, parts, ROOM), ..Read::default() };
+    let mut read = Read { headers: Headers::of_head(head, parts, ROOM), ..Read::default() };
     for line in lines {
         let (name, value) = (line.name, line.value);
         // Almost every name is told from these by its length alone.
@@ -251,7 +257,7 @@ fn read_fields(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
 /// Lines and bytes that a proxy usually adds to a message.
 const ROOM: (usize, usize) = (8, 256);
 
-/// Fields that a `Connection` field must not name: to take them away would change where the message goes, how long it
+/// Headers that a `Connection` header must not name: to take them away would change where the message goes, how long it
 /// is, or what we say of the client ("hop-by-hop abuse").
 fn is_protected(name: &str) -> bool {
     const NAMES: [&str; 9] = [
@@ -272,7 +278,7 @@ fn is_protected(name: &str) -> bool {
 
 impl Read {
     fn connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        const MALFORMED: HeadError = HeadError::Malformed("the `Connection` field names a field that it must not");
+        const MALFORMED: HeadError = HeadError::Malformed("the `Connection` header names a header that it must not");
         // Nearly every line says one of these and nothing else.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.options.keep_alive = true;
@@ -282,7 +288,7 @@ impl Read {
             self.options.close = true;
             return Ok(());
         }
-        // What takes the fields away reads no other text either: the two must see the same names.
+        // What takes the headers away reads no other text either: the two must see the same names.
         let value = headers::text(value).ok_or(MALFORMED)?;
         for option in value.split(',').map(str::trim) {
             if option.eq_ignore_ascii_case("keep-alive") {
@@ -362,9 +368,9 @@ impl From<Error> for HeadError {
             Error::TooManyHeaders => Self::Lines,
             Error::Version => Self::Version,
             Error::HeaderName => {
-                Self::Malformed("a field is `name: value`, without a space before the colon or a fold")
+                Self::Malformed("a header is `name: value`, without a space before the colon or a fold")
             }
-            Error::HeaderValue => Self::Malformed("a field's value has no control characters"),
+            Error::HeaderValue => Self::Malformed("a header's value has no control characters"),
             Error::NewLine => Self::Malformed("a line ends in CR LF"),
             Error::Token => Self::Malformed("the start line is malformed"),
             Error::Status => Self::Malformed("the status is no number"),
@@ -382,7 +388,7 @@ mod tests {
         match request(text.as_bytes(), &LIMITS) {
             Ok(Some((head, length))) => {
                 let rest = &text[length..];
-                format!("{} {} {:?} {:?} rest {rest:?}", head.method, head.target, head.framing, head.fields)
+                format!("{} {} {:?} {:?} rest {rest:?}", head.method, head.target, head.framing, head.headers)
             }
             Ok(None) => "more".into(),
             Err(error) => format!("{error:?}"),
@@ -511,8 +517,8 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_fields() {
-        let read = |text: &str| trailers(text.as_bytes(), &LIMITS).map(|read| read.map(|(fields, _)| fields.len()));
+    fn trailers_are_headers() {
+        let read = |text: &str| trailers(text.as_bytes(), &LIMITS).map(|read| read.map(|(headers, _)| headers.len()));
         assert_eq!(read("\r\n"), Ok(Some(0)));
         assert_eq!(read("a: b\r\nc: d\r\n\r\n"), Ok(Some(2)));
         assert_eq!((read("a: b\r\n"), read("")), (Ok(None), Ok(None)));

@@ -10,7 +10,7 @@ use super::super::forwarding;
 use super::decode::{DecodeError, Decoded, Decoder, Framing};
 use super::encode::{self, Encoder, Outbox};
 use super::head::{self, HeadLimits};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, target: 1024, lines: 32 };
 
@@ -25,7 +25,7 @@ pub(crate) fn request_head(bytes: &[u8]) {
         assert!(matches!(head::request(&bytes[..end], &LIMITS), Ok(None)), "it was a head before its end");
     }
     let (mut kept, options) =
-        (head.fields.clone(), head.fields.all("connection").map(<[u8]>::to_vec).collect::<Vec<_>>());
+        (head.headers.clone(), head.headers.all("connection").map(<[u8]>::to_vec).collect::<Vec<_>>());
     forwarding::strip(&mut kept);
     let encoder = match head.framing {
         Framing::Empty if kept.contains("content-length") => Encoder::Length(0),
@@ -41,7 +41,7 @@ pub(crate) fn request_head(bytes: &[u8]) {
     assert_eq!(read.framing(), head.framing);
     let names = options.iter().flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     for name in names.filter(|name| !name.is_empty()) {
-        assert!(read.all(name).next().is_none(), "`Connection` names a field that was sent on");
+        assert!(read.all(name).next().is_none(), "`Connection` names a header that was sent on");
     }
     let (again, end) = head::request(&sent, &SENT).unwrap().unwrap();
     assert_eq!((again.framing, end), (head.framing, sent.len()));
@@ -59,7 +59,7 @@ pub(crate) fn response_head(bytes: &[u8]) {
                 "it was a head before its end"
             );
         }
-        let mut kept = head.fields.clone();
+        let mut kept = head.headers.clone();
         forwarding::strip(&mut kept);
         let mut sent = Vec::new();
         encode::response_start(&mut sent, head.status, &kept);
@@ -91,7 +91,7 @@ pub(crate) fn chunks(bytes: &[u8]) {
     for piece in whole.body.chunks(1000) {
         encoder.data(Bytes::copy_from_slice(piece), &mut outbox).unwrap();
     }
-    let trailers: Fields = whole.trailers.iter().map(|(name, value)| (name, value)).collect();
+    let trailers: Headers = whole.trailers.iter().map(|(name, value)| (name, value)).collect();
     encoder.end(&trailers, &mut outbox).unwrap();
     let again = decode(outbox.text(), usize::MAX).unwrap();
     assert_eq!((again.body, again.trailers, again.is_end, again.rest), (whole.body, whole.trailers, true, Vec::new()));
@@ -116,8 +116,8 @@ fn decode(text: &[u8], step: usize) -> Result<Read, DecodeError> {
                 assert!(!data.is_empty(), "a piece of nothing would end the body where it is sent on");
                 read.body.extend_from_slice(&data);
             }
-            Decoded::Trailers(fields) => {
-                read.trailers = fields.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+            Decoded::Trailers(headers) => {
+                read.trailers = headers.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
             }
             Decoded::End => break,
             Decoded::More => match pieces.next() {
@@ -208,13 +208,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests(fields in almost(&FIELDS), start in prop::sample::select(&["GET / HTTP/1.1\r\n", "POST /?x HTTP/1.0\r\n", "\r\nX * HTTP/1.1\r\n"][..])) {
-            request_head(&[start.as_bytes(), &fields, b"\r\n"].concat());
+        fn requests(headers in almost(&FIELDS), start in prop::sample::select(&["GET / HTTP/1.1\r\n", "POST /?x HTTP/1.0\r\n", "\r\nX * HTTP/1.1\r\n"][..])) {
+            request_head(&[start.as_bytes(), &headers, b"\r\n"].concat());
         }
 
         #[test]
-        fn responses(fields in almost(&FIELDS), start in prop::sample::select(&["HTTP/1.1 200 OK\r\n", "HTTP/1.0 204 \r\n", "HTTP/1.1 100\r\n"][..])) {
-            response_head(&[start.as_bytes(), &fields, b"\r\n"].concat());
+        fn responses(headers in almost(&FIELDS), start in prop::sample::select(&["HTTP/1.1 200 OK\r\n", "HTTP/1.0 204 \r\n", "HTTP/1.1 100\r\n"][..])) {
+            response_head(&[start.as_bytes(), &headers, b"\r\n"].concat());
         }
 
         #[test]

@@ -17,15 +17,15 @@ use super::super::activity::Activity;
 use super::super::alarm::Alarm;
 use super::super::context::{self, Interim};
 use super::super::forwarding::{self, Peer};
-use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseFields};
+use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders};
 use super::super::transport::Stream;
 use super::super::{Front, MAX_DISCARDED, Passage, Service};
 use super::client_io::{ClientIo, ClientStream, Upload};
 use super::decode::Framing;
 use super::encode::{self, Encoder};
 use super::head::{self, HeadError, RequestHead};
-use crate::message::headers::Fields;
-use crate::telemetry::metrics::DoorLimit;
+use crate::message::headers::Headers;
+use crate::telemetry::metrics::HttpLimit;
 
 /// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
 /// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
@@ -137,18 +137,18 @@ impl<S: Service> Connection<'_, S> {
 
     /// Answers a request; returns whether another may follow.
     async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
-        let RequestHead { method, target, version, fields, framing, options } = head;
+        let RequestHead { method, target, version, headers, framing, options } = head;
         let mut asked = Asked {
             is_head: method == Method::HEAD,
             version,
             stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
         };
         let io = self.io;
-        let expects = version == Version::HTTP_11 && framing != Framing::Empty && fields.contains("expect");
+        let expects = version == Version::HTTP_11 && framing != Framing::Empty && headers.contains("expect");
         io.begin(framing, version == Version::HTTP_11, expects);
         self.context.activity.exchange(framing != Framing::Empty);
         let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
-        let request = Request { method, target, version, fields, body };
+        let request = Request { method, target, version, headers, body };
         let mut passage = self.front.begin(&self.context, &request);
         let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut passage))).await
         else {
@@ -157,7 +157,7 @@ impl<S: Service> Connection<'_, S> {
         passage.answered(&self.context, &response);
         let is_last = drain.is_cancelled() || self.served >= self.front.limits.requests;
         if is_last && !drain.is_cancelled() {
-            self.front.counters.limited(DoorLimit::Requests);
+            self.front.counters.limited(HttpLimit::Requests);
         }
         asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
         self.respond(&asked, response, Some(&passage)).await
@@ -199,11 +199,11 @@ impl<S: Service> Connection<'_, S> {
 
     /// Sends a response; returns whether another request may follow.
     async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
-        // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Fields that are kept
+        // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Headers that are kept
         // have none, and are copied by who would take it away.
         let wants_close = !response.body.is_upstreams()
-            && response.fields.contains("connection")
-            && response.fields.remove("connection");
+            && response.headers.contains("connection")
+            && response.headers.remove("connection");
         if let ResponseBody::Tunnel(_) = response.body {
             return self.switch(response).await;
         }
@@ -231,8 +231,8 @@ impl<S: Service> Connection<'_, S> {
                 _ if bodiless => None,
                 _ => Some(encoder),
             };
-            match &response.fields {
-                ResponseFields::Kept(kept) if !bodiless => {
+            match &response.headers {
+                ResponseHeaders::Kept(kept) if !bodiless => {
                     text.extend_from_slice(kept.http1.get_or_init(|| {
                         let mut start = Vec::new();
                         write_start(&mut start, &response, framing);
@@ -241,7 +241,7 @@ impl<S: Service> Connection<'_, S> {
                 }
                 _ => write_start(text, &response, framing),
             }
-            if !response.fields.contains("date") {
+            if !response.headers.contains("date") {
                 self.front.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
             }
             if !stays {
@@ -294,10 +294,10 @@ impl<S: Service> Connection<'_, S> {
                     if !body.is_end() {
                         continue;
                     }
-                    Fields::new()
+                    Headers::new()
                 }
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => forwarding::trailers(trailers),
-                Poll::Ready(None) => Fields::new(),
+                Poll::Ready(None) => Headers::new(),
                 Poll::Ready(Some(Err(error))) => {
                     // What came before the break is the client's; that there is no end tells it of the break.
                     let _ = self.io.poll_flush(cx);
@@ -326,7 +326,7 @@ impl<S: Service> Connection<'_, S> {
         let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
         {
             let mut outbox = self.io.outbox.borrow_mut();
-            encode::response_start(outbox.text(), response.status, &response.fields);
+            encode::response_start(outbox.text(), response.status, &response.headers);
             outbox.text().extend_from_slice(b"connection: upgrade\r\n\r\n");
         }
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
@@ -348,11 +348,11 @@ impl<S: Service> Connection<'_, S> {
     }
 }
 
-/// Writes the status line, the fields, and the one that says how the body ends.
+/// Writes the status line, the headers, and the one that says how the body ends.
 fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Encoder>) {
-    encode::response_start(text, response.status, &response.fields);
+    encode::response_start(text, response.status, &response.headers);
     if let Some(encoder) = framing
-        && !response.fields.contains("content-length")
+        && !response.headers.contains("content-length")
     {
         encode::framing(text, encoder);
     }

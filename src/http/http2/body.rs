@@ -14,7 +14,7 @@ use crate::http::Passage;
 use crate::http::activity::Activity;
 use crate::http::forwarding;
 use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// A body that comes.
 ///
@@ -37,8 +37,8 @@ enum Phase {
 }
 
 impl Incoming {
-    pub(super) fn new(stream: RecvStream, headers: &HeaderMap) -> Self {
-        let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    pub(super) fn new(stream: RecvStream, map: &HeaderMap) -> Self {
+        let length = map.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let phase = if stream.is_end_stream() { Phase::Ended } else { Phase::Data };
         Self { stream, owed: 0, length, phase }
     }
@@ -64,9 +64,10 @@ impl Incoming {
         match ready!(self.stream.poll_trailers(cx)) {
             Ok(trailers) => {
                 self.phase = Phase::Ended;
-                let fields =
-                    trailers.map(|map| forwarding::trailers(convert::fields(&map))).filter(|fields| !fields.is_empty());
-                Poll::Ready(fields.map(|fields| Ok(Piece::Trailers(fields))))
+                let headers = trailers
+                    .map(|map| forwarding::trailers(convert::headers(&map)))
+                    .filter(|headers| !headers.is_empty());
+                Poll::Ready(headers.map(|headers| Ok(Piece::Trailers(headers))))
             }
             Err(error) => self.broken(&error),
         }
@@ -124,7 +125,7 @@ impl Upload {
 
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         if let Some(responder) = self.awaits_continue.take() {
-            responder.interim(StatusCode::CONTINUE, &Fields::new());
+            responder.interim(StatusCode::CONTINUE, &Headers::new());
         }
         let polled = self.incoming.poll_piece(cx);
         match &polled {
@@ -277,8 +278,8 @@ impl Outgoing {
                     self.stream.reserve_capacity(data.len());
                     self.rest = data;
                 }
-                Poll::Ready(Some(Ok(Piece::Trailers(fields)))) => {
-                    let trailers = convert::header_map(&fields, 0, |_| true);
+                Poll::Ready(Some(Ok(Piece::Trailers(headers)))) => {
+                    let trailers = convert::header_map(&headers, 0, |_| true);
                     return Poll::Ready(self.stream.send_trailers(trailers).map_err(gone));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Halt::Body(error))),

@@ -26,7 +26,7 @@ use crate::http::message::{BodyError, Piece, Request, RequestBody, Response, Res
 use crate::http::transport::Stream;
 use crate::http::upstream::Lease;
 
-/// Bytes of a response's fields, as for HTTP/1: servers set many cookies, and they are ours.
+/// Bytes of a response's headers, as for HTTP/1: servers set many cookies, and they are ours.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
 /// Bytes of one response that may wait for its client.
@@ -102,7 +102,7 @@ impl Connection {
         self.shared.active.get()
     }
 
-    /// Sends a request and waits for the response's fields. Without room it waits for that too, until its deadline.
+    /// Sends a request and waits for the response's headers. Without room it waits for that too, until its deadline.
     ///
     /// A request that fails was not sent if the upstream says that it has not worked on it and will not: whatever its
     /// method, it can go another way (RFC 9113 section 8.7).
@@ -188,21 +188,21 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 
 /// The head of a request, as HTTP/2 has it (RFC 9113 section 8.3.1).
 fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, UpstreamError> {
-    let authority = request.fields.get("host").unwrap_or_default();
+    let authority = request.headers.get("host").unwrap_or_default();
     let uri = Uri::builder().scheme(context.peer.scheme()).authority(authority).path_and_query(request.target.as_str());
     let uri = uri
         .build()
         .map_err(|_| UpstreamError::Upload(BodyError::Malformed("HTTP/2 has no way to say its target".into())))?;
-    let mut headers = convert::header_map(&request.fields, 0, |name| !name.eq_ignore_ascii_case(b"host"));
-    if request.fields.is_grpc() {
+    let mut map = convert::header_map(&request.headers, 0, |name| !name.eq_ignore_ascii_case(b"host"));
+    if request.headers.is_grpc() {
         // It is of one hop and was taken away with the others, but gRPC's servers insist on it, and we pass trailers on.
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        map.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     let mut head = http::Request::new(());
     *head.method_mut() = request.method.clone();
     *head.uri_mut() = uri;
     *head.version_mut() = Version::HTTP_2;
-    *head.headers_mut() = headers;
+    *head.headers_mut() = map;
     Ok(head)
 }
 
@@ -219,7 +219,7 @@ fn poll_response(
         }
         // The client was told to go on by us (RFC 9110 section 15.2: unless the proxy itself asked).
         if head.status() != StatusCode::CONTINUE {
-            context.interim.send(head.status(), convert::fields(head.headers()));
+            context.interim.send(head.status(), convert::headers(head.headers()));
         }
     }
     let response = ready!(Pin::new(response).poll(cx)).map_err(Fault::Stream)?;
@@ -235,10 +235,10 @@ fn respond(
     active: Active,
 ) -> Response {
     let (head, body) = response.into_parts();
-    let fields = convert::fields(&head.headers);
+    let headers = convert::headers(&head.headers);
     let incoming = Incoming::new(body, &head.headers);
     let body = ResponseBody::Http2(Box::new(Download { incoming, upload, activity, lease, _active: active }));
-    Response { status: head.status, fields: fields.into(), body }
+    Response { status: head.status, headers: headers.into(), body }
 }
 
 /// A request that counts as active.

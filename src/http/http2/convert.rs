@@ -1,7 +1,7 @@
 //! Between the messages of HTTP/2 and ours (RFC 9113 section 8).
 //!
 //! What the library has refused already, with a reset of the stream: names in upper case, values with CR, LF or NUL,
-//! fields of a connection, pseudo-fields that are unknown, repeated, missing or late, and bodies that are not as long as
+//! headers of a connection, pseudo-headers that are unknown, repeated, missing or late, and bodies that are not as long as
 //! their `content-length` says.
 
 use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 use crate::http::http1::{HeadError, HeadLimits};
 use crate::http::message::{Request, RequestBody};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
-/// Fields of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library refuses to send them.
+/// Headers of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library refuses to send them.
 fn is_of_connection(name: &[u8]) -> bool {
     const NAMES: [&str; 7] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te", "http2-settings"];
@@ -22,40 +22,40 @@ fn is_of_connection(name: &[u8]) -> bool {
 
 /// The head of a client's request; its body is added when it is known to be in order.
 pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Request, HeadError> {
-    let request::Parts { method, uri, headers, .. } = head;
+    let request::Parts { method, uri, headers: map, .. } = head;
     let target = target(&method, &uri).map_err(HeadError::Malformed)?;
-    let known = Known::of(&headers);
+    let known = Known::of(&map);
     if target.len() > limits.target {
         return Err(HeadError::Target);
     } else if known.bytes > limits.bytes {
         return Err(HeadError::Bytes);
-    } else if headers.len() > limits.lines {
+    } else if map.len() > limits.lines {
         return Err(HeadError::Lines);
     }
-    let mut fields = Fields::with_capacity(headers.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
-    fields.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
+    let mut headers = Headers::with_capacity(map.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
+    headers.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
     // The library compares the length with the body. What it lets pass and an HTTP/1 server may read otherwise is refused,
     // as it is from a client of HTTP/1.
     if !is_one_length(known.lengths.iter().copied()) {
         return Err(LENGTH);
     }
     let is_split = known.crumbs.len() > 1;
-    for (name, value) in &headers {
+    for (name, value) in &map {
         if value.as_bytes() != value.as_bytes().trim_ascii() {
             // RFC 9113 section 8.2.1. An HTTP/1 server would take it for another value.
-            return Err(HeadError::Malformed("a field's value begins or ends with white space"));
+            return Err(HeadError::Malformed("a header's value begins or ends with white space"));
         }
         if name != HOST && !(is_split && name == COOKIE) {
-            fields.append(name, value);
+            headers.append(name, value);
         }
     }
     if is_split {
         // Clients send each crumb by itself, so that the compression finds it again; nobody else knows that of HTTP/2
         // (RFC 9113 section 8.2.3).
         let crumbs: Vec<_> = known.crumbs.iter().map(|crumb| crumb.as_bytes()).collect();
-        fields.append(COOKIE, crumbs.join(&b"; "[..]));
+        headers.append(COOKIE, crumbs.join(&b"; "[..]));
     }
-    Ok(Request { method, target, version: Version::HTTP_2, fields, body: RequestBody::Empty })
+    Ok(Request { method, target, version: Version::HTTP_2, headers, body: RequestBody::Empty })
 }
 
 const LENGTH: HeadError = HeadError::Malformed("`Content-Length` is one number");
@@ -69,11 +69,11 @@ fn is_one_length<'a>(mut values: impl Iterator<Item = &'a HeaderValue>) -> bool 
 }
 
 /// The head of an upstream's response is one that every server behind reads alike.
-pub(super) fn check_response(headers: &HeaderMap) -> Result<(), HeadError> {
-    if is_one_length(headers.get_all(CONTENT_LENGTH).iter()) { Ok(()) } else { Err(LENGTH) }
+pub(super) fn check_response(map: &HeaderMap) -> Result<(), HeadError> {
+    if is_one_length(map.get_all(CONTENT_LENGTH).iter()) { Ok(()) } else { Err(LENGTH) }
 }
 
-/// The fields of a request that are looked at, found in one walk: to ask the map for a name costs a hash.
+/// The headers of a request that are looked at, found in one walk: to ask the map for a name costs a hash.
 #[derive(Default)]
 struct Known<'a> {
     hosts: SmallVec<[&'a HeaderValue; 1]>,
@@ -84,9 +84,9 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
+    fn of(map: &'a HeaderMap) -> Self {
         let mut known = Self::default();
-        for (name, value) in headers {
+        for (name, value) in map {
             known.bytes += name.as_str().len() + value.len();
             if name == HOST {
                 known.hosts.push(value);
@@ -125,7 +125,7 @@ fn host<'a>(uri: &'a Uri, hosts: &[&'a HeaderValue]) -> Result<&'a [u8], &'stati
         return Err("`:scheme` is neither `http` nor `https`");
     }
     if hosts.len() > 1 {
-        return Err("a request has one `Host` field");
+        return Err("a request has one `Host` header");
     }
     let host = hosts.first();
     let Some(authority) = uri.authority() else {
@@ -158,18 +158,18 @@ fn is_same(authority: &Authority, scheme: Option<&Scheme>, host: &HeaderValue) -
 /// Our own names, which need not be read and kept for each response.
 static OWN: [HeaderName; 2] = [HeaderName::from_static("ratelimit"), HeaderName::from_static("ratelimit-policy")];
 
-/// Fields that have another value in each response, or each second. They are sent as "never indexed" (RFC 7541 section
+/// Headers that have another value in each response, or each second. They are sent as "never indexed" (RFC 7541 section
 /// 6.2.3): the table of the compression would fill with values that do not come again, and each new one is compared with
 /// all of them.
 const CHANGING: [&str; 6] =
     ["date", "ratelimit", "ratelimit-remaining", "ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// Fields as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
-/// library does not take is left out; what we have received has none such. There is room for `more` fields: to grow costs
+/// Headers as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
+/// library does not take is left out; what we have received has none such. There is room for `more` headers: to grow costs
 /// the map more than to take five.
-pub(super) fn header_map(fields: &Fields, more: usize, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(fields.len() + more);
-    for (name, value) in fields.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
+pub(super) fn header_map(headers: &Headers, more: usize, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(headers.len() + more);
+    for (name, value) in headers.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
         let own = OWN.iter().find(|own| own.as_str().as_bytes() == name);
         let name = own.map_or_else(|| HeaderName::from_bytes(name), |own| Ok(own.clone()));
         if let (Ok(name), Ok(mut value)) = (name, HeaderValue::from_bytes(value)) {
@@ -180,23 +180,23 @@ pub(super) fn header_map(fields: &Fields, more: usize, wanted: impl Fn(&[u8]) ->
     map
 }
 
-/// Fields that came by HTTP/2.
-pub(super) fn fields(headers: &HeaderMap) -> Fields {
+/// Headers that came by HTTP/2.
+pub(super) fn headers(map: &HeaderMap) -> Headers {
     // A value's white space is no part of it; a server that sends some breaks RFC 9113 section 8.2.1.
-    headers.iter().map(|(name, value)| (name, value.as_bytes().trim_ascii())).collect()
+    map.iter().map(|(name, value)| (name, value.as_bytes().trim_ascii())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Parses a request's pseudo-fields as the library hands them on, and says the target and the host, or what is wrong.
+    /// Parses a request's pseudo-headers as the library hands them on, and says the target and the host, or what is wrong.
     #[track_caller]
-    fn check(method: &str, uri: &str, host_field: &[&str], expected: Result<(&str, &str), &str>) {
+    fn check(method: &str, uri: &str, host_header: &[&str], expected: Result<(&str, &str), &str>) {
         let uri: Uri = uri.parse().unwrap();
-        let headers: HeaderMap = host_field.iter().map(|host| (HOST, host.parse().unwrap())).collect();
+        let map: HeaderMap = host_header.iter().map(|host| (HOST, host.parse().unwrap())).collect();
         let given = target(&method.parse().unwrap(), &uri).and_then(|target| {
-            let host = host(&uri, &Known::of(&headers).hosts)?;
+            let host = host(&uri, &Known::of(&map).hosts)?;
             Ok((target, String::from_utf8(host.to_vec()).unwrap()))
         });
         match expected {
@@ -224,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_connection_are_not_sent_and_changing_ones_not_indexed() {
+    fn headers_of_a_connection_are_not_sent_and_changing_ones_not_indexed() {
         let given =
             [("Connection", "close"), ("TE", "x"), ("X-Id", "1"), ("x-id", "2"), ("RateLimit", "3"), ("Date", "4")];
-        let map = header_map(&Fields::from_iter(given), 0, |name| name != b"wanted");
+        let map = header_map(&Headers::from_iter(given), 0, |name| name != b"wanted");
         assert_eq!(
             map.iter().map(|(n, v)| (n.as_str(), v.as_bytes(), v.is_sensitive())).collect::<Vec<_>>(),
             [("x-id", &b"1"[..], false), ("x-id", b"2", false), ("ratelimit", b"3", true), ("date", b"4", true)]

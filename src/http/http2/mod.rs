@@ -85,7 +85,7 @@ const PENDING_RESETS: usize = 4096;
 impl Http2Limits {
     /// The library answers 431 to heads of this size and ends the connection at four times as much. The bound on
     /// CONTINUATION frames follows from it (CVE-2024-27316), and it bounds what a small compressed block unfolds to
-    /// (CVE-2016-1544). It counts 32 bytes for each field (RFC 9113 section 6.5.2), and it has some room above our own
+    /// (CVE-2016-1544). It counts 32 bytes for each header (RFC 9113 section 6.5.2), and it has some room above our own
     /// limits, because only what we refuse ourselves is counted.
     fn header_list(head: &HeadLimits) -> u32 {
         u32::try_from(2 * head.bytes + 32 * head.lines).unwrap_or(u32::MAX)

@@ -25,7 +25,7 @@ use crate::http::alarm::Alarm;
 use crate::http::forwarding::Peer;
 use crate::http::transport::Stream;
 use crate::http::{Front, Service};
-use crate::telemetry::metrics::DoorLimit;
+use crate::telemetry::metrics::HttpLimit;
 
 /// How often the socket and the streams may wake each other before other connections of the worker have a turn.
 const ROUNDS: usize = 16;
@@ -45,7 +45,7 @@ pub(crate) async fn serve<S: Service>(
     let connection = match timeout(front.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
-        Err(_) => return front.counters.limited(DoorLimit::FirstByteTimeout),
+        Err(_) => return front.counters.limited(HttpLimit::FirstByteTimeout),
     };
     let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
         let connection = stream::Connection { service: &*service, peer: &peer, traffic: &traffic };
@@ -192,7 +192,7 @@ where
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.requests += 1;
                     if self.requests == front.limits.requests && self.phase == Phase::Open {
-                        front.counters.limited(DoorLimit::Requests);
+                        front.counters.limited(HttpLimit::Requests);
                         self.drain();
                     }
                     self.start(front, request, respond);
@@ -202,7 +202,7 @@ where
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-                        front.counters.limited(DoorLimit::Http2Errors);
+                        front.counters.limited(HttpLimit::Http2Errors);
                     }
                     tracing::debug!("a client's connection ended: {error}");
                     return Poll::Ready(());
@@ -216,7 +216,7 @@ where
             }
         }
         if self.traffic.is_flooded(self.limits.max_control_frames.into()) {
-            self.calm(front, DoorLimit::Http2ControlFrames);
+            self.calm(front, HttpLimit::Http2ControlFrames);
         }
         Poll::Pending
     }
@@ -227,7 +227,7 @@ where
         if self.open.begin() {
             self.tasks.start((request, respond));
         } else {
-            front.counters.limited(DoorLimit::Streams);
+            front.counters.limited(HttpLimit::Streams);
             respond.send_reset(Reason::REFUSED_STREAM);
         }
     }
@@ -246,7 +246,7 @@ where
             self.idle_since = now;
         }
         if is_attack {
-            self.calm(front, DoorLimit::Http2Resets);
+            self.calm(front, HttpLimit::Http2Resets);
         }
     }
 
@@ -258,7 +258,7 @@ where
     }
 
     /// The client is told that it asks for too much, and what runs is dropped.
-    fn calm(&mut self, front: &Front, limit: DoorLimit) {
+    fn calm(&mut self, front: &Front, limit: HttpLimit) {
         if !matches!(self.phase, Phase::Closing(_)) {
             front.counters.limited(limit);
             self.close(Reason::ENHANCE_YOUR_CALM);
@@ -301,12 +301,12 @@ where
             match due {
                 Due::Drop => return Poll::Ready(()),
                 Due::Dead => {
-                    front.counters.limited(DoorLimit::Http2PingTimeout);
+                    front.counters.limited(HttpLimit::Http2PingTimeout);
                     return Poll::Ready(());
                 }
-                Due::Incomplete => self.calm(front, DoorLimit::HeaderTimeout),
+                Due::Incomplete => self.calm(front, HttpLimit::HeaderTimeout),
                 Due::Idle => {
-                    front.counters.limited(DoorLimit::IdleTimeout);
+                    front.counters.limited(HttpLimit::IdleTimeout);
                     self.drain();
                 }
                 Due::Close => self.close(Reason::NO_ERROR),

@@ -21,9 +21,9 @@ use crate::http::activity::Activity;
 use crate::http::alarm::Alarm;
 use crate::http::context::{Context, Interim};
 use crate::http::forwarding::Peer;
-use crate::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseFields};
+use crate::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
 use crate::http::{MAX_DISCARDED, Passage, Service};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
 /// up later has waited for something.
@@ -32,8 +32,8 @@ const RAPID: Duration = Duration::from_secs(1);
 /// How long a stream whose answer is sent waits for the rest of its request.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Fields that may be added to those of a response: `Date` and `Content-Length`.
-const OWN_FIELDS: usize = 2;
+/// Headers that may be added to those of a response: `Date` and `Content-Length`.
+const OWN_HEADERS: usize = 2;
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,10 @@ impl Responder {
     }
 
     /// Sends an interim response (RFC 9110 section 15.2). It is lost if the stream is gone, and nobody misses it.
-    pub(crate) fn interim(&self, status: StatusCode, fields: &Fields) {
+    pub(crate) fn interim(&self, status: StatusCode, headers: &Headers) {
         let mut response = http::Response::new(());
         *response.status_mut() = status;
-        *response.headers_mut() = convert::header_map(fields, 0, |_| true);
+        *response.headers_mut() = convert::header_map(headers, 0, |_| true);
         if let Err(error) = self.respond.borrow_mut().send_informational(response) {
             tracing::debug!("an interim response was not sent: {error}");
         }
@@ -145,13 +145,13 @@ impl<S: Service> Stream<'_, S> {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { Ended::RapidReset } else { Ended::Broken };
         };
-        let Response { status, fields, mut body } = response;
+        let Response { status, headers, mut body } = response;
         if matches!(body, ResponseBody::Stream(_)) {
             activity.stream();
         } else {
             activity.answer();
         }
-        let ended = self.respond(status, &fields, &mut body, is_head, passage.as_ref()).await;
+        let ended = self.respond(status, &headers, &mut body, is_head, passage.as_ref()).await;
         // The rest of an upload that nobody waits for is no request in flight.
         passage.iter().for_each(Passage::ended);
         if ended == Ended::Answered {
@@ -173,7 +173,7 @@ impl<S: Service> Stream<'_, S> {
         match convert::request(head, &front.limits.head) {
             Ok(mut request) => {
                 if let Some(incoming) = incoming {
-                    let awaits_continue = request.fields.contains("expect").then(|| Rc::clone(responder));
+                    let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
                     let limit = front.limits.body_bytes;
                     let upload = Upload::new(incoming, context.activity.clone(), limit, awaits_continue);
                     request.body = RequestBody::Http2(Box::new(upload));
@@ -188,16 +188,16 @@ impl<S: Service> Stream<'_, S> {
     async fn respond(
         &self,
         status: StatusCode,
-        fields: &ResponseFields,
+        headers: &ResponseHeaders,
         body: &mut ResponseBody,
         is_head: bool,
         passage: Option<&Passage>,
     ) -> Ended {
-        // RFC 9110 section 6.4.1: these have no content, whatever their fields say of it.
+        // RFC 9110 section 6.4.1: these have no content, whatever their headers say of it.
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
         let mut head = http::Response::new(());
         *head.status_mut() = status;
-        *head.headers_mut() = self.headers(status, fields, body);
+        *head.headers_mut() = self.headers(status, headers, body);
         let sent = self.responder.respond.borrow_mut().send_response(head, is_end);
         let stream = match sent {
             Ok(stream) => stream,
@@ -225,33 +225,33 @@ impl<S: Service> Stream<'_, S> {
         }
     }
 
-    fn headers(&self, status: StatusCode, fields: &ResponseFields, body: &ResponseBody) -> HeaderMap {
-        let ResponseFields::Kept(kept) = fields else { return self.new_headers(status, fields, body) };
-        let mut headers = kept.http2.get_or_init(|| self.new_headers(status, fields, body)).clone();
-        self.date(fields, &mut headers);
-        headers
+    fn headers(&self, status: StatusCode, headers: &ResponseHeaders, body: &ResponseBody) -> HeaderMap {
+        let ResponseHeaders::Kept(kept) = headers else { return self.new_headers(status, headers, body) };
+        let mut map = kept.http2.get_or_init(|| self.new_headers(status, headers, body)).clone();
+        self.date(headers, &mut map);
+        map
     }
 
-    fn new_headers(&self, status: StatusCode, fields: &Fields, body: &ResponseBody) -> HeaderMap {
+    fn new_headers(&self, status: StatusCode, headers: &Headers, body: &ResponseBody) -> HeaderMap {
         // RFC 9110 section 8.6: a 204 has no `Content-Length`.
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
-        let mut headers = convert::header_map(fields, OWN_FIELDS, is_wanted);
-        self.date(fields, &mut headers);
+        let mut map = convert::header_map(headers, OWN_HEADERS, is_wanted);
+        self.date(headers, &mut map);
         if let ResponseBody::Text(text) = body
             && !text.is_empty()
         {
-            headers.insert(CONTENT_LENGTH, text.len().into());
+            map.insert(CONTENT_LENGTH, text.len().into());
         }
-        headers
+        map
     }
 
-    /// Says the time, if the fields do not.
-    fn date(&self, fields: &Fields, headers: &mut HeaderMap) {
-        if !fields.contains("date") {
+    /// Says the time, if the headers do not.
+    fn date(&self, headers: &Headers, map: &mut HeaderMap) {
+        if !headers.contains("date") {
             self.service.front().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
                     date.set_sensitive(true);
-                    headers.insert(DATE, date);
+                    map.insert(DATE, date);
                 }
             });
         }

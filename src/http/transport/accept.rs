@@ -25,7 +25,7 @@ const PLAIN_ON_TLS: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain
     connection: close\r\n\r\nthis port speaks TLS: write https:// instead of http://";
 
 /// How long a client that was answered before TLS may go on sending: to close while bytes are under way would make its
-/// system throw the answer away (RFC 9112 section 9.6). Its request's fields are under way already.
+/// system throw the answer away (RFC 9112 section 9.6). Its request's headers are under way already.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How new connections are taken.

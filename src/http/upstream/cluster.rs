@@ -174,7 +174,7 @@ mod tests {
 
     use super::super::endpoint::MAX_FAILURES;
     use super::*;
-    use crate::telemetry::metrics::{HttpDoor, Metrics};
+    use crate::telemetry::metrics::{HttpListener, Metrics};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -183,7 +183,7 @@ mod tests {
     fn of(servers: &[&str]) -> (Rc<Cluster>, Arc<Metrics>) {
         let servers: Vec<_> = servers.iter().map(|server| Server::parse(server).unwrap()).collect();
         let metrics = Arc::new(Metrics::new().unwrap());
-        (Cluster::new(&servers, LIMITS, Counters::new(metrics.clone(), HttpDoor::Proxy)), metrics)
+        (Cluster::new(&servers, LIMITS, Counters::new(metrics.clone(), HttpListener::Proxy)), metrics)
     }
 
     fn cluster(count: usize) -> Rc<Cluster> {

@@ -26,7 +26,7 @@ pub(crate) struct Forwarder {
     pub(super) cluster: Rc<Cluster>,
     pub(super) resolution: Rc<Resolution>,
     pub(super) connector: Rc<Connector>,
-    /// How long one try may take until the response's fields.
+    /// How long one try may take until the response's headers.
     pub(super) try_timeout: Option<Duration>,
     pub(super) counters: Rc<Counters>,
     pub(super) log: Throttle,
@@ -68,7 +68,7 @@ impl Progress {
 }
 
 impl Forwarder {
-    /// Sends a request and waits for the response's fields.
+    /// Sends a request and waits for the response's headers.
     pub(crate) async fn send(&self, mut request: Request, context: &Context) -> Result<Response, UpstreamError> {
         let activity = &context.activity;
         let start = activity.now();
@@ -79,8 +79,8 @@ impl Forwarder {
                 Err(error) => return Err(self.no_endpoint(error)),
             };
             let endpoint = lease.endpoint().clone();
-            if !request.fields.contains("host") {
-                request.fields.append("host", endpoint.server.authority());
+            if !request.headers.contains("host") {
+                request.headers.append("host", endpoint.server.authority());
             }
             context.attempts.begin(&endpoint, activity.now());
             let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
@@ -157,7 +157,7 @@ impl Forwarder {
             method: request.method.clone(),
             target: request.target.clone(),
             version: request.version,
-            fields: request.fields.clone(),
+            headers: request.headers.clone(),
             body: RequestBody::Empty,
         });
         match timeout(limit, self.exchange(request, lease, context)).await {

@@ -38,7 +38,7 @@ pub struct HealthCheck {
     pub path: String,
     /// From one check to the next.
     pub interval: Duration,
-    /// For a connection and the response's fields.
+    /// For a connection and the response's headers.
     pub timeout: Duration,
     /// Checks in a row that fail until an endpoint is left out.
     pub unhealthy: NonZeroU32,

@@ -48,7 +48,7 @@ pub struct UpstreamOptions {
     pub routes: Routes,
     /// Connections that a worker has to one address at once, idle ones included. Further requests wait in line.
     pub connections: NonZeroUsize,
-    /// How long one try may take until the response's fields; the second has what is left of the whole time.
+    /// How long one try may take until the response's headers; the second has what is left of the whole time.
     pub try_timeout: Option<Duration>,
     /// How often names are resolved again.
     pub resolve_interval: Duration,

@@ -124,7 +124,7 @@ mod tests {
     use super::super::cluster::Limits;
     use super::*;
     use crate::telemetry::http_counters::Counters;
-    use crate::telemetry::metrics::{HttpDoor, Metrics};
+    use crate::telemetry::metrics::{HttpListener, Metrics};
 
     const INTERVAL: Duration = Duration::from_micros(1);
     const PATIENCE: Duration = Duration::from_secs(5);
@@ -137,7 +137,7 @@ mod tests {
         let cluster = Cluster::new(
             &[Server::parse("http://name").unwrap()],
             Limits { connections: 1, idle_time: PATIENCE },
-            Counters::new(Arc::new(Metrics::new().unwrap()), HttpDoor::Proxy),
+            Counters::new(Arc::new(Metrics::new().unwrap()), HttpListener::Proxy),
         );
         let server = cluster.servers()[0].clone();
         (cluster, server)

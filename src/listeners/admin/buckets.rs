@@ -10,7 +10,7 @@
 //! | `DELETE /buckets/NAME:ID/block` | no longer |
 //! | `GET /blocks` | what is blocked |
 //!
-//! The name of a bucket is one segment of the path, percent-encoded. Whoever reaches the door may look; to change
+//! The name of a bucket is one segment of the path, percent-encoded. Whoever reaches the listener may look; to change
 //! something takes a token.
 
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
 use crate::engine::rules::request::decode;
 use crate::limiter::operator::{Change, OperatorError, State};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// What a bucket's name may have, decoded: an id may be a URL.
@@ -56,13 +56,13 @@ pub(super) enum Asked<'a> {
 pub(super) struct Refusal {
     status: StatusCode,
     pub(super) detail: String,
-    /// A field beside it.
-    field: Option<(&'static str, &'static str)>,
+    /// A header beside it.
+    header: Option<(&'static str, &'static str)>,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), field: None }
+        Self { status, detail: detail.into(), header: None }
     }
 
     pub(super) fn bad(detail: impl Into<String>) -> Self {
@@ -71,8 +71,8 @@ impl Refusal {
 
     pub(super) fn reply(self) -> Reply {
         let mut reply = reply::problem(self.status, &self.detail);
-        if let Some((name, value)) = self.field {
-            reply.fields.append(name, value);
+        if let Some((name, value)) = self.header {
+            reply.headers.append(name, value);
         }
         reply
     }
@@ -255,7 +255,7 @@ impl Admin {
         }
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
         let wrong = |detail: &str| Refusal {
-            field: Some(("www-authenticate", "Bearer realm=\"weir\"")),
+            header: Some(("www-authenticate", "Bearer realm=\"weir\"")),
             ..Refusal::new(StatusCode::UNAUTHORIZED, detail)
         };
         let Some(given) = given else {
@@ -280,13 +280,13 @@ fn page(state: &State) -> Reply {
 }
 
 pub(super) fn json_reply(value: &Value) -> Reply {
-    let fields = Fields::from_iter([("content-type", "application/json"), ("cache-control", "no-store")]);
-    Reply { status: StatusCode::OK, fields, body: format!("{value}\n") }
+    let headers = Headers::from_iter([("content-type", "application/json"), ("cache-control", "no-store")]);
+    Reply { status: StatusCode::OK, headers, body: format!("{value}\n") }
 }
 
 pub(super) fn not_with(method: &Method, allowed: &'static str) -> Reply {
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("this is asked with {allowed}, not {method}"));
-    Refusal { field: Some(("allow", allowed)), ..refusal }.reply()
+    Refusal { header: Some(("allow", allowed)), ..refusal }.reply()
 }
 
 /// The token of `Authorization`, whose scheme is written in any case (RFC 9110 section 11.1).

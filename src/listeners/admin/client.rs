@@ -1,4 +1,4 @@
-//! A client of the admin door: what `weir bucket` and `weir health` ask with.
+//! A client of the admin listener: what `weir bucket` and `weir health` ask with.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 /// How long a connection may take, name lookup included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an answer may take: the door waits for a store, for a second at most.
+/// How long an answer may take: the listener waits for a store, for a second at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest answer: a list of all blocks that there may be, with a reason each.
@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 const PORT: u16 = 9090;
 
-/// An admin door somewhere.
+/// An admin listener somewhere.
 #[derive(Debug)]
 pub struct AdminClient {
     /// `host:port`.
@@ -52,17 +52,17 @@ pub struct Page {
 
 /// Why it cannot be asked.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot ask the admin door at {authority}: {reason}")]
+#[error("cannot ask the admin listener at {authority}: {reason}")]
 pub struct Unreachable {
     authority: String,
     reason: String,
 }
 
 impl AdminClient {
-    /// A client of the door at `address`, `http://host:port` or `host:port`, with a token for changes. The error says what
+    /// A client of the listener at `address`, `http://host:port` or `host:port`, with a token for changes. The error says what
     /// would be right.
     pub fn new(address: &str, token: Option<&str>) -> Result<Self, String> {
-        let wrong = |why: &str| Err(format!("`{address}` is no admin door: {why}; write `http://127.0.0.1:9090`"));
+        let wrong = |why: &str| Err(format!("`{address}` is no admin listener: {why}; write `http://127.0.0.1:9090`"));
         let rest = match address.split_once("://") {
             Some(("http", rest)) => rest,
             Some(_) => return wrong("it speaks http:// and nothing else"),
@@ -76,7 +76,7 @@ impl AdminClient {
                     None if authority.as_str() == authority.host() => PORT,
                     None => return wrong("a port is a number up to 65535"),
                 };
-                // A door that listens on all addresses of a machine is asked on one that nobody else answers at.
+                // A listener that listens on all addresses of a machine is asked on one that nobody else answers at.
                 let host = match authority.host() {
                     "0.0.0.0" => "127.0.0.1",
                     "[::]" => "[::1]",
@@ -162,7 +162,7 @@ fn told(Page { status, body }: Page) -> Result<Told, String> {
             Ok(Told { status, body })
         }
         // Something else listens there, such as the proxy.
-        _ => Err(format!("it answers {status}, and not as an admin door does")),
+        _ => Err(format!("it answers {status}, and not as an admin listener does")),
     }
 }
 
@@ -185,20 +185,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_is_an_address_with_or_without_a_scheme() {
+    fn a_listener_is_an_address_with_or_without_a_scheme() {
         for (address, expected) in [
             ("http://127.0.0.1:9090", Ok("127.0.0.1:9090")),
             ("http://weir.internal/", Ok("weir.internal:9090")),
             ("[::1]:9091", Ok("[::1]:9091")),
             ("0.0.0.0:9091", Ok("127.0.0.1:9091")),
             ("[::]:9090", Ok("[::1]:9090")),
-            ("http://a:b", Err("is no admin door")),
-            ("a:65536", Err("is no admin door")),
-            ("a:", Err("is no admin door")),
+            ("http://a:b", Err("is no admin listener")),
+            ("a:65536", Err("is no admin listener")),
+            ("a:", Err("is no admin listener")),
             ("https://127.0.0.1:9090", Err("http:// and nothing else")),
             ("http://u:p@127.0.0.1:9090", Err("no user")),
-            ("http://127.0.0.1:9090/admin", Err("is no admin door")),
-            ("", Err("is no admin door")),
+            ("http://127.0.0.1:9090/admin", Err("is no admin listener")),
+            ("", Err("is no admin listener")),
         ] {
             match (AdminClient::new(address, None), expected) {
                 (Ok(client), Ok(expected)) => assert_eq!(client.authority, expected),

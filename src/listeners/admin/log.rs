@@ -6,7 +6,7 @@
 //! | `PUT /log` `{"filter": "debug", "for": "10m"}` | another one for a time, an hour unless given |
 //! | `DELETE /log` | that of `--log` again |
 //!
-//! Whoever reaches the door may look; to change something takes a token. A filter that is set here ends by itself: one
+//! Whoever reaches the listener may look; to change something takes a token. A filter that is set here ends by itself: one
 //! that somebody forgets would fill a disk.
 
 use std::fmt;
@@ -172,11 +172,11 @@ impl Admin {
             tracing::info!(by, agent, filter = wanted, "the log's filter is another one for {span:?}");
         });
         changed.map_err(|error| Refusal::bad(format!("`filter`: {error}")))?;
-        let (door, back) = (self.clone(), filter.clone());
+        let (listener, back) = (self.clone(), filter.clone());
         let returning = spawn_local(async move {
             sleep(span).await;
             // It is this task that is dropped here, at its end.
-            let _own = door.returning.take();
+            let _own = listener.returning.take();
             back.restore(|| {
                 tracing::info!(filter = &*back.flag, "its time is over: the log's filter is that of the flag");
             });

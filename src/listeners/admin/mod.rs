@@ -1,4 +1,4 @@
-//! The admin door: metrics, whether the process is well and ready, what operators do with buckets ([`buckets`]), and what is
+//! The admin listener: metrics, whether the process is well and ready, what operators do with buckets ([`buckets`]), and what is
 //! logged ([`log`]). Not for clients.
 
 use std::cell::RefCell;
@@ -107,7 +107,7 @@ impl Readiness {
     }
 }
 
-/// What the admin door is made of.
+/// What the admin listener is made of.
 #[derive(Clone)]
 pub struct AdminOptions {
     /// Whether requests are taken.
@@ -120,12 +120,12 @@ pub struct AdminOptions {
     pub tokens: Tokens,
     /// What is logged, if that can be changed.
     pub log: Option<LogFilter>,
-    /// Whether only this machine can reach the door. Then it answers to this machine's own names: a page in a browser here
+    /// Whether only this machine can reach the listener. Then it answers to this machine's own names: a page in a browser here
     /// could have its name resolved to 127.0.0.1 and ask under that (DNS rebinding).
     pub is_local: bool,
 }
 
-/// The admin door.
+/// The admin listener.
 pub struct Admin {
     readiness: Arc<Readiness>,
     shared: Arc<Shared>,
@@ -142,7 +142,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// An admin door, and what does what it is asked to do with buckets.
+    /// An admin listener, and what does what it is asked to do with buckets.
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
         let AdminOptions { readiness, shared, stores, tokens, log, is_local } = options;
         let metrics = shared.metrics().clone();
@@ -192,7 +192,7 @@ impl Admin {
     async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         if self.is_local && !is_addressed(&head) {
-            let detail = "this door is on loopback: ask for localhost, or for a loopback address";
+            let detail = "this listener is on loopback: ask for localhost, or for a loopback address";
             return own(reply::problem(StatusCode::MISDIRECTED_REQUEST, detail));
         }
         if let ("/log", Some(filter)) = (head.uri.path(), &self.log) {
@@ -219,7 +219,7 @@ impl Admin {
         };
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "this page is only for reading");
-            problem.fields.append("allow", "GET, HEAD");
+            problem.headers.append("allow", "GET, HEAD");
             return own(problem);
         }
         let (status, kind, text) = page(self);
@@ -283,7 +283,7 @@ impl Admin {
     }
 }
 
-/// Whether a request at a door on loopback is meant for it. A probe may ask under any name whether the process is well.
+/// Whether a request at a listener on loopback is meant for it. A probe may ask under any name whether the process is well.
 fn is_addressed(head: &Parts) -> bool {
     let is_own = |host: &HeaderValue| {
         let host = host.to_str().ok().and_then(request::host_of);
@@ -296,10 +296,10 @@ fn is_addressed(head: &Parts) -> bool {
 }
 
 /// A reply of ours. A line whose name or value the library does not take is left out; the engine makes none such.
-fn own(Reply { status, fields, body }: Reply) -> Response<Full<Bytes>> {
+fn own(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    for (name, value) in fields.iter() {
+    for (name, value) in headers.iter() {
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
             response.headers_mut().append(name, value);
         }

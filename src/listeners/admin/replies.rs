@@ -1,4 +1,4 @@
-//! What the admin door tells of buckets and blocks, as JSON. Spans are whole milliseconds, rounded up; null is never.
+//! What the admin listener tells of buckets and blocks, as JSON. Spans are whole milliseconds, rounded up; null is never.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -22,12 +22,12 @@ use crate::http::{Passage, subject_of_pem};
 use crate::limiter::denials;
 use crate::message::address;
 use crate::message::client_address::{Client, TrustedProxies};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::target;
 use crate::message::underscores::Underscores;
-use crate::telemetry::metrics::DecidingDoor;
+use crate::telemetry::metrics::DecisionListener;
 
 /// Where the client's address is looked for before Envoy's own `source.address`, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Envoy {
             Err(Unfit::Request(reply)) => return Ok(bad_request(reply)),
         };
         if asked.client.is_some_and(|client| client.is_disputed) {
-            self.gate.shared().metrics().client_disputed(DecidingDoor::ExtAuthz);
+            self.limiter.shared().metrics().client_disputed(DecisionListener::ExtAuthz);
         }
         let (path, query) = target::split(&asked.target);
         let view = request::Request {
@@ -73,20 +73,21 @@ impl Envoy {
             host: &asked.host,
             path: &path::normalise(path),
             query,
-            headers: &asked.fields,
+            headers: &asked.headers,
             client: asked.client.map(|client| client.address),
             tls_subject: asked.subject.as_deref(),
             domain: None,
             descriptor: &asked.descriptor(),
             now: front.clock.now(),
         };
-        let judged = match self.gate.judge_until(&view, DecidingDoor::ExtAuthz, caller.start, caller.deadline).await {
-            Ok(judged) => judged,
-            Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
-        };
+        let judged =
+            match self.limiter.judge_until(&view, DecisionListener::ExtAuthz, caller.start, caller.deadline).await {
+                Ok(judged) => judged,
+                Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
+            };
         passage.judged(&judged, caller.start, Some(&view));
         caller.context.judged().await;
-        Ok(answer(judged.snapshot.rules(), &judged.verdict, self.generations, asked.fields.is_grpc()))
+        Ok(answer(judged.snapshot.rules(), &judged.verdict, self.generations, asked.headers.is_grpc()))
     }
 }
 
@@ -96,7 +97,7 @@ struct Asked {
     method: String,
     host: String,
     target: String,
-    fields: Fields,
+    headers: Headers,
     client: Option<Client>,
     subject: Option<String>,
     extensions: Vec<MapEntry>,
@@ -130,20 +131,20 @@ impl Asked {
             return Err(Unfit::Call(Status::new(Code::InvalidArgument, message)));
         };
         let source = source.unwrap_or_default();
-        let fields = fields_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
-        let client = client(&source, &fields, sources, trusted);
+        let headers = headers_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
+        let client = client(&source, &headers, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
         let [method, path, host] = [method, path, host].map(|bytes| lossless::text(&bytes).into_owned());
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
-        let host = request::host_of(&host).ok_or_else(|| bad("the `Host` field is no host"))?.into_owned();
-        Ok(Self { method, host, target, fields, client, subject: subject(&source), extensions })
+        let host = request::host_of(&host).ok_or_else(|| bad("the `Host` header is no host"))?.into_owned();
+        Ok(Self { method, host, target, headers, client, subject: subject(&source), extensions })
     }
 
     /// With the headers as the rules see them.
     fn folded(mut self, underscores: Underscores) -> Result<Self, Unfit> {
-        underscores.fold(&mut self.fields).map_err(bad)?;
+        underscores.fold(&mut self.headers).map_err(bad)?;
         Ok(self)
     }
 
@@ -158,57 +159,57 @@ fn bad(detail: &str) -> Unfit {
     Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail))
 }
 
-/// The fields that rules see of a request at Envoy, if they see it at all.
+/// The headers that rules see of a request at Envoy, if they see it at all.
 #[cfg(any(test, fuzzing))]
-pub(super) fn seen(request: CheckRequest) -> Option<Fields> {
+pub(super) fn seen(request: CheckRequest) -> Option<Headers> {
     let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().ok()?]);
     let attributes = request.attributes?;
     let asked = Asked::read(attributes, AddressSources::default(), &trusted, EscapedSlashes::Keep).ok()?;
     asked.descriptor();
-    Some(asked.fields)
+    Some(asked.headers)
 }
 
-/// The fields of the client's request. Envoy has the pseudo-fields of HTTP/2 among them, also of a request of HTTP/1;
-/// `:authority` is the `Host` here as at every door. `None` if a value cannot be one: left out, it would hide what proxies
+/// The headers of the client's request. Envoy has the pseudo-headers of HTTP/2 among them, also of a request of HTTP/1;
+/// `:authority` is the `Host` here as at every listener. `None` if a value cannot be one: left out, it would hide what proxies
 /// have added to it.
-fn fields_of(http: &HttpRequest) -> Option<Fields> {
+fn headers_of(http: &HttpRequest) -> Option<Headers> {
     let raw = http.header_map.as_ref().map_or(&[][..], |map| &map.headers);
     let raw = raw.iter().map(|line| (&line.key, if line.raw_value.is_empty() { &line.value } else { &line.raw_value }));
     let lines = http.headers.iter().map(|entry| (&entry.key, &entry.value)).chain(raw);
     let bytes: usize = lines.clone().map(|(name, value)| name.len() + value.len()).sum();
-    let mut fields = Fields::with_capacity(lines.clone().count() + 1, bytes + http.host.len() + 64);
+    let mut headers = Headers::with_capacity(lines.clone().count() + 1, bytes + http.host.len() + 64);
     if headers::is_value(&http.host) {
-        fields.append("host", &http.host);
+        headers.append("host", &http.host);
     }
     for (name, value) in lines {
-        // A colon is no part of a token, so the pseudo-fields go with the rest.
+        // A colon is no part of a token, so the pseudo-headers go with the rest.
         if headers::is_name(name) && !name.eq_ignore_ascii_case(b"host") {
             if !headers::is_value(value) {
                 return None;
             }
-            fields.append(name, value.trim_ascii());
+            headers.append(name, value.trim_ascii());
         }
     }
-    Some(fields)
+    Some(headers)
 }
 
 /// The client's address. The metadata of the call has an `x-forwarded-for` too, but that is Envoy's own address.
 ///
-/// A source that is no IP address is a unix socket or another listener of the same Envoy; without a field that says more
+/// A source that is no IP address is a unix socket or another listener of the same Envoy; without a header that says more
 /// there is no address then.
-fn client(source: &Peer, fields: &Fields, sources: AddressSources, trusted: &TrustedProxies) -> Option<Client> {
+fn client(source: &Peer, headers: &Headers, sources: AddressSources, trusted: &TrustedProxies) -> Option<Client> {
     if sources.external
-        && let Some(external) = fields.text(EXTERNAL_ADDRESS)
+        && let Some(external) = headers.text(EXTERNAL_ADDRESS)
         && let Ok(client) = address::parse(external.trim())
     {
         return Some(client.into());
     }
     let source = source.address.as_ref().and_then(|address| address.socket_address.as_ref());
     let source = address::parse(text(&source?.address)).ok()?;
-    Some(if sources.forwarded { trusted.client(source, fields) } else { source.into() })
+    Some(if sources.forwarded { trusted.client(source, headers) } else { source.into() })
 }
 
-/// The subject of the client's certificate, as at the other doors if Envoy sends the certificate; else the name of it that
+/// The subject of the client's certificate, as at the other listeners if Envoy sends the certificate; else the name of it that
 /// Envoy chose.
 fn subject(source: &Peer) -> Option<String> {
     if !source.certificate.is_empty()
@@ -242,14 +243,14 @@ fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: b
 }
 
 /// The refusal that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
-/// becomes the message, and the field the code, which would be 14 without it.
+/// becomes the message, and the header the code, which would be 14 without it.
 fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
     let mut refusal = reply::refusal(rules, verdict, generations, false);
     if is_grpc {
         let grpc = reply::refusal(rules, verdict, generations, true);
-        grpc.fields.text("grpc-message").unwrap_or_default().clone_into(&mut refusal.body);
-        refusal.fields.append("grpc-status", grpc.fields.text("grpc-status").unwrap_or_default());
-        refusal.fields.remove("content-type");
+        grpc.headers.text("grpc-message").unwrap_or_default().clone_into(&mut refusal.body);
+        refusal.headers.append("grpc-status", grpc.headers.text("grpc-status").unwrap_or_default());
+        refusal.headers.remove("content-type");
     }
     refusal
 }
@@ -260,12 +261,12 @@ fn bad_request(reply: Reply) -> CheckResponse {
 }
 
 fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckResponse {
-    let mut fields = Fields::new();
-    reply::add_fields(rules, verdict, generations, &mut fields);
-    let options = fields.iter().map(|(name, _)| reply::is_list(name)).zip(HeaderValue::list(&fields));
+    let mut headers = Headers::new();
+    reply::add_headers(rules, verdict, generations, &mut headers);
+    let options = headers.iter().map(|(name, _)| reply::is_list(name)).zip(HeaderValue::list(&headers));
     let response_headers_to_add =
         options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
-    let mut entries = Fields::new();
+    let mut entries = Headers::new();
     accepted::add_entries(rules, verdict, &mut entries);
     // What the client has sent of that name is replaced or, where there is nothing to say, removed.
     let may_be_forged = rules.has_queues() && entries.is_empty();
@@ -290,7 +291,7 @@ fn denied(code: Code, reply: Reply) -> CheckResponse {
 fn refused(reply: Reply) -> DeniedHttpResponse {
     DeniedHttpResponse {
         status: Some(HttpStatus { code: reply.status.as_u16().into() }),
-        headers: HeaderValue::list(&reply.fields).map(replaced).collect(),
+        headers: HeaderValue::list(&reply.headers).map(replaced).collect(),
         body: Bytes::from(reply.body),
     }
 }
@@ -299,14 +300,14 @@ fn rpc_status(code: Code) -> RpcStatus {
     RpcStatus { code: i32::from(code as u8), message: String::new() }
 }
 
-/// A field that replaces one of its name. Of the two ways to say so, which one counts differs from version to version of
+/// A header that replaces one of its name. Of the two ways to say so, which one counts differs from version to version of
 /// Envoy and from list to list, so both are given.
 fn replaced(header: HeaderValue) -> HeaderValueOption {
     let append = Some(BoolValue { value: false });
     HeaderValueOption { header: Some(header), append, append_action: AppendAction::OverwriteIfExistsOrAdd.into() }
 }
 
-/// A field that stands beside one of its name: a list goes on in another line (RFC 9110 section 5.3).
+/// A header that stands beside one of its name: a list goes on in another line (RFC 9110 section 5.3).
 fn appended(header: HeaderValue) -> HeaderValueOption {
     let append = Some(BoolValue { value: true });
     HeaderValueOption { header: Some(header), append, append_action: AppendAction::AppendIfExistsOrAdd.into() }
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_of_the_client() {
+    fn headers_are_those_of_the_client() {
         let mut given = http("GET", "/", &[(":method", "GET"), (":authority", "b"), ("x-id", " 7 "), ("x y", "1")]);
         given.headers.extend(entries(&[("host", "b\n")]));
         let raw = |key: &'static str, value: &'static str, raw_value: &'static [u8]| HeaderValue {
@@ -412,13 +413,13 @@ mod tests {
             raw_value: raw_value.into(),
         };
         given.header_map = Some(HeaderMap { headers: vec![raw("x-raw", "", b"\xff"), raw("x-raw", "2", b"")] });
-        let found = fields_of(&given).unwrap();
+        let found = headers_of(&given).unwrap();
         let lines: Vec<_> = found.iter().collect();
         let expected: [(&[u8], &[u8]); 4] =
             [(b"host", b"A.example:80"), (b"x-id", b"7"), (b"x-raw", b"\xff"), (b"x-raw", b"2")];
         assert_eq!(lines, expected);
         given.headers.extend(entries(&[("x-forwarded-for", "\u{1}, 203.0.113.7")]));
-        assert!(fields_of(&given).is_none());
+        assert!(headers_of(&given).is_none());
     }
 
     #[test]
@@ -427,10 +428,10 @@ mod tests {
         let asked = || read(attributes(peer("10.0.0.1"), http("GET", "/", &lines)), AddressSources::default()).unwrap();
         let folded = asked().folded(Underscores::Drop).unwrap();
         assert_eq!(
-            (folded.client, folded.fields.text("x-api-key")),
+            (folded.client, folded.headers.text("x-api-key")),
             (Some(IpAddr::from([10, 0, 0, 1]).into()), Some("1"))
         );
-        assert_eq!(asked().folded(Underscores::Keep).unwrap().fields.text("x-api-key"), None);
+        assert_eq!(asked().folded(Underscores::Keep).unwrap().headers.text("x-api-key"), None);
         assert!(matches!(asked().folded(Underscores::Reject), Err(Unfit::Request(reply)) if reply.status == 400));
     }
 
@@ -495,7 +496,7 @@ mod tests {
         let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
         assert_eq!(limit.on_store_error, StoreErrorPolicy::Allow);
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        let headers = Fields::new();
+        let headers = Headers::new();
         let client = "192.0.2.7".parse().ok();
         let request = request::Request { client, ..request::sample(&headers) };
         let store = MemoryStore::new(100);
@@ -550,11 +551,11 @@ mod tests {
         let Some(HttpResponse::Denied(denied)) = answered.http_response else { panic!("it passes") };
         let refusal = reply::refusal(&rules, &verdicts[1], Generations::default(), false);
         assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 429 }), refusal.body.as_bytes()));
-        let fields = refusal
-            .fields
+        let headers = refusal
+            .headers
             .iter()
             .map(|(name, value)| format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
-        assert_eq!(told(&denied.headers), fields.collect::<Vec<_>>());
+        assert_eq!(told(&denied.headers), headers.collect::<Vec<_>>());
         let Some(HttpResponse::Denied(denied)) = answer(&rules, &verdicts[1], ALL, true).http_response else {
             panic!("it passes")
         };
@@ -568,7 +569,7 @@ mod tests {
         let queue = Queue { storage: Storage::Stream, then, fields: Vec::new() };
         let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        let headers = Fields::new();
+        let headers = Headers::new();
         let plan = rules.charges(&request::sample(&headers)).unwrap();
         let decision = Decision {
             outcome: Outcome::Allowed,
@@ -602,7 +603,7 @@ mod tests {
         let (rules, verdicts) = verdicts(2);
         let [first, second] = [0, 1].map(|place| metadata(&rules, &verdicts[place]).unwrap());
         let member = |of: &Struct, name: &str| {
-            of.fields.iter().find(|field| field.key == name).and_then(|field| field.value.clone()?.kind)
+            of.fields.iter().find(|header| header.key == name).and_then(|header| header.value.clone()?.kind)
         };
         assert_eq!(member(&first, "limit"), Some(Kind::Text("L".to_owned())));
         assert_eq!(member(&first, "remaining"), Some(Kind::Number(0.0)));

@@ -1,4 +1,4 @@
-//! The calls of the door: which there are, how they are counted, and how many may go on for long.
+//! The calls of the listener: which there are, how they are counted, and how many may go on for long.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::telemetry::metrics::{GRPC_CODES, GRPC_METHODS, Metrics};
 /// some hundred bytes and its place among the streams of its connection; those that watch are few, one a gateway.
 const MAX_STREAMS: usize = 256;
 
-/// A method of the door's services.
+/// A method of the listener's services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// `envoy.service.auth.v3.Authorization/Check`
@@ -53,7 +53,7 @@ impl Method {
     }
 }
 
-/// What a worker's door counts.
+/// What a worker's listener counts.
 pub(super) struct Calls {
     counters: [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()],
 }

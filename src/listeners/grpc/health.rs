@@ -88,7 +88,7 @@ impl BodyStream for Watch {
             }
             if self.phases.now == Phase::Draining {
                 let is_last = !std::mem::replace(&mut self.has_ended, true);
-                return Poll::Ready(is_last.then(|| Ok(Piece::Trailers(Status::ending().fields()))));
+                return Poll::Ready(is_last.then(|| Ok(Piece::Trailers(Status::ending().headers()))));
             }
             ready!(self.phases.poll_next(cx));
         }
@@ -164,7 +164,9 @@ mod tests {
             Poll::Ready(Some(Ok(Piece::Data(data)))) => {
                 Some(Ok(HealthCheckResponse::decode(data.slice(5..)).unwrap().status()))
             }
-            Poll::Ready(Some(Ok(Piece::Trailers(fields)))) => Some(Err(fields.text("grpc-status").unwrap().to_owned())),
+            Poll::Ready(Some(Ok(Piece::Trailers(headers)))) => {
+                Some(Err(headers.text("grpc-status").unwrap().to_owned()))
+            }
             Poll::Ready(other) => Some(Err(format!("{other:?}"))),
         }
     }

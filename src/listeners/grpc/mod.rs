@@ -1,4 +1,4 @@
-//! The gRPC door: what Envoy asks, as external authorization and as a rate limit service, what Kuadrant asks, and what gRPC
+//! The gRPC listener: what Envoy asks, as external authorization and as a rate limit service, what Kuadrant asks, and what gRPC
 //! itself wants of a server.
 //!
 //! A call comes by HTTP/2 as any request does ([`crate::http`]). [`protocol`] takes the message out of its body,
@@ -23,10 +23,10 @@ use crate::engine::rules::descriptors::Purpose;
 use crate::http::context::Context;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::{Front, FrontOptions, Passage, Service, Stream, serve};
-use crate::limiter::Gate;
+use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
-use crate::message::headers::Fields;
-use crate::telemetry::metrics::HttpDoor;
+use crate::message::headers::Headers;
+use crate::telemetry::metrics::HttpListener;
 
 mod age;
 mod authorization;
@@ -73,12 +73,12 @@ impl Default for EnvoyLimits {
     }
 }
 
-/// How the door is set up.
+/// How the listener is set up.
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
     /// How it takes connections and calls.
     pub front: FrontOptions,
-    /// Which rate limit fields are sent.
+    /// Which rate limit headers are sent.
     pub generations: Generations,
     /// Where the client's address is looked for.
     pub address_sources: AddressSources,
@@ -90,10 +90,10 @@ pub struct EnvoyOptions {
     pub readiness: Arc<Readiness>,
 }
 
-/// A worker's gRPC door.
+/// A worker's gRPC listener.
 pub struct Envoy {
     front: Front,
-    gate: Rc<Gate>,
+    limiter: Rc<Limiter>,
     generations: Generations,
     address_sources: AddressSources,
     age: Age,
@@ -147,9 +147,9 @@ struct Caller<'a> {
 }
 
 impl Envoy {
-    /// A worker's door.
-    pub fn new(gate: Rc<Gate>, options: &EnvoyOptions) -> Rc<Self> {
-        let metrics = gate.shared().metrics().clone();
+    /// A worker's listener.
+    pub fn new(limiter: Rc<Limiter>, options: &EnvoyOptions) -> Rc<Self> {
+        let metrics = limiter.shared().metrics().clone();
         let mut front = options.front.clone();
         // Connections end by their age, and a call is too small for a bound on how many a connection may have. Its body is
         // bounded as a message.
@@ -158,8 +158,8 @@ impl Envoy {
         front.limits.http2.max_streams = options.limits.streams;
         front.limits.http2.max_resets = options.limits.resets;
         Rc::new(Self {
-            front: Front::new(&front, HttpDoor::Grpc, gate.shared()),
-            gate,
+            front: Front::new(&front, HttpListener::Grpc, limiter.shared()),
+            limiter,
             generations: options.generations,
             address_sources: options.address_sources,
             age: Age::new(options.connection_age),
@@ -174,9 +174,9 @@ impl Envoy {
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more call that
     /// was on its way.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        let door = self.clone();
-        // On the heap: with the messages of a call in it it takes 19 KiB, and the tasks of all doors are one type.
-        self.age.limit(&drain, |drain| Box::pin(serve(door, stream, peer, drain))).await;
+        let listener = self.clone();
+        // On the heap: with the messages of a call in it it takes 19 KiB, and the tasks of all listeners are one type.
+        self.age.limit(&drain, |drain| Box::pin(serve(listener, stream, peer, drain))).await;
     }
 
     /// Tells the metrics what was timed. To be called about once a second.
@@ -200,7 +200,8 @@ impl Envoy {
             _ => {}
         }
         let start = context.activity.now();
-        let patience = protocol::timeout(&request.fields)?.map(|patience| patience.saturating_sub(patience / WAY_BACK));
+        let patience =
+            protocol::timeout(&request.headers)?.map(|patience| patience.saturating_sub(patience / WAY_BACK));
         let deadline = patience.and_then(|patience| start.checked_add(patience));
         let caller = Caller { context, start, deadline };
         let message = self.messages.next(&mut request.body).await?;
@@ -219,7 +220,7 @@ impl Envoy {
             }
             Method::Reflection | Method::Unknown => Bytes::new(),
         };
-        let trailers = Fields::from_iter([("grpc-status", Code::Ok.text())]);
+        let trailers = Headers::from_iter([("grpc-status", Code::Ok.text())]);
         Ok(ResponseBody::Message(Box::new(Message { data: answer, trailers: Some(trailers) })))
     }
 }
@@ -245,27 +246,27 @@ impl Service for Envoy {
         if method != Method::Unknown {
             passage.trace.called(&request.target, code.text());
         }
-        let mut fields = Fields::with_capacity(4, 128);
-        fields.append(CONTENT_TYPE, GRPC);
+        let mut headers = Headers::with_capacity(4, 128);
+        headers.append(CONTENT_TYPE, GRPC);
         let body = answered.unwrap_or_else(|status| {
-            status.write(&mut fields);
+            status.write(&mut headers);
             if status.code == Code::Unimplemented {
-                fields.append("grpc-accept-encoding", "identity");
+                headers.append("grpc-accept-encoding", "identity");
             }
             ResponseBody::Text(Bytes::new())
         });
-        Response { status: StatusCode::OK, fields: fields.into(), body }
+        Response { status: StatusCode::OK, headers: headers.into(), body }
     }
 }
 
 /// Whether a request is a call of gRPC; if not, the answer to it, in words of HTTP.
 fn is_call(request: &Request) -> Result<(), Reply> {
-    if !protocol::is_grpc(request.fields.get(CONTENT_TYPE)) {
+    if !protocol::is_grpc(request.headers.get(CONTENT_TYPE)) {
         let mut reply = reply::problem(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "this port speaks gRPC, with `content-type: application/grpc`",
         );
-        reply.fields.append("accept-post", GRPC);
+        reply.headers.append("accept-post", GRPC);
         return Err(reply);
     }
     if request.version != Version::HTTP_2 {
@@ -273,7 +274,7 @@ fn is_call(request: &Request) -> Result<(), Reply> {
     }
     if request.method != HttpMethod::POST {
         let mut reply = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "a call of gRPC is a POST");
-        reply.fields.append("allow", "POST");
+        reply.headers.append("allow", "POST");
         return Err(reply);
     }
     Ok(())

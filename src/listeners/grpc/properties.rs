@@ -1,4 +1,4 @@
-//! What must hold of everything that the gRPC door parses, whatever it is given. The proptests below and
+//! What must hold of everything that the gRPC listener parses, whatever it is given. The proptests below and
 //! `integration/fuzz.sh` look for what it does not hold of.
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
@@ -14,7 +14,7 @@ use super::messages::reflection::ServerReflectionRequest;
 use super::protocol::{Code, DEFAULT_MAX_MESSAGE, deframe, timeout};
 use super::reflection::Files;
 use crate::http::properties::Property;
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 
 /// What can be fuzzed, by name.
 pub const ALL: [(&str, Property); 5] = [
@@ -45,7 +45,7 @@ fn again<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M> {
     Some(message)
 }
 
-/// Whatever Envoy says of a request, the rules see fields that are some.
+/// Whatever Envoy says of a request, the rules see headers that are some.
 fn grpc_check(bytes: &[u8]) {
     let Some(request) = again::<CheckRequest>(bytes) else { return };
     if let Some(seen) = authorization::seen(request) {
@@ -68,8 +68,8 @@ fn grpc_reflection(bytes: &[u8]) {
 
 /// A timeout is taken as it is, or refused.
 fn grpc_timeout(bytes: &[u8]) {
-    let fields = Fields::from_iter([("grpc-timeout", bytes)]);
-    if let Ok(Some(given)) = timeout(&fields) {
+    let headers = Headers::from_iter([("grpc-timeout", bytes)]);
+    if let Ok(Some(given)) = timeout(&headers) {
         let (unit, number) = bytes.split_last().unwrap();
         let number: u128 = str::from_utf8(number).unwrap().parse().unwrap();
         let nanoseconds = match unit {

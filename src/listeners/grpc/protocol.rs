@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
 
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// A flag and the length of what follows.
 const PREFIX: usize = 5;
@@ -80,17 +80,17 @@ impl Status {
         Self::new(Code::Unavailable, "this process ends")
     }
 
-    /// The fields that say it, after the messages of a call.
-    pub(super) fn fields(&self) -> Fields {
-        let mut fields = Fields::new();
-        self.write(&mut fields);
-        fields
+    /// The headers that say it, after the messages of a call.
+    pub(super) fn headers(&self) -> Headers {
+        let mut headers = Headers::new();
+        self.write(&mut headers);
+        headers
     }
 
-    /// Adds the fields that say it.
-    pub(super) fn write(&self, fields: &mut Fields) {
-        fields.append("grpc-status", self.code.text());
-        fields.append_with("grpc-message", |value| escape(&self.message, value));
+    /// Adds the headers that say it.
+    pub(super) fn write(&self, headers: &mut Headers) {
+        headers.append("grpc-status", self.code.text());
+        headers.append_with("grpc-message", |value| escape(&self.message, value));
     }
 }
 
@@ -181,8 +181,8 @@ pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
 }
 
 /// How long the caller waits for the answer: `grpc-timeout`, and what Envoy says of its own timeout, whichever is less.
-pub(super) fn timeout(fields: &Fields) -> Result<Option<Duration>, Status> {
-    let given = match fields.get("grpc-timeout") {
+pub(super) fn timeout(headers: &Headers) -> Result<Option<Duration>, Status> {
+    let given = match headers.get("grpc-timeout") {
         Some(value) => Some(duration(value).ok_or_else(|| {
             let given = String::from_utf8_lossy(value).chars().take(20).collect::<String>();
             Status::new(
@@ -193,7 +193,7 @@ pub(super) fn timeout(fields: &Fields) -> Result<Option<Duration>, Status> {
         None => None,
     };
     // It is Envoy's and no part of gRPC, so a value that is no number is nobody's mistake that a caller could mend.
-    let expected = fields.text("x-envoy-expected-rq-timeout-ms").and_then(|value| value.trim().parse().ok());
+    let expected = headers.text("x-envoy-expected-rq-timeout-ms").and_then(|value| value.trim().parse().ok());
     let expected = expected.map(Duration::from_millis);
     Ok(match (given, expected) {
         (Some(given), Some(expected)) => Some(given.min(expected)),
@@ -315,10 +315,10 @@ mod tests {
             ("5u", Some(Duration::from_micros(5))),
             ("0n", Some(Duration::ZERO)),
         ] {
-            assert_eq!(timeout(&Fields::from_iter([("grpc-timeout", value)])), Ok(expected));
+            assert_eq!(timeout(&Headers::from_iter([("grpc-timeout", value)])), Ok(expected));
         }
         for value in ["", "m", "123456789m", "-1m", "1", "1 m", "1s"] {
-            let status = timeout(&Fields::from_iter([("grpc-timeout", value)])).unwrap_err();
+            let status = timeout(&Headers::from_iter([("grpc-timeout", value)])).unwrap_err();
             assert_eq!(status.code, Code::InvalidArgument, "{value}");
         }
     }
@@ -337,11 +337,11 @@ mod tests {
 
     #[test]
     fn messages_for_people_are_percent_encoded() {
-        let mut fields = Fields::new();
-        Status::new(Code::NotFound, "100 % é\nnot").write(&mut fields);
-        Status::new(Code::Ok, "").write(&mut fields);
+        let mut headers = Headers::new();
+        Status::new(Code::NotFound, "100 % é\nnot").write(&mut headers);
+        Status::new(Code::Ok, "").write(&mut headers);
         let lines: Vec<_> =
-            fields.iter().map(|(n, v)| (str::from_utf8(n).unwrap(), str::from_utf8(v).unwrap())).collect();
+            headers.iter().map(|(n, v)| (str::from_utf8(n).unwrap(), str::from_utf8(v).unwrap())).collect();
         assert_eq!(lines, [("grpc-status", "5"), ("grpc-message", "100 %25 %C3%A9%0Anot"), ("grpc-status", "0")]);
     }
 

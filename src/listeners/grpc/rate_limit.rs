@@ -22,8 +22,8 @@ use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::request::Entry;
 use crate::engine::rules::rule_set::Rules;
 use crate::http::Passage;
-use crate::limiter::{Gate, JudgedDescriptors};
-use crate::message::headers::Fields;
+use crate::limiter::{JudgedDescriptors, Limiter};
+use crate::message::headers::Headers;
 use crate::telemetry::metrics::RateLimitAnswer;
 
 /// Descriptors in one request. Each is a bucket that the store decides in the same call; Envoy sends one for each rate
@@ -57,7 +57,7 @@ impl Envoy {
         request.make_text();
         let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
         let asked = Asked { request: &request, purpose, moment };
-        let response = rate_limit(&self.gate, self.generations, asked, Some(passage)).await;
+        let response = rate_limit(&self.limiter, self.generations, asked, Some(passage)).await;
         caller.context.judged().await;
         Ok(frame(&response?))
     }
@@ -71,25 +71,25 @@ struct Asked<'r> {
     moment: Moment,
 }
 
-/// Answers one request; `generations` are those of the fields for the client.
+/// Answers one request; `generations` are those of the headers for the client.
 async fn rate_limit(
-    gate: &Gate,
+    limiter: &Limiter,
     generations: Generations,
     asked: Asked<'_>,
     passage: Option<&mut Passage>,
 ) -> Result<RateLimitResponse, Status> {
-    let outcome = answer(gate, generations, asked, passage).await;
+    let outcome = answer(limiter, generations, asked, passage).await;
     let counted = match &outcome {
         Ok((answer, _)) => *answer,
         Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
         Err(_) => RateLimitAnswer::Invalid,
     };
-    gate.shared().metrics().rate_limit_answer(counted);
+    limiter.shared().metrics().rate_limit_answer(counted);
     outcome.map(|(_, response)| response)
 }
 
 async fn answer(
-    gate: &Gate,
+    limiter: &Limiter,
     generations: Generations,
     Asked { request, purpose, moment }: Asked<'_>,
     passage: Option<&mut Passage>,
@@ -105,7 +105,7 @@ async fn answer(
     let descriptors: SmallVec<[Descriptor<'_>; 2]> =
         request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
     let question = Question { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
-    let judged = gate.judge_descriptors(&question, moment.start, moment.deadline).await;
+    let judged = limiter.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
         passage.judged_descriptors(&judged, moment.start);
@@ -227,15 +227,15 @@ fn respond(
             return Err(Status::new(Code::Unavailable, "the limits cannot be counted at the moment"));
         }
         Standing::Allowed => {
-            let mut fields = Fields::new();
-            reply::add_fields(rules, whole, generations, &mut fields);
-            response.response_headers_to_add = HeaderValue::list(&fields).collect();
+            let mut headers = Headers::new();
+            reply::add_headers(rules, whole, generations, &mut headers);
+            response.response_headers_to_add = HeaderValue::list(&headers).collect();
         }
         // Envoy lets pass what gets an error, unless it says `failure_mode_deny`: a flood must not switch limits off.
         Standing::Denied | Standing::Overloaded => {
             let refusal = reply::refusal(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
-            response.response_headers_to_add = HeaderValue::list(&refusal.fields).collect();
+            response.response_headers_to_add = HeaderValue::list(&refusal.headers).collect();
             response.raw_body = Bytes::from(refusal.body);
         }
     }
@@ -345,8 +345,8 @@ fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
 }
 
 fn structure(members: Vec<(String, Metadata)>) -> Struct {
-    let field = |(key, value)| StructField { key, value: Some(kind(value).into()) };
-    Struct { fields: members.into_iter().map(field).collect() }
+    let header = |(key, value)| StructField { key, value: Some(kind(value).into()) };
+    Struct { fields: members.into_iter().map(header).collect() }
 }
 
 fn kind(value: Metadata) -> Kind {

@@ -204,7 +204,7 @@ impl BodyStream for Conversation {
             Err(status) => status,
         };
         self.has_ended = true;
-        Poll::Ready(Some(Ok(Piece::Trailers(status.fields()))))
+        Poll::Ready(Some(Ok(Piece::Trailers(status.headers()))))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the check door answers.
+//! What the check listener answers.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Judged;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::telemetry::metrics::CheckResult;
 
 const CONTENT_TYPE: &str = "content-type";
@@ -22,7 +22,7 @@ const CONTENT_TYPE: &str = "content-type";
 /// The true status, where a gateway can only be told 403.
 const TRUE_STATUS: &str = "x-ratelimit-status";
 
-/// The answer to a gateway: 200 with the rate limit fields, or the refusal that the client is to see.
+/// The answer to a gateway: 200 with the rate limit headers, or the refusal that the client is to see.
 pub(super) fn to_gateway(judged: &Judged, generations: Generations) -> Answer {
     let (rules, verdict) = (judged.snapshot.rules(), &judged.verdict);
     if !verdict.is_allowed() {
@@ -32,16 +32,16 @@ pub(super) fn to_gateway(judged: &Judged, generations: Generations) -> Answer {
     if let Some(accepted) = accepted::accepted(rules, verdict, generations) {
         return (accepted, CheckResult::Allowed);
     }
-    let mut fields = Fields::with_capacity(4, 256);
-    reply::add_fields(rules, verdict, generations, &mut fields);
-    accepted::add_entries(rules, verdict, &mut fields);
-    (Reply { status: StatusCode::OK, fields, body: String::new() }, CheckResult::Allowed)
+    let mut headers = Headers::with_capacity(4, 256);
+    reply::add_headers(rules, verdict, generations, &mut headers);
+    accepted::add_entries(rules, verdict, &mut headers);
+    (Reply { status: StatusCode::OK, headers, body: String::new() }, CheckResult::Allowed)
 }
 
 /// What nginx is told instead: it lets pass at 2xx, refuses at 403, and takes all else for a broken check.
 pub(super) fn for_nginx(mut reply: Reply) -> Reply {
     if reply.status != StatusCode::OK {
-        reply.fields.append(TRUE_STATUS, reply.status.as_str());
+        reply.headers.append(TRUE_STATUS, reply.status.as_str());
         reply.status = StatusCode::FORBIDDEN;
     }
     reply
@@ -51,21 +51,21 @@ pub(super) fn for_nginx(mut reply: Reply) -> Reply {
 /// there already. Its own would be UNAVAILABLE, after which many clients try again at once.
 pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
     if reply.status == StatusCode::TOO_MANY_REQUESTS {
-        reply.fields.append("grpc-status", reply::RESOURCE_EXHAUSTED);
+        reply.headers.append("grpc-status", reply::RESOURCE_EXHAUSTED);
     }
     reply
 }
 
-/// The answer to an application: what every limit says, with the status and the fields that a client would get.
+/// The answer to an application: what every limit says, with the status and the headers that a client would get.
 pub(super) fn to_application(judged: &Judged, generations: Generations) -> Answer {
     let (mut reply, result) = to_gateway(judged, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application knows what a queue is, and has the id in the body.
         reply.status = StatusCode::OK;
     }
-    reply.fields.set(CONTENT_TYPE, "application/json");
-    if !reply.fields.contains("cache-control") {
-        reply.fields.append("cache-control", "no-store");
+    reply.headers.set(CONTENT_TYPE, "application/json");
+    if !reply.headers.contains("cache-control") {
+        reply.headers.append("cache-control", "no-store");
     }
     reply.body = format!("{}\n", told(judged.snapshot.rules(), &judged.verdict));
     (reply, result)
@@ -163,16 +163,16 @@ pub(super) fn mistaken(mistakes: &[Mistake]) -> Reply {
         "detail": first,
         "errors": errors,
     });
-    let fields = Fields::from_iter([(CONTENT_TYPE, "application/problem+json")]);
-    Reply { status: StatusCode::BAD_REQUEST, fields, body: format!("{body}\n") }
+    let headers = Headers::from_iter([(CONTENT_TYPE, "application/problem+json")]);
+    Reply { status: StatusCode::BAD_REQUEST, headers, body: format!("{body}\n") }
 }
 
 /// The answer to what is no check.
 pub(super) fn elsewhere(asked: Option<&Asked<'_>>, method: &Method) -> Reply {
     match asked {
         Some(Asked::Openapi) if matches!(*method, Method::GET | Method::HEAD) => {
-            let fields = Fields::from_iter([(CONTENT_TYPE, "application/json")]);
-            Reply { status: StatusCode::OK, fields, body: OPENAPI.to_owned() }
+            let headers = Headers::from_iter([(CONTENT_TYPE, "application/json")]);
+            Reply { status: StatusCode::OK, headers, body: OPENAPI.to_owned() }
         }
         Some(Asked::Openapi) => not_with(method, "GET, HEAD"),
         Some(_) => not_with(method, "POST"),
@@ -186,13 +186,13 @@ pub(super) fn elsewhere(asked: Option<&Asked<'_>>, method: &Method) -> Reply {
 fn not_with(method: &Method, allowed: &str) -> Reply {
     let detail = format!("this is asked with {allowed}, not {method}");
     let mut reply = reply::problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
-    reply.fields.append("allow", allowed);
+    reply.headers.append("allow", allowed);
     reply
 }
 
 /// Whether a body is said to be JSON. A page that a browser shows can post text to any address without asking first
 /// (Fetch, CORS-safelisted request headers), and this is what keeps it from spending and resetting what is not its own.
-pub(super) fn is_json(fields: &Fields) -> bool {
-    let kind = fields.text(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+pub(super) fn is_json(headers: &Headers) -> bool {
+    let kind = headers.text(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")
 }

@@ -10,7 +10,7 @@ use crate::http::message::{Piece, RequestBody};
 /// The longest body of a call: 32 charges whose ids are URLs of 2 KB.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Reads a body to its end, within the door's deadlines.
+/// Reads a body to its end, within the listener's deadlines.
 pub(super) async fn read(body: &mut RequestBody, activity: &Activity) -> Result<Vec<u8>, Failure> {
     let too_long = || Failure::TooLong(MOST_BYTES as u64);
     if body.length().is_some_and(|length| length > MOST_BYTES as u64) {

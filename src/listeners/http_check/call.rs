@@ -11,7 +11,7 @@ use crate::engine::rules::duration;
 use crate::engine::rules::named::{GivenId, Member, NamedCharge, NamedError};
 use crate::engine::rules::quote::{quoted, shown};
 use crate::message::address;
-use crate::message::headers::{Fields, is_name, is_value};
+use crate::message::headers::{Headers, is_name, is_value};
 
 /// Charges of one call. They are decided together, in Redis by one script, which nobody else's call can interrupt.
 pub(super) const MOST_CHARGES: usize = 32;
@@ -59,10 +59,10 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) method: String,
-    /// Absolute, or a path; then `Host` is among the fields.
+    /// Absolute, or a path; then `Host` is among the headers.
     pub(super) url: String,
     pub(super) client: Option<IpAddr>,
-    pub(super) fields: Fields,
+    pub(super) headers: Headers,
 }
 
 /// Something wrong in a call.
@@ -327,17 +327,17 @@ fn described(json: &Json, mistakes: &mut Mistakes) -> Option<Described> {
         Some(None) => Some(None),
         None => None,
     };
-    let fields = json.get("headers").map_or(Some(Fields::new()), |headers| fields(headers, mistakes));
+    let headers = json.get("headers").map_or(Some(Headers::new()), |value| headers(value, mistakes));
     let method = method?.unwrap_or_else(|| "GET".to_owned());
-    Some(Described { method, url: url??, client: client?, fields: fields? })
+    Some(Described { method, url: url??, client: client?, headers: headers? })
 }
 
-fn fields(json: &Json, mistakes: &mut Mistakes) -> Option<Fields> {
+fn headers(json: &Json, mistakes: &mut Mistakes) -> Option<Headers> {
     let Json::Map(members) = json else {
         mistakes.add("/request/headers", &format!("`headers` is an object, this is {}", json.describe()));
         return None;
     };
-    let mut fields = Fields::new();
+    let mut headers = Headers::new();
     let before = mistakes.0.len();
     for (name, value) in members {
         let place = format!("/request/headers/{}", escaped(name));
@@ -348,7 +348,7 @@ fn fields(json: &Json, mistakes: &mut Mistakes) -> Option<Fields> {
         let values = if let Json::List(values) = value { values.as_slice() } else { std::slice::from_ref(value) };
         for value in values {
             match value {
-                Json::Text(text) if is_value(text.trim().as_bytes()) => fields.append(name, text.trim()),
+                Json::Text(text) if is_value(text.trim().as_bytes()) => headers.append(name, text.trim()),
                 Json::Text(_) => mistakes.add(&place, "the value of a header has no control characters"),
                 other => {
                     let detail =
@@ -358,7 +358,7 @@ fn fields(json: &Json, mistakes: &mut Mistakes) -> Option<Fields> {
             }
         }
     }
-    (mistakes.0.len() == before).then_some(fields)
+    (mistakes.0.len() == before).then_some(headers)
 }
 
 /// A key as a part of a JSON Pointer (RFC 6901 section 3).
@@ -446,8 +446,8 @@ mod tests {
         assert_eq!((call.mode, cost), (Mode::Refund, Some(4)));
         assert_eq!((request.method.as_str(), request.url.as_str()), ("PUT", "https://a.example/b?c"));
         assert_eq!(request.client, "192.0.2.7".parse().ok());
-        let expected = Fields::from_iter([("X-A", "1"), ("x-b", "2"), ("x-b", "3")]);
-        assert_eq!(format!("{:?}", request.fields), format!("{expected:?}"));
+        let expected = Headers::from_iter([("X-A", "1"), ("x-b", "2"), ("x-b", "3")]);
+        assert_eq!(format!("{:?}", request.headers), format!("{expected:?}"));
         let Subject::Request { request, cost } = good(r#"{"request": {"url": "/"}}"#).subject else { panic!() };
         assert_eq!((request.method.as_str(), request.client, cost), ("GET", None, None));
     }

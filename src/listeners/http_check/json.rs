@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// The most members of an object: as many as a request may have fields at most.
+/// The most members of an object: as many as a request may have headers at most.
 const MOST_MEMBERS: usize = 256;
 
 #[cfg(test)]

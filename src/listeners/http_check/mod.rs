@@ -1,4 +1,4 @@
-//! The check door: gateways ask over HTTP whether a request may pass, each in its own way, and so do applications.
+//! The check listener: gateways ask over HTTP whether a request may pass, each in its own way, and so do applications.
 //!
 //! | path | who asks | how the original request is told | allowed | refused |
 //! |---|---|---|---|---|
@@ -19,7 +19,7 @@
 //! should hear goes as 403 with the true status beside it, and a mistake in nginx' own configuration as 400, which nginx
 //! logs. Traefik, Caddy and HAProxy hand everything on that is not 2xx.
 //!
-//! Whoever can reach this door is believed to be a gateway, in what it says of the original request and of its client.
+//! Whoever can reach this listener is believed to be a gateway, in what it says of the original request and of its client.
 //! `--trusted-proxies` are those before the gateway, whose entries in `X-Forwarded-For` are passed over.
 
 use std::net::IpAddr;
@@ -41,10 +41,10 @@ use crate::http::log::Throttle;
 use crate::http::message::{Request, Response};
 use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Stream};
 use crate::limiter::denials::ShownIds;
-use crate::limiter::{Gate, Judged, Objection, Purpose};
-use crate::message::headers::Fields;
+use crate::limiter::{Judged, Limiter, Objection, Purpose};
+use crate::message::headers::Headers;
 use crate::message::{path, target};
-use crate::telemetry::metrics::{CheckResult, Convention, DecidingDoor, HttpDoor};
+use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpListener};
 
 mod answer;
 mod body;
@@ -57,26 +57,26 @@ pub mod properties;
 /// The description of `/json`, for machines (`OpenAPI` 3.1).
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// How the check door is set up.
+/// How the check listener is set up.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// How it takes connections and requests.
     pub front: FrontOptions,
-    /// Which rate limit fields are sent.
+    /// Which rate limit headers are sent.
     pub generations: Generations,
 }
 
-/// A worker's check door.
+/// A worker's check listener.
 pub struct Check {
     front: Front,
-    gate: Rc<Gate>,
+    limiter: Rc<Limiter>,
     generations: Generations,
     /// By [`Convention`] and [`CheckResult`].
     answers: [[IntCounter; CheckResult::COUNT]; Convention::ALL.len()],
     complaints: Throttle,
 }
 
-/// What a target of this door asks for.
+/// What a target of this listener asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked<'a> {
     /// By Envoy: what follows `/envoy`.
@@ -92,12 +92,12 @@ enum Asked<'a> {
 type Answer = (Reply, CheckResult);
 
 impl Check {
-    /// A check door.
-    pub fn new(gate: Rc<Gate>, options: &CheckOptions) -> Rc<Self> {
-        let metrics = gate.shared().metrics();
-        let front = Front::new(&options.front, HttpDoor::Check, gate.shared());
+    /// A check listener.
+    pub fn new(limiter: Rc<Limiter>, options: &CheckOptions) -> Rc<Self> {
+        let metrics = limiter.shared().metrics();
+        let front = Front::new(&options.front, HttpListener::Check, limiter.shared());
         let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
-        Rc::new(Self { front, gate, generations: options.generations, answers, complaints: Throttle::default() })
+        Rc::new(Self { front, limiter, generations: options.generations, answers, complaints: Throttle::default() })
     }
 
     /// Serves a gateway's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -120,20 +120,20 @@ impl Check {
         request: &mut Request,
         passage: &mut Passage,
     ) -> Reply {
-        forwarding::strip_named(&mut request.fields);
-        let is_grpc = request.fields.is_grpc();
+        forwarding::strip_named(&mut request.headers);
+        let is_grpc = request.headers.is_grpc();
         let (trusted, slashes) = (&self.front.trusted_proxies, self.front.limits.escaped_slashes);
         let original = match convention {
             Convention::Envoy => Original::envoy(request, rest, trusted, slashes),
-            Convention::Nginx => Original::nginx(&request.fields, trusted, slashes),
-            _ => Original::forward(&request.fields, trusted, slashes),
+            Convention::Nginx => Original::nginx(&request.headers, trusted, slashes),
+            _ => Original::forward(&request.headers, trusted, slashes),
         };
         let judged = match original {
             Ok(original) => {
                 // Where any 2xx lets pass, one that says "accepted" would be a request that is done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
                 let purpose = Purpose { mode: Mode::Spend, cost: None, can_accept };
-                self.judge(&original, &mut request.fields, purpose, context, passage).await
+                self.judge(&original, &mut request.headers, purpose, context, passage).await
             }
             Err(unusable) => Err(unusable),
         };
@@ -157,44 +157,44 @@ impl Check {
         }
     }
 
-    /// Judges a request, whose fields become those of the original. The error is the client's or the gateway's.
+    /// Judges a request, whose headers become those of the original. The error is the client's or the gateway's.
     async fn judge(
         &self,
         original: &Original,
-        fields: &mut Fields,
+        headers: &mut Headers,
         purpose: Purpose,
         context: &Context,
         passage: &mut Passage,
     ) -> Result<Judged, Unusable> {
-        if fields.text("host") != Some(&original.authority) {
-            fields.set("host", &original.authority);
+        if headers.text("host") != Some(&original.authority) {
+            headers.set("host", &original.authority);
         }
         let underscores = self.front.client_headers.underscores;
-        underscores.fold(fields).map_err(|reason| Unusable::Client(reason.into()))?;
+        underscores.fold(headers).map_err(|reason| Unusable::Client(reason.into()))?;
         let (path, query) = target::split(&original.target);
         let path = path::normalise(path);
         if original.client.is_none()
-            && let Some(limit) = self.gate.view().rules().needs_client()
+            && let Some(limit) = self.limiter.view().rules().needs_client()
         {
             let reason = format!("nothing says the client's address, and {} goes by it", limit.name);
             return Err(Unusable::Gateway(reason));
         }
         if original.client.is_some_and(|client| client.is_disputed) {
-            self.gate.shared().metrics().client_disputed(DecidingDoor::Check);
+            self.limiter.shared().metrics().client_disputed(DecisionListener::Check);
         }
         let view = request::Request {
             method: &original.method,
             host: &original.host,
             path: &path,
             query,
-            headers: fields,
+            headers,
             client: original.client.map(|client| client.address),
             tls_subject: None,
             domain: None,
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let judged = self.gate.judge_as(&view, purpose, DecidingDoor::Check, context.activity.now()).await;
+        let judged = self.limiter.judge_as(&view, purpose, DecisionListener::Check, context.activity.now()).await;
         let judged = judged.map_err(|objection| match objection {
             Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
             Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
@@ -211,7 +211,7 @@ impl Check {
         request: &mut Request,
         passage: &mut Passage,
     ) -> Result<Answer, Failure> {
-        if !answer::is_json(&request.fields) {
+        if !answer::is_json(&request.headers) {
             let detail = "the body of a call is JSON: send `Content-Type: application/json`";
             return Ok((reply::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
         }
@@ -230,7 +230,7 @@ impl Check {
         match call.subject {
             Subject::Named { charges, in_list } => {
                 let (now, start) = (self.front.clock.now(), context.activity.now());
-                let judged = self.gate.judge_named(&charges, call.mode, DecidingDoor::Check, now, start).await;
+                let judged = self.limiter.judge_named(&charges, call.mode, DecisionListener::Check, now, start).await;
                 let judged = judged.map_err(|error| vec![Mistake::of_charge(&error, in_list)])?;
                 passage.judged(&judged, start, None);
                 context.judged().await;
@@ -240,7 +240,7 @@ impl Check {
                 let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
                 let original = Original::described(&request, self.front.limits.escaped_slashes).map_err(wrong)?;
                 let as_asked = Purpose { mode: call.mode, cost, can_accept: true };
-                self.judge(&original, &mut request.fields, as_asked, context, passage).await.map_err(wrong)
+                self.judge(&original, &mut request.headers, as_asked, context, passage).await.map_err(wrong)
             }
         }
     }
@@ -252,7 +252,7 @@ impl Check {
     /// Tells the operator what the gateway's operator has to mend.
     fn complain(&self, convention: Convention, unusable: &Unusable) {
         if let Some(suppressed) = self.complaints.pass() {
-            let reason = match self.gate.shared().shown_ids() {
+            let reason = match self.limiter.shared().shown_ids() {
                 ShownIds::Clear => unusable.to_string(),
                 ShownIds::Hash | ShownIds::None => unusable.hidden(),
             };

@@ -1,7 +1,7 @@
 //! The request that a gateway asks about, as each convention tells of it.
 //!
-//! Whoever can reach this door is a gateway, so what it says of the original request is believed. What must not be
-//! believed is what a client has slipped in beside it: a field that may come once and comes twice, or two fields of the
+//! Whoever can reach this listener is a gateway, so what it says of the original request is believed. What must not be
+//! believed is what a client has slipped in beside it: a header that may come once and comes twice, or two headers of the
 //! gateway that contradict each other, is an error and never a choice.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use crate::engine::rules::quote::quoted;
 use crate::engine::rules::request::host_of;
 use crate::http::message::Request;
 use crate::message::client_address::{Client, TrustedProxies};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::path::EscapedSlashes;
 use crate::message::target::UrlError;
 use crate::message::{address, target};
@@ -79,7 +79,7 @@ impl Original {
     /// Envoy's `ext_authz` over HTTP: the request itself, its path behind ours. `rest` is what follows ours in the target.
     ///
     /// `X-Envoy-External-Address` is Envoy's own word only with `use_remote_address`; it comes here only if
-    /// `allowed_headers` lets it, as any field does.
+    /// `allowed_headers` lets it, as any header does.
     pub(super) fn envoy(
         request: &Request,
         rest: &str,
@@ -90,11 +90,11 @@ impl Original {
             let reason = "the original path is missing: write `path_prefix: /envoy`, and no `path_override`";
             return Err(Unusable::Gateway(reason.to_owned()));
         }
-        let fields = &request.fields;
-        let host = required(fields, "Host", "Envoy sends it by itself")?;
-        let client = match address(fields, "X-Envoy-External-Address")? {
+        let headers = &request.headers;
+        let host = required(headers, "Host", "Envoy sends it by itself")?;
+        let client = match address(headers, "X-Envoy-External-Address")? {
             Some(client) => Some(client.into()),
-            None => trusted.client_of_gateway(fields),
+            None => trusted.client_of_gateway(headers),
         };
         Self::new(request.method.as_str(), rest, host, client, slashes)
     }
@@ -105,22 +105,26 @@ impl Original {
     ///
     /// A client of the one may send what the other sets, so `Method` and `Path` count only where there is no `X-Original-*`,
     /// and where `X-Original-URI` and `-URL` are both there they must say the same.
-    pub(super) fn nginx(fields: &Fields, trusted: &TrustedProxies, slashes: EscapedSlashes) -> Result<Self, Unusable> {
-        let client = match address(fields, "X-Real-IP")? {
+    pub(super) fn nginx(
+        headers: &Headers,
+        trusted: &TrustedProxies,
+        slashes: EscapedSlashes,
+    ) -> Result<Self, Unusable> {
+        let client = match address(headers, "X-Real-IP")? {
             // The address that nginx has from the socket, or from its realip module: it stands for a socket's peer here.
-            Some(peer) => Some(trusted.client(peer, fields)),
-            None => trusted.client_of_gateway(fields),
+            Some(peer) => Some(trusted.client(peer, headers)),
+            None => trusted.client_of_gateway(headers),
         };
-        let (uri, url) = (only(fields, "X-Original-URI")?, only(fields, "X-Original-URL")?);
+        let (uri, url) = (only(headers, "X-Original-URI")?, only(headers, "X-Original-URL")?);
         if uri.is_none() && url.is_none() {
             let set = "write `proxy_set_header X-Original-URI $request_uri;`";
-            let Some(path) = only(fields, "Path")? else { return Err(missing("X-Original-URI", set)) };
-            let method = required(fields, "Method", "it comes with `Path`")?;
-            let host = required(fields, "Host", "it comes with `Path`")?;
+            let Some(path) = only(headers, "Path")? else { return Err(missing("X-Original-URI", set)) };
+            let method = required(headers, "Method", "it comes with `Path`")?;
+            let host = required(headers, "Host", "it comes with `Path`")?;
             return Self::new(method, path, host, client, slashes);
         }
         let method = "write `proxy_set_header X-Original-Method $request_method;`";
-        let method = required(fields, "X-Original-Method", method)?;
+        let method = required(headers, "X-Original-Method", method)?;
         let url = url.map(|url| split_url(method, url)).transpose()?;
         let target = match (uri, &url) {
             (Some(uri), Some((_, target))) if uri != target => {
@@ -130,7 +134,7 @@ impl Original {
             (None, Some((_, target))) => target,
             (None, None) => return Err(missing("X-Original-URI", "")),
         };
-        let host = match (only(fields, "X-Original-Host")?, &url) {
+        let host = match (only(headers, "X-Original-Host")?, &url) {
             (Some(host), Some((authority, _))) if host_of(host) != host_of(authority) => {
                 return Err(contradiction("X-Original-Host", "X-Original-URL"));
             }
@@ -144,31 +148,31 @@ impl Original {
     /// A request as an application describes it, by its URL or by its path and a `Host`.
     pub(super) fn described(request: &Described, slashes: EscapedSlashes) -> Result<Self, Unusable> {
         if request.url.starts_with('/') {
-            let host = required(&request.fields, "Host", "give an absolute `url`, or `host` among the `headers`")?;
+            let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
             return Self::new(&request.method, &request.url, host, request.client.map(Client::from), slashes);
         }
         let (authority, target) = split_url(&request.method, &request.url)?;
         Self::new(&request.method, &target, authority, request.client.map(Client::from), slashes)
     }
 
-    /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these fields set: `X-Forwarded-Method`, `-Uri`,
+    /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these headers set: `X-Forwarded-Method`, `-Uri`,
     /// `-Host` and `-For`.
     pub(super) fn forward(
-        fields: &Fields,
+        headers: &Headers,
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
     ) -> Result<Self, Unusable> {
         const SET: &str = "Traefik and Caddy send it by themselves, HAProxy with `http-request set-header`";
-        let method = required(fields, "X-Forwarded-Method", SET)?;
-        let target = required(fields, "X-Forwarded-Uri", SET)?;
-        let host = required(fields, "X-Forwarded-Host", SET)?;
-        Self::new(method, target, host, trusted.client_of_gateway(fields), slashes)
+        let method = required(headers, "X-Forwarded-Method", SET)?;
+        let target = required(headers, "X-Forwarded-Uri", SET)?;
+        let host = required(headers, "X-Forwarded-Host", SET)?;
+        Self::new(method, target, host, trusted.client_of_gateway(headers), slashes)
     }
 }
 
 /// The value of a header that comes once at most; an empty one counts as absent, as nginx makes of it what is not set.
-fn single<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a [u8]>, Unusable> {
-    let mut values = fields.all(name);
+fn single<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a [u8]>, Unusable> {
+    let mut values = headers.all(name);
     let (first, second) = (values.next(), values.next());
     if second.is_some() {
         let reason =
@@ -179,15 +183,15 @@ fn single<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a [u8]>
 }
 
 /// As [`single`], of a part of the client's request.
-fn only<'a>(fields: &'a Fields, name: &'static str) -> Result<Option<&'a str>, Unusable> {
+fn only<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a str>, Unusable> {
     let text = |value| headers::text(value).ok_or(Unusable::Client(NOT_TEXT.into()));
-    single(fields, name)?.map(text).transpose()
+    single(headers, name)?.map(text).transpose()
 }
 
 const NOT_TEXT: &str = "a request has printable ASCII in its target and its host";
 
 /// As [`single`], of an address that the gateway says.
-fn address(fields: &Fields, name: &'static str) -> Result<Option<IpAddr>, Unusable> {
+fn address(headers: &Headers, name: &'static str) -> Result<Option<IpAddr>, Unusable> {
     let parse = |value: &[u8]| {
         let text = String::from_utf8_lossy(value);
         address::parse(&text).map_err(|_| Unusable::Value {
@@ -195,11 +199,11 @@ fn address(fields: &Fields, name: &'static str) -> Result<Option<IpAddr>, Unusab
             hidden: format!("`{name}` is no IP address"),
         })
     };
-    single(fields, name)?.map(parse).transpose()
+    single(headers, name)?.map(parse).transpose()
 }
 
-fn required<'a>(fields: &'a Fields, name: &'static str, help: &str) -> Result<&'a str, Unusable> {
-    only(fields, name)?.ok_or_else(|| missing(name, help))
+fn required<'a>(headers: &'a Headers, name: &'static str, help: &str) -> Result<&'a str, Unusable> {
+    only(headers, name)?.ok_or_else(|| missing(name, help))
 }
 
 fn missing(name: &str, help: &str) -> Unusable {
@@ -231,7 +235,7 @@ mod tests {
 
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
-    /// What a convention makes of fields, as `METHOD target authority client`.
+    /// What a convention makes of headers, as `METHOD target authority client`.
     fn shown(original: Result<Original, Unusable>) -> String {
         match original {
             Ok(Original { method, target, authority, client, .. }) => {
@@ -261,8 +265,8 @@ mod tests {
 
     #[track_caller]
     fn check_nginx(lines: Lines<'_>, expected: &str) {
-        let fields: Fields = lines.iter().copied().collect();
-        check(Original::nginx(&fields, &trusted(), EscapedSlashes::Keep), expected);
+        let headers: Headers = lines.iter().copied().collect();
+        check(Original::nginx(&headers, &trusted(), EscapedSlashes::Keep), expected);
     }
 
     /// What our example configuration sends.
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_says_it_in_four_fields() {
+    fn nginx_says_it_in_four_headers() {
         check_nginx(&NGINX, "POST /x%2e%2e//y?q=1 A.example 203.0.113.7");
         for name in ["X-Original-Method", "X-Original-URI", "X-Original-Host"] {
             check_nginx(&nginx_without(name), &format!("gateway: `{name}` is missing"));
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_add_the_fields_of_another_gateway() {
+    fn a_client_cannot_add_the_headers_of_another_gateway() {
         check_nginx(&nginx_with(&[("Path", "/free"), ("Method", "GET")]), "POST /x%2e%2e//y?q=1 A.example 203.0.113.7");
         check_nginx(&nginx_with(&[("X-Original-URL", "https://a.example/free")]), "gateway: contradict");
         check_nginx(&nginx_with(&[("X-Original-URL", "https://b.example/x%2e%2e//y?q=1")]), "gateway: contradict");
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_fields_tell_of_a_request_too() {
+    fn forwarded_headers_tell_of_a_request_too() {
         let given = [
             ("Host", "limiter"),
             ("X-Forwarded-Method", "POST"),
@@ -360,8 +364,8 @@ mod tests {
             ("X-Forwarded-For", "9.9.9.9, 203.0.113.7"),
         ];
         let forward = |lines: Lines<'_>, expected: &str| {
-            let fields: Fields = lines.iter().copied().collect();
-            check(Original::forward(&fields, &trusted(), EscapedSlashes::Keep), expected);
+            let headers: Headers = lines.iter().copied().collect();
+            check(Original::forward(&headers, &trusted(), EscapedSlashes::Keep), expected);
         };
         forward(&given, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
         forward(&given[..4], "POST /x%2e%2e//y?q=1 a.example -");
@@ -383,7 +387,7 @@ mod tests {
                 method: method.parse().unwrap(),
                 target: format!("/envoy{rest}"),
                 version: Version::HTTP_11,
-                fields: lines.iter().copied().collect(),
+                headers: lines.iter().copied().collect(),
                 body: RequestBody::Empty,
             };
             check(Original::envoy(&request, rest, &trusted(), EscapedSlashes::Keep), expected);

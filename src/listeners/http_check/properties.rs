@@ -1,4 +1,4 @@
-//! What must hold of everything that the check door is told, whatever it is. The proptests below and
+//! What must hold of everything that the check listener is told, whatever it is. The proptests below and
 //! `integration/fuzz.sh` look for what it does not hold of.
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
@@ -16,14 +16,14 @@ use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::value_type::Form;
 use crate::http::properties::Property;
 use crate::message::client_address::TrustedProxies;
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::path::EscapedSlashes;
 use crate::message::target;
 
 /// What can be fuzzed, by name.
 pub const ALL: [(&str, Property); 2] = [("original_request", original_request), ("check_call", check_call)];
 
-/// The fields that conventions go by, so that a fuzzer need not find their names.
+/// The headers that conventions go by, so that a fuzzer need not find their names.
 const NAMES: [&str; 12] = [
     "x-original-method",
     "x-original-uri",
@@ -39,10 +39,10 @@ const NAMES: [&str; 12] = [
     "x-forwarded-for",
 ];
 
-/// Whatever fields say, a request that is judged is one that all servers read alike, and none of what it was made of came
-/// twice. Each line of the input is a field: a letter for its name, and its value.
+/// Whatever headers say, a request that is judged is one that all servers read alike, and none of what it was made of came
+/// twice. Each line of the input is a header: a letter for its name, and its value.
 fn original_request(bytes: &[u8]) {
-    let mut given = Fields::new();
+    let mut given = Headers::new();
     for line in bytes.split(|byte| *byte == b'\n') {
         let Some((name, value)) = line.split_first() else { continue };
         if headers::is_value(value) {
@@ -64,7 +64,7 @@ fn original_request(bytes: &[u8]) {
         assert!(original.target.starts_with('/') || original.target == "*", "{original:?}");
         assert_eq!(target::check(&original.method, &original.target, EscapedSlashes::Keep), Ok(()), "{original:?}");
         assert_eq!(host_of(&original.authority).as_deref(), Some(original.host.as_str()), "{original:?}");
-        // Each part is what the one field of it says, so nothing was made up and nothing chosen.
+        // Each part is what the one header of it says, so nothing was made up and nothing chosen.
         let says = |part: &str| given.iter().filter(|(_, value)| value.ends_with(part.as_bytes())).count();
         assert!(says(&original.method) >= 1, "{original:?}");
         // A URL without a path is `/`, and with OPTIONS `*` (RFC 9112 section 3.2.4).

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{Piece, Request, Response, ResponseBody};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
-/// Answers with the method, the target, the fields and the length of the body, as JSON.
+/// Answers with the method, the target, the headers and the length of the body, as JSON.
 pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<Response, UpstreamError> {
     let mut length: u64 = 0;
     let mut next = poll_fn(|cx| match request.body.poll_piece(cx) {
@@ -24,14 +24,14 @@ pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<
         }
     }
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    let fields: Vec<Value> = request.fields.iter().map(|(name, value)| json!([text(name), text(value)])).collect();
+    let headers: Vec<Value> = request.headers.iter().map(|(name, value)| json!([text(name), text(value)])).collect();
     let received = json!({
         "method": request.method.as_str(),
         "target": request.target,
-        "headers": fields,
+        "headers": headers,
         "body_bytes": length,
     });
-    let fields = Fields::from_iter([("content-type", "application/json")]);
+    let headers = Headers::from_iter([("content-type", "application/json")]);
     let body = ResponseBody::Text(format!("{received}\n").into());
-    Ok(Response { status: StatusCode::OK, fields: fields.into(), body })
+    Ok(Response { status: StatusCode::OK, headers: headers.into(), body })
 }

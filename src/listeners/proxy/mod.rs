@@ -1,6 +1,6 @@
 //! The proxy: requests come in, each is judged once before its body is read, and what passes goes to an upstream.
 //!
-//! A request passes through [`target`] (can it be forwarded at all), the gate (may it pass),
+//! A request passes through [`target`] (can it be forwarded at all), the limiter (may it pass),
 //! [`forwarding`] (what a proxy takes away and adds) and [`upstream`](crate::http::upstream); what goes wrong on the way
 //! becomes an answer in [`failure`].
 
@@ -21,11 +21,11 @@ use crate::http::log::Throttle;
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Upstreams, Way};
 use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Source, Stream, UpstreamOptions};
-use crate::limiter::{Gate, Judged, Settling};
-use crate::message::headers::Fields;
+use crate::limiter::{Judged, Limiter, Settling};
+use crate::message::headers::Headers;
 use crate::message::path;
 use crate::message::target::split;
-use crate::telemetry::metrics::{DecidingDoor, HttpDoor};
+use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::traces::Trace;
 
 mod echo;
@@ -43,14 +43,14 @@ pub struct ProxyOptions {
     pub front: FrontOptions,
     /// Where requests go.
     pub upstream: UpstreamOptions,
-    /// Which rate limit fields are sent.
+    /// Which rate limit headers are sent.
     pub generations: Generations,
 }
 
 /// A worker's proxy.
 pub struct Proxy {
     front: Front,
-    gate: Rc<Gate>,
+    limiter: Rc<Limiter>,
     upstreams: Upstreams,
     generations: Generations,
     refusals: Refusals,
@@ -60,12 +60,12 @@ pub struct Proxy {
 
 impl Proxy {
     /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
-    pub fn new(gate: Rc<Gate>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Front::new(&options.front, HttpDoor::Proxy, gate.shared());
+    pub fn new(limiter: Rc<Limiter>, options: &ProxyOptions) -> Rc<Self> {
+        let front = Front::new(&options.front, HttpListener::Proxy, limiter.shared());
         let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
         let orphans = Orphans::new(options.front.timeouts.response);
-        Rc::new(Self { front, gate, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
+        Rc::new(Self { front, limiter, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
     }
 
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -89,8 +89,8 @@ impl Proxy {
         passage: &mut Passage,
     ) -> Result<Ruled<'_>, Failure> {
         target::check(request, &context.peer, self.front.limits.escaped_slashes)?;
-        self.front.client_headers.strip(&mut request.fields, context.peer.is_trusted)?;
-        forwarding::strip_named(&mut request.fields);
+        self.front.client_headers.strip(&mut request.headers, context.peer.is_trusted)?;
+        forwarding::strip_named(&mut request.headers);
         let host = target::host(request, &context.peer)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
@@ -98,7 +98,7 @@ impl Proxy {
         if request.body.length().is_some_and(|length| length > self.front.limits.body_bytes) {
             return Err(Failure::TooLong(self.front.limits.body_bytes));
         }
-        let client = self.client(&context.peer, &request.fields)?;
+        let client = self.client(&context.peer, &request.headers)?;
         let (path, query) = split(&request.target);
         let path = path::normalise(path);
         let way = self.upstreams.pick(&host, &path);
@@ -107,7 +107,7 @@ impl Proxy {
             host: &host,
             path: &path,
             query,
-            headers: &request.fields,
+            headers: &request.headers,
             client,
             tls_subject: context.peer.subject(),
             domain: None,
@@ -115,12 +115,12 @@ impl Proxy {
             now: self.front.clock.at(context.activity.now()),
         };
         let mut judged = self
-            .gate
-            .judge_in_flight(&view, DecidingDoor::Proxy, context.activity.now())
+            .limiter
+            .judge_in_flight(&view, DecisionListener::Proxy, context.activity.now())
             .await
             .map_err(Failure::BadCost)?;
         passage.slots = judged.in_flight.take().into();
-        let settling = self.gate.settling(&mut judged);
+        let settling = self.limiter.settling(&mut judged);
         passage.judged(&judged, context.activity.now(), Some(&view));
         context.judged().await;
         let rules = judged.snapshot.rules();
@@ -130,19 +130,19 @@ impl Proxy {
         if judged.verdict.is_allowed() {
             return Ok(Ruled::Passed(way, judged, settling));
         }
-        let is_grpc = request.fields.is_grpc();
+        let is_grpc = request.headers.is_grpc();
         Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
     }
 
     /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
     /// it past a limit; the balancer's own, its health checks, are not.
-    fn client(&self, peer: &Peer, fields: &Fields) -> Result<Option<IpAddr>, Failure> {
-        let client = self.front.client(peer, fields);
+    fn client(&self, peer: &Peer, headers: &Headers) -> Result<Option<IpAddr>, Failure> {
+        let client = self.front.client(peer, headers);
         if client.is_some_and(|client| client.is_disputed) {
-            self.gate.shared().metrics().client_disputed(DecidingDoor::Proxy);
+            self.limiter.shared().metrics().client_disputed(DecisionListener::Proxy);
         }
         if peer.source == Source::Unknown
-            && let Some(limit) = self.gate.view().rules().evaded_without_client()
+            && let Some(limit) = self.limiter.view().rules().evaded_without_client()
         {
             if let Some(suppressed) = self.complaints.pass() {
                 tracing::warn!(
@@ -173,7 +173,7 @@ impl Proxy {
             }
             Err(failure) => self.front.failed(&failure),
         };
-        reply::add_fields(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.fields);
+        reply::add_headers(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.headers);
         response
     }
 
@@ -191,13 +191,13 @@ impl Proxy {
             return Ok(last_hop());
         }
         let upgrade = forwarding::upgrade(&request).map(str::to_owned);
-        forwarding::strip(&mut request.fields);
-        context.peer.forward(request.version, &mut request.fields);
-        accepted::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.fields);
-        trace.pass_on(&mut request.fields);
+        forwarding::strip(&mut request.headers);
+        context.peer.forward(request.version, &mut request.headers);
+        accepted::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.headers);
+        trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
-            request.fields.append("connection", "upgrade");
-            request.fields.append("upgrade", protocol);
+            request.headers.append("connection", "upgrade");
+            request.headers.append("upgrade", protocol);
         }
         let mut response = match (way, settling) {
             (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
@@ -211,16 +211,16 @@ impl Proxy {
             }
         };
         let protocol = match response.body {
-            ResponseBody::Tunnel(_) => response.fields.text("upgrade").map(str::to_owned),
+            ResponseBody::Tunnel(_) => response.headers.text("upgrade").map(str::to_owned),
             _ => None,
         };
-        forwarding::strip(&mut response.fields);
+        forwarding::strip(&mut response.headers);
         if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
             // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
-            response.fields.remove("content-length");
+            response.headers.remove("content-length");
         }
         if let Some(protocol) = protocol {
-            response.fields.append("upgrade", protocol);
+            response.headers.append("upgrade", protocol);
         }
         Ok(response)
     }
@@ -248,7 +248,7 @@ impl Service for Proxy {
     }
 }
 
-/// What became of a request at the gate.
+/// What became of a request at the limiter.
 enum Ruled<'a> {
     /// It is refused, or a queue has taken it.
     Answered(Response),
@@ -257,6 +257,6 @@ enum Ruled<'a> {
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).
 fn last_hop() -> Response {
-    let fields = Fields::from_iter([("allow", failure::ALLOWED)]);
-    Reply { status: StatusCode::NO_CONTENT, fields, body: String::new() }.into()
+    let headers = Headers::from_iter([("allow", failure::ALLOWED)]);
+    Reply { status: StatusCode::NO_CONTENT, headers, body: String::new() }.into()
 }

@@ -12,7 +12,7 @@ use http::StatusCode;
 
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::Verdict;
-use crate::http::message::{KeptFields, Response, ResponseBody, ResponseFields};
+use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders};
 use crate::limiter::{Judged, View};
 
 /// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
@@ -33,7 +33,7 @@ struct Refusal {
     verdict: Verdict,
     is_grpc: bool,
     status: StatusCode,
-    fields: Rc<KeptFields>,
+    headers: Rc<KeptHeaders>,
     body: Bytes,
 }
 
@@ -54,10 +54,10 @@ impl Refusals {
         if let Some(refusal) = place.as_ref().filter(is_same) {
             return refusal.response();
         }
-        let Reply { status, fields, body } = reply::refusal(view.rules(), &verdict, self.generations, is_grpc);
+        let Reply { status, headers, body } = reply::refusal(view.rules(), &verdict, self.generations, is_grpc);
         let view = Rc::downgrade(&view);
-        let (fields, body) = (Rc::new(fields.into()), body.into());
-        place.insert(Refusal { view, verdict, is_grpc, status, fields, body }).response()
+        let (headers, body) = (Rc::new(headers.into()), body.into());
+        place.insert(Refusal { view, verdict, is_grpc, status, headers, body }).response()
     }
 }
 
@@ -70,8 +70,8 @@ fn place(verdict: &Verdict) -> usize {
 
 impl Refusal {
     fn response(&self) -> Response {
-        let (fields, body) = (ResponseFields::Kept(self.fields.clone()), ResponseBody::Text(self.body.clone()));
-        Response { status: self.status, fields, body }
+        let (headers, body) = (ResponseHeaders::Kept(self.headers.clone()), ResponseBody::Text(self.body.clone()));
+        Response { status: self.status, headers, body }
     }
 }
 
@@ -87,11 +87,11 @@ mod tests {
     use crate::engine::rules::limit::Limit;
     use crate::engine::rules::request::sample;
     use crate::engine::rules::rule_set::Rules;
-    use crate::limiter::{Gate, Shared};
-    use crate::message::headers::Fields;
+    use crate::limiter::{Limiter, Shared};
+    use crate::message::headers::Headers;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
-    use crate::telemetry::metrics::{DecidingDoor, Metrics};
+    use crate::telemetry::metrics::{DecisionListener, Metrics};
 
     /// A limit of one a second, by address.
     fn rules(name: &str) -> Rules {
@@ -101,9 +101,9 @@ mod tests {
     }
 
     /// A refusal by the rules in force that differs from others in the microseconds until the client may come back.
-    async fn judged(gate: &Gate, retry_after: u64) -> Judged {
-        let fields = Fields::new();
-        let mut judged = gate.judge(&sample(&fields), DecidingDoor::Proxy, Instant::now()).await.unwrap();
+    async fn judged(limiter: &Limiter, retry_after: u64) -> Judged {
+        let headers = Headers::new();
+        let mut judged = limiter.judge(&sample(&headers), DecisionListener::Proxy, Instant::now()).await.unwrap();
         for answer in &mut judged.verdict.answers {
             let wait = Some(Micros(retry_after));
             let outcome = Outcome::Denied;
@@ -117,7 +117,7 @@ mod tests {
     fn said(response: &Response) -> String {
         let ResponseBody::Text(body) = &response.body else { panic!("no text") };
         let mut said = format!("{}\n", response.status).into_bytes();
-        response.fields.write(&mut said);
+        response.headers.write(&mut said);
         said.extend_from_slice(body);
         String::from_utf8(said).unwrap()
     }
@@ -126,7 +126,7 @@ mod tests {
     async fn a_refusal_is_kept_as_long_as_it_would_be_written_alike() {
         let store = || MemoryStore::new(10);
         let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
-        let gate = Gate::new(shared.clone(), Store::Memory(Arc::new(store())));
+        let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
         let refusals = Refusals::new(Generations::default());
         let mut responses: Vec<Response> = Vec::new();
         // The microseconds, whether it is a call of gRPC, and the first of these that is the same piece of memory.
@@ -142,12 +142,12 @@ mod tests {
             (65_000_000, false, 8),
             (1_000_000, false, 9),
         ] {
-            let (given, other) = (judged(&gate, retry_after).await, judged(&gate, retry_after).await);
+            let (given, other) = (judged(&limiter, retry_after).await, judged(&limiter, retry_after).await);
             let written = reply::refusal(given.snapshot.rules(), &given.verdict, Generations::default(), is_grpc);
             responses.push(refusals.response(other, is_grpc));
-            let kept = |response: &Response| match &response.fields {
-                ResponseFields::Kept(kept) => Some(Rc::as_ptr(kept)),
-                ResponseFields::Own(_) => None,
+            let kept = |response: &Response| match &response.headers {
+                ResponseHeaders::Kept(kept) => Some(Rc::as_ptr(kept)),
+                ResponseHeaders::Own(_) => None,
             };
             let last = responses.last().unwrap();
             assert_eq!(said(last), said(&written.into()), "{retry_after} us");
@@ -156,7 +156,7 @@ mod tests {
         }
 
         shared.replace(rules("Second"));
-        let words = said(&refusals.response(judged(&gate, 2_000_000).await, false));
+        let words = said(&refusals.response(judged(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
 
@@ -164,12 +164,12 @@ mod tests {
     async fn rules_are_not_kept_beyond_their_time() {
         let store = || MemoryStore::new(10);
         let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
-        let gate = Gate::new(shared.clone(), Store::Memory(Arc::new(store())));
+        let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
         let refusals = Refusals::new(Generations::default());
-        let view = Rc::downgrade(&gate.view());
-        refusals.response(judged(&gate, 1).await, false);
+        let view = Rc::downgrade(&limiter.view());
+        refusals.response(judged(&limiter, 1).await, false);
         shared.replace(rules("Second"));
-        gate.flush();
+        limiter.flush();
         assert!(view.upgrade().is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! What the upstream's answer tells of the cost of a request, handed to the gate.
+//! What the upstream's answer tells of the cost of a request, handed to the limiter.
 //!
-//! A client that is gone does not get around its cost: the exchange goes on without it until the fields of the response
+//! A client that is gone does not get around its cost: the exchange goes on without it until the headers of the response
 //! have come, among the [`Orphans`] of the worker. Where that cannot be, what was sent is charged as without a response.
 
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ use crate::http::failure::UpstreamError;
 use crate::http::message::{Request, Response, ResponseBody, Watched, Watcher};
 use crate::http::upstream::Forwarder;
 use crate::limiter::Settling;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 /// Exchanges that a worker carries on without their clients, and as many that wait for their turn. Each occupies a
 /// connection to the upstream; with more than that clients leave on purpose, and their requests are charged at once.
@@ -87,7 +87,7 @@ pub(super) fn settle(
         }
     };
     let may_come = !response.body.is_end();
-    settling.answered(response.status.as_u16(), &response.fields, may_come);
+    settling.answered(response.status.as_u16(), &response.headers, may_come);
     if !settling.is_done() {
         let body = std::mem::replace(&mut response.body, ResponseBody::Text(Bytes::new()));
         response.body = ResponseBody::Watched(Box::new(Watched { body, watcher: Box::new(settling) }));
@@ -96,7 +96,7 @@ pub(super) fn settle(
 }
 
 impl Watcher for Settling {
-    fn trailers(&mut self, trailers: &Fields) {
+    fn trailers(&mut self, trailers: &Headers) {
         self.trailers(trailers);
     }
 }

@@ -21,14 +21,14 @@ pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes)
         Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
         _ => {}
     }
-    if request.fields.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
+    if request.headers.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
         return Err(Failure::Expectation);
     }
-    if request.fields.contains("via") && forwarding::hops(&request.fields) >= MOST_HOPS {
+    if request.headers.contains("via") && forwarding::hops(&request.headers) >= MOST_HOPS {
         return Err(Failure::Loop);
     }
-    if request.fields.all("host").count() > 1 {
-        return Err(Failure::Malformed("a request has one `Host` field"));
+    if request.headers.all("host").count() > 1 {
+        return Err(Failure::Malformed("a request has one `Host` header"));
     }
     if !request.target.starts_with('/') && request.target != "*" {
         absolute(request, peer)?;
@@ -38,10 +38,10 @@ pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes)
 
 /// The host of a request that was checked, without its port and in lower case; empty if an HTTP/1.0 request names none.
 pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
-    match request.fields.get("host") {
-        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` field is no host")),
+    match request.headers.get("host") {
+        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` header is no host")),
         None if request.version < Version::HTTP_11 => Ok("".into()),
-        None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` field")),
+        None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` header")),
     }
 }
 
@@ -52,7 +52,7 @@ fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
     let split = target::split_url(request.method.as_str(), &request.target);
     let (authority, target) = split.map_err(|error| Failure::Malformed(error.reason()))?;
     let (authority, target) = (authority.to_owned(), target.into_owned());
-    request.fields.set("host", authority);
+    request.headers.set("host", authority);
     request.target = target;
     Ok(())
 }
@@ -63,9 +63,9 @@ pub(super) fn count_down(request: &mut Request) -> Option<u64> {
     if request.method != Method::OPTIONS {
         return None;
     }
-    let left: u64 = request.fields.text("max-forwards")?.trim().parse().ok()?;
+    let left: u64 = request.headers.text("max-forwards")?.trim().parse().ok()?;
     if left > 0 {
-        request.fields.set("max-forwards", (left - 1).to_string());
+        request.headers.set("max-forwards", (left - 1).to_string());
     }
     Some(left)
 }
@@ -78,8 +78,8 @@ mod tests {
     type Lines = &'static [(&'static str, &'static str)];
 
     fn request(method: &str, target: &str, version: Version, lines: Lines) -> Request {
-        let (method, fields) = (method.parse().unwrap(), lines.iter().copied().collect());
-        Request { method, target: target.to_owned(), version, fields, body: RequestBody::Empty }
+        let (method, headers) = (method.parse().unwrap(), lines.iter().copied().collect());
+        Request { method, target: target.to_owned(), version, headers, body: RequestBody::Empty }
     }
 
     #[track_caller]
@@ -88,7 +88,7 @@ mod tests {
         let peer = Peer::untrusted([192, 0, 2, 7]);
         check(&mut request, &peer, EscapedSlashes::Keep)?;
         let host = host(&request, &peer)?;
-        Ok(format!("{host} {} {}", request.target, request.fields.text("host").unwrap_or_default()))
+        Ok(format!("{host} {} {}", request.target, request.headers.text("host").unwrap_or_default()))
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
     fn max_forwards_is_counted_down() {
         let check = |method, lines, left, then| {
             let mut request = request(method, "/", Version::HTTP_11, lines);
-            assert_eq!((count_down(&mut request), request.fields.text("max-forwards")), (left, then));
+            assert_eq!((count_down(&mut request), request.headers.text("max-forwards")), (left, then));
         };
         check("OPTIONS", &[("Max-Forwards", "2")], Some(2), Some("1"));
         check("OPTIONS", &[("max-forwards", "0")], Some(0), Some("0"));

@@ -15,7 +15,7 @@ use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::request;
 use crate::engine::rules::request::{Entry, Request, host_of};
 use crate::message::client_address::{Client, TrustedProxies};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::target::UrlError;
@@ -29,7 +29,7 @@ pub(super) struct Check<'a> {
     host: Cow<'a, str>,
     path: Cow<'a, str>,
     query: Option<&'a str>,
-    fields: Fields,
+    headers: Headers,
     /// Who `HAProxy` saw, unless that is a trusted proxy.
     pub(super) client: Option<Client>,
     tls_subject: Option<Cow<'a, str>>,
@@ -70,7 +70,7 @@ impl<'a> Check<'a> {
             host: Cow::Borrowed(""),
             path: Cow::Borrowed("/"),
             query: None,
-            fields: Fields::new(),
+            headers: Headers::new(),
             client: None,
             tls_subject: None,
             entries: SmallVec::new(),
@@ -88,7 +88,7 @@ impl<'a> Check<'a> {
                 b"query" => query = text(*value, "the query is no text")?,
                 b"host" => host = text(*value, "the host is no text")?,
                 b"src" => peer = source(*value),
-                b"headers" => check.fields = read_fields(*value).ok_or("a field is none")?,
+                b"headers" => check.headers = read_headers(*value).ok_or("a header is none")?,
                 b"tls_subject" => {
                     let subject = bytes(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
                     check.tls_subject = subject.map(lossless::text);
@@ -104,10 +104,10 @@ impl<'a> Check<'a> {
         check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, slashes)?;
         check.read_host(host)?;
         match peer {
-            Some(peer) => check.client = Some(trusted.client(peer, &check.fields)),
+            Some(peer) => check.client = Some(trusted.client(peer, &check.headers)),
             None => check.mistake = Some(Mistake::NoSource),
         }
-        underscores.fold(&mut check.fields)?;
+        underscores.fold(&mut check.headers)?;
         Ok(check)
     }
 
@@ -137,10 +137,10 @@ impl<'a> Check<'a> {
     }
 
     fn read_host(&mut self, given: Option<&'a str>) -> Result<(), &'static str> {
-        let mut lines = self.fields.all("host");
+        let mut lines = self.headers.all("host");
         let line = lines.next();
         if lines.next().is_some() {
-            return Err("a request has one `Host` field");
+            return Err("a request has one `Host` header");
         }
         let host = match (given, line) {
             _ if !self.host.is_empty() => return Ok(()),
@@ -148,7 +148,7 @@ impl<'a> Check<'a> {
             (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
             (None, None) => return Ok(()),
         };
-        self.host = host.ok_or("the `Host` field is no host")?;
+        self.host = host.ok_or("the `Host` header is no host")?;
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl<'a> Check<'a> {
             host: &self.host,
             path: &self.path,
             query: self.query,
-            headers: &self.fields,
+            headers: &self.headers,
             client: self.client.map(|client| client.address),
             tls_subject: self.tls_subject.as_deref(),
             domain: None,
@@ -175,7 +175,7 @@ impl<'a> Check<'a> {
 
     /// Whether the client speaks gRPC, and wants a refusal that it understands.
     pub(super) fn is_grpc(&self) -> bool {
-        self.fields.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+        self.headers.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
 }
 
@@ -213,12 +213,12 @@ fn source(value: Data<'_>) -> Option<IpAddr> {
     }
 }
 
-/// The fields of a request: those of `req.hdrs_bin`, or the lines of `req.hdrs`. `None` if there is anything else.
-fn read_fields(value: Data<'_>) -> Option<Fields> {
-    let mut fields = Fields::new();
+/// The headers of a request: those of `req.hdrs_bin`, or the lines of `req.hdrs`. `None` if there is anything else.
+fn read_headers(value: Data<'_>) -> Option<Headers> {
+    let mut headers = Headers::new();
     let mut append = |name: &[u8], value: &[u8]| {
         let fits = headers::is_name(name) && headers::is_value(value);
-        fits.then(|| fields.append(name, value.trim_ascii()))
+        fits.then(|| headers.append(name, value.trim_ascii()))
     };
     match value {
         Data::Null => {}
@@ -245,7 +245,7 @@ fn read_fields(value: Data<'_>) -> Option<Fields> {
         }
         _ => return None,
     }
-    Some(fields)
+    Some(headers)
 }
 
 #[cfg(test)]
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn arguments_say_what_a_request_is() {
-        let fields = binary(&[("host", "A.example:8080"), ("x-id", "7")]);
+        let headers = binary(&[("host", "A.example:8080"), ("x-id", "7")]);
         let source = Data::Address([192, 0, 2, 7].into());
         check(
             &[
@@ -299,7 +299,7 @@ mod tests {
                 ("path", text("/v1//orders/")),
                 ("query", text("a=b")),
                 ("src", source),
-                ("headers", Data::Binary(&fields)),
+                ("headers", Data::Binary(&headers)),
                 ("tls_subject", text("CN=a")),
                 ("tenant", text("acme")),
                 ("port", Data::Signed(-443)),
@@ -323,8 +323,8 @@ mod tests {
 
     #[test]
     fn the_client_is_who_haproxy_saw_unless_that_is_a_trusted_proxy() {
-        let fields = binary(&[("x-forwarded-for", "\u{e9}, 203.0.113.9")]);
-        let headers = ("headers", Data::Binary(&fields));
+        let headers = binary(&[("x-forwarded-for", "\u{e9}, 203.0.113.9")]);
+        let headers = ("headers", Data::Binary(&headers));
         for (source, expected) in [
             (text("192.0.2.7"), "192.0.2.7"),
             (Data::Address("::ffff:192.0.2.7".parse().unwrap()), "192.0.2.7"),
@@ -338,22 +338,22 @@ mod tests {
 
     #[test]
     fn a_name_with_underscores_counts_by_the_name_with_hyphens() {
-        let fields = binary(&[("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4")]);
-        let arguments = [("headers", Data::Binary(&fields)), ("src", Data::Address([10, 1, 2, 3].into()))];
+        let headers = binary(&[("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4")]);
+        let arguments = [("headers", Data::Binary(&headers)), ("src", Data::Address([10, 1, 2, 3].into()))];
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
         let check = read(&arguments).unwrap();
         assert_eq!(
-            (check.client, check.fields.text("x-api-key")),
+            (check.client, check.headers.text("x-api-key")),
             (Some(IpAddr::from([10, 1, 2, 3]).into()), Some("1"))
         );
     }
 
     #[test]
-    fn fields_come_in_two_forms() {
+    fn headers_come_in_two_forms() {
         let lines = [("host", "a.example"), ("x", ""), ("x", "a:b")];
         for value in [Data::Binary(&binary(&lines)), text("host: a.example\r\nx:\r\nx:a:b \r\n\r\n")] {
-            let fields = read_fields(value).unwrap();
-            let found: Vec<_> = fields.iter().map(|(name, value)| (str::from_utf8(name).unwrap(), value)).collect();
+            let headers = read_headers(value).unwrap();
+            let found: Vec<_> = headers.iter().map(|(name, value)| (str::from_utf8(name).unwrap(), value)).collect();
             assert_eq!(found, lines.map(|(name, value)| (name, value.as_bytes())), "{value:?}");
         }
         for value in [
@@ -366,7 +366,7 @@ mod tests {
             Data::Binary(&binary(&[("x", "a\r\ny: b")])),
             Data::Binary(&binary(&[("", "a")])),
         ] {
-            assert!(read_fields(value).is_none(), "{value:?}");
+            assert!(read_headers(value).is_none(), "{value:?}");
         }
     }
 
@@ -390,9 +390,9 @@ mod tests {
         check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
         check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
         check(&[("uri", text("/?a b"))], Err("a query has printable ASCII and no fragment"));
-        check(&[("host", text("a b"))], Err("the `Host` field is no host"));
-        check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` field"));
-        check(&[("headers", Data::Binary(b"\x04host"))], Err("a field is none"));
+        check(&[("host", text("a b"))], Err("the `Host` header is no host"));
+        check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` header"));
+        check(&[("headers", Data::Binary(b"\x04host"))], Err("a header is none"));
         check(&[("method", text("get"))], Err("a method is spelt in upper case"));
     }
 

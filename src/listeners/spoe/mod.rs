@@ -16,7 +16,7 @@
 //! | `query` | `query` | the query |
 //! | `host` | `req.hdr(host)` | the host; `headers` have it too |
 //! | `src` | `src` | the client's address |
-//! | `headers` | `req.hdrs_bin`, `req.hdrs` | the fields |
+//! | `headers` | `req.hdrs_bin`, `req.hdrs` | the headers |
 //! | `tls_subject` | `ssl_c_s_dn(,0,rfc2253)` | the subject of a client's certificate that `HAProxy` has verified |
 //!
 //! # The variables
@@ -27,7 +27,7 @@
 //! |---|---|
 //! | `deny` | whether the request is to be refused; it is not there if Weir did not answer |
 //! | `status` | of a refusal: 429, 503 if the store is away and the limit fails closed, 400 if the request is none; 202 if a queue has taken it |
-//! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the fields of the response, each by its name with `_` for `-` |
+//! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the headers of the response, each by its name with `_` for `-` |
 //! | `body` | of a refusal: the problem as JSON; of a 202 the entry's id |
 
 use std::borrow::Cow;
@@ -47,14 +47,14 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::http::log::Throttle;
 use crate::http::{FrontOptions, Stream};
-use crate::limiter::Gate;
+use crate::limiter::Limiter;
 use crate::limiter::denials::Origin;
 use crate::message::client_address::TrustedProxies;
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::underscores::Underscores;
 use crate::store::Clock;
-use crate::telemetry::metrics::DecidingDoor;
+use crate::telemetry::metrics::DecisionListener;
 
 mod check;
 mod connection;
@@ -66,12 +66,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-/// How the door is set up.
+/// How the listener is set up.
 #[derive(Clone, Debug)]
 pub struct SpoeOptions {
     /// Peers of `HAProxy` whose word on the client's address is taken.
     pub trusted_proxies: TrustedProxies,
-    /// Which rate limit fields there are variables for.
+    /// Which rate limit headers there are variables for.
     pub generations: Generations,
     /// The time of each request: what the memory store decides by and overrides expire by.
     pub clock: Clock,
@@ -84,7 +84,7 @@ pub struct SpoeOptions {
 }
 
 impl SpoeOptions {
-    /// As the other doors take requests and connections.
+    /// As the other listeners take requests and connections.
     pub fn new(front: &FrontOptions, generations: Generations) -> Self {
         Self {
             trusted_proxies: front.trusted_proxies.clone(),
@@ -101,7 +101,7 @@ impl SpoeOptions {
     }
 }
 
-/// How long the door waits for `HAProxy`.
+/// How long the listener waits for `HAProxy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoeTimeouts {
     /// For the first byte of a connection.
@@ -124,9 +124,9 @@ impl Default for SpoeTimeouts {
     }
 }
 
-/// A worker's door.
+/// A worker's listener.
 pub struct Spoe {
-    gate: Rc<Gate>,
+    limiter: Rc<Limiter>,
     trusted_proxies: TrustedProxies,
     generations: Generations,
     clock: Clock,
@@ -139,10 +139,10 @@ pub struct Spoe {
 }
 
 impl Spoe {
-    /// A door that asks `gate`.
-    pub fn new(gate: Rc<Gate>, options: &SpoeOptions) -> Rc<Self> {
+    /// A listener that asks `limiter`.
+    pub fn new(limiter: Rc<Limiter>, options: &SpoeOptions) -> Rc<Self> {
         Rc::new(Self {
-            gate,
+            limiter,
             trusted_proxies: options.trusted_proxies.clone(),
             generations: options.generations,
             clock: options.clock.clone(),
@@ -173,7 +173,7 @@ impl Spoe {
                     self.misconfigured(Mistake::text(mistake));
                 }
                 if check.client.is_some_and(|client| client.is_disputed) {
-                    self.gate.shared().metrics().client_disputed(DecidingDoor::Spoe);
+                    self.limiter.shared().metrics().client_disputed(DecisionListener::Spoe);
                 }
                 self.judge(&check, &mut ack, received).await;
             }
@@ -185,7 +185,7 @@ impl Spoe {
     async fn judge(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
         let entries = check.entries();
         let view = check.view(&entries, self.clock.now());
-        let judged = match self.gate.judge(&view, DecidingDoor::Spoe, received).await {
+        let judged = match self.limiter.judge(&view, DecisionListener::Spoe, received).await {
             Ok(judged) => judged,
             Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
         };
@@ -194,11 +194,11 @@ impl Spoe {
         if let Some(accepted) = accepted::accepted(rules, &judged.verdict, self.generations) {
             refuse(&accepted, ack);
         } else if judged.verdict.is_allowed() {
-            let mut fields = Fields::new();
-            reply::add_fields(rules, &judged.verdict, self.generations, &mut fields);
-            accepted::add_entries(rules, &judged.verdict, &mut fields);
+            let mut headers = Headers::new();
+            reply::add_headers(rules, &judged.verdict, self.generations, &mut headers);
+            accepted::add_entries(rules, &judged.verdict, &mut headers);
             ack.set("deny", Data::Bool(false));
-            set_fields(&fields, ack);
+            set_headers(&headers, ack);
         } else {
             refuse(&reply::refusal(rules, &judged.verdict, self.generations, check.is_grpc()), ack);
         }
@@ -225,7 +225,7 @@ impl Spoe {
 
     /// Logs that we end a connection because of `HAProxy`, and counts it.
     fn disconnects(&self, peer: IpAddr, status: Status) {
-        self.gate.shared().metrics().spoe_disconnect(status.label());
+        self.limiter.shared().metrics().spoe_disconnect(status.label());
         if status != Status::Normal
             && let Some(suppressed) = self.connection_log.pass()
         {
@@ -238,15 +238,15 @@ impl Spoe {
 fn refuse(reply: &Reply, ack: &mut Ack) {
     ack.set("deny", Data::Bool(true));
     ack.set("status", Data::Unsigned(reply.status.as_u16().into()));
-    set_fields(&reply.fields, ack);
+    set_headers(&reply.headers, ack);
     if !reply.body.is_empty() {
         ack.set("body", Data::Text(reply.body.as_bytes()));
     }
 }
 
-/// A variable for each field.
-fn set_fields(fields: &Fields, ack: &mut Ack) {
-    for (name, value) in fields.iter() {
+/// A variable for each header.
+fn set_headers(headers: &Headers, ack: &mut Ack) {
+    for (name, value) in headers.iter() {
         // Names of ours, in lower case, or of a script; a variable's name has letters, digits and `_`.
         let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '_' };
         let name: String = name.iter().map(plain).collect();

@@ -1,4 +1,4 @@
-//! Conversations with the door, frame by frame.
+//! Conversations with the listener, frame by frame.
 
 use std::str;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
     let store = || MemoryStore::new(1_000);
     let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
-    let gate = Rc::new(Gate::new(Arc::new(shared), Store::Memory(Arc::new(store()))));
+    let limiter = Rc::new(Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store()))));
     let options = SpoeOptions {
         trusted_proxies: TrustedProxies::default(),
         generations: Generations::default(),
@@ -42,7 +42,7 @@ fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
         underscores: Underscores::Drop,
         timeouts,
     };
-    Spoe::new(gate, &options)
+    Spoe::new(limiter, &options)
 }
 
 /// A NOTIFY of a request from an address.
@@ -122,7 +122,7 @@ impl Peer {
     }
 }
 
-/// Lets a peer talk to the door.
+/// Lets a peer talk to the listener.
 async fn converse(spoe: &Spoe, drain: &CancellationToken, talk: impl AsyncFnOnce(Peer)) {
     let (ours, theirs) = duplex(64 * 1024);
     let peer = Peer { stream: theirs, input: Vec::new() };
@@ -215,7 +215,7 @@ fn what_is_no_frame_ends_the_connection_with_the_reason() {
     }
     let spoe = spoe(SpoeTimeouts::default());
     check_with(&spoe, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", &["DISCONNECT status-code=3"]);
-    let metrics = spoe.gate.shared().metrics().render().unwrap();
+    let metrics = spoe.limiter.shared().metrics().render().unwrap();
     assert!(str::from_utf8(&metrics).unwrap().contains("weir_spoe_disconnects_total{reason=\"too_big\"} 1"));
 }
 
@@ -261,7 +261,7 @@ async fn at_the_end_what_has_begun_is_answered() {
         peer.send(&[hello(&[])]).await;
         assert_eq!(peer.next().await, HELLO);
         peer.stream.write_all(&asked[..20]).await.unwrap();
-        // The door has read that when it has had a turn.
+        // The listener has read that when it has had a turn.
         tokio::task::yield_now().await;
         drain.cancel();
         tokio::task::yield_now().await;
@@ -278,7 +278,7 @@ async fn a_farewell_waits_no_longer_than_it_takes() {
     converse(&spoe, &CancellationToken::new(), async |mut peer| {
         peer.send(&[hello(&[("supported-versions", Data::Null)])]).await;
         assert_eq!(peer.rest().await.len(), 1);
-        // It does not close, and the door ends all the same, or this test would not.
+        // It does not close, and the listener ends all the same, or this test would not.
         sleep(Duration::from_millis(1_100)).await;
     })
     .await;

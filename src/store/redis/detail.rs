@@ -33,7 +33,7 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
     }
 }
 
-/// What a script says for a field.
+/// What a script says for a header.
 fn said_value(value: &Value) -> Option<SaidValue> {
     match value {
         Value::Array(pair) => match pair.as_slice() {

@@ -53,7 +53,7 @@ impl Ruling {
 pub(crate) struct UpstreamUse {
     /// The address of the last one that was tried.
     pub(crate) address: String,
-    /// From the first attempt to the response's fields, or to the failure.
+    /// From the first attempt to the response's headers, or to the failure.
     pub(crate) time: Duration,
     /// How many times the request was sent.
     pub(crate) attempts: u32,
@@ -62,7 +62,7 @@ pub(crate) struct UpstreamUse {
 /// What is known of a request. Bytes are as the client sent them; ids are not in here.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// When the request's fields had come.
+    /// When the request's headers had come.
     pub(crate) received: Micros,
     /// The client's address, as the limits see it; `None` if a load balancer does not say it.
     pub(crate) client: Option<IpAddr>,
@@ -109,7 +109,7 @@ pub(crate) struct Record {
 impl Record {
     /// What is known of a request before anything is done with it.
     pub(crate) fn new(received: Micros, client: Option<IpAddr>, subject: Option<&str>, request: &Request) -> Self {
-        let value = |name| request.fields.get(name).map(Box::from);
+        let value = |name| request.headers.get(name).map(Box::from);
         Self {
             method: Some(request.method.clone()),
             target: Some(request.target.as_str().into()),
@@ -117,7 +117,7 @@ impl Record {
             referer: value("referer"),
             user_agent: value("user-agent"),
             request_id: value("x-request-id"),
-            trace_id: TraceContext::of(&request.fields).map(|context| context.trace_id),
+            trace_id: TraceContext::of(&request.headers).map(|context| context.trace_id),
             rejected: None,
             ..Self::rejected(received, client, subject, request.version, String::new())
         }
@@ -235,7 +235,7 @@ impl Writer {
         }
         line.extend_from_slice(b" - ");
         match &record.subject {
-            // The fields before the first quote are told apart by spaces.
+            // The headers before the first quote are told apart by spaces.
             Some(subject) => quoted_text(line, subject.as_bytes(), b" "),
             None => line.push(b'-'),
         }

@@ -49,13 +49,13 @@ impl DecisionResult {
     }
 }
 
-/// Who asked for a decision: the label `door` of `weir_decision_duration_seconds`. The two services of the gRPC door are
+/// Who asked for a decision: the label `listener` of `weir_decision_duration_seconds`. The two services of the gRPC listener are
 /// two, because their callers wait differently long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecidingDoor {
+pub enum DecisionListener {
     /// The reverse proxy.
     Proxy,
-    /// The check door, whoever asks there.
+    /// The check listener, whoever asks there.
     Check,
     /// Envoy's external authorization, by gRPC.
     ExtAuthz,
@@ -65,8 +65,8 @@ pub enum DecidingDoor {
     Spoe,
 }
 
-impl DecidingDoor {
-    /// Every door that asks for decisions.
+impl DecisionListener {
+    /// Every listener that asks for decisions.
     pub const ALL: [Self; 5] = [Self::Proxy, Self::Check, Self::ExtAuthz, Self::RateLimit, Self::Spoe];
 
     /// Its name in labels, in the log and in traces.
@@ -81,18 +81,18 @@ impl DecidingDoor {
     }
 }
 
-/// A door that speaks HTTP: the label `door` of `weir_http_requests_total`.
+/// A listener that speaks HTTP: the label `listener` of `weir_http_requests_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HttpDoor {
+pub enum HttpListener {
     /// The reverse proxy.
     Proxy,
-    /// The check door.
+    /// The check listener.
     Check,
-    /// The gRPC door.
+    /// The gRPC listener.
     Grpc,
 }
 
-impl HttpDoor {
+impl HttpListener {
     pub(super) const ALL: [Self; 3] = [Self::Proxy, Self::Check, Self::Grpc];
 
     /// Its name in labels, in the log and in traces.
@@ -178,14 +178,14 @@ impl RateLimitAnswer {
     }
 }
 
-/// What a client came up against at the door: the label `limit` of `weir_http_door_limits_total`.
+/// What a client came up against at the listener: the label `limit` of `weir_http_listener_limits_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorLimit {
+pub enum HttpLimit {
     /// The target of a request is too long.
     Target,
-    /// The fields of a request are too large.
+    /// The headers of a request are too large.
     HeaderBytes,
-    /// A request has too many fields.
+    /// A request has too many headers.
     HeaderCount,
     /// A request's body is too long.
     BodyBytes,
@@ -193,7 +193,7 @@ pub enum DoorLimit {
     Requests,
     /// The first byte did not come in time.
     FirstByteTimeout,
-    /// The end of the fields did not come in time.
+    /// The end of the headers did not come in time.
     HeaderTimeout,
     /// No other request came in time.
     IdleTimeout,
@@ -219,7 +219,7 @@ pub enum DoorLimit {
     Http2PingTimeout,
 }
 
-impl DoorLimit {
+impl HttpLimit {
     pub(super) const ALL: [Self; 18] = [
         Self::Target,
         Self::HeaderBytes,
@@ -295,7 +295,7 @@ pub const CONNECTION_FAILURES: [&str; 5] =
 /// The label `kind` of `weir_tls_handshakes_total`.
 pub(super) const TLS_HANDSHAKES: [&str; 2] = ["full", "resumed"];
 
-/// How a gateway asks the check door: the label `convention` of `weir_check_requests_total`.
+/// How a gateway asks the check listener: the label `convention` of `weir_check_requests_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
     /// Envoy's `ext_authz` over HTTP.
@@ -314,7 +314,7 @@ impl Convention {
     /// Every convention.
     pub const ALL: [Self; 5] = [Self::Envoy, Self::Nginx, Self::Forward, Self::Haproxy, Self::Json];
 
-    /// Its name, which is also its path at the door.
+    /// Its name, which is also its path at the listener.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Envoy => "envoy",
@@ -326,7 +326,7 @@ impl Convention {
     }
 }
 
-/// What the check door answered: the label `result` of `weir_check_requests_total`.
+/// What the check listener answered: the label `result` of `weir_check_requests_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckResult {
     /// The request may pass.
@@ -446,7 +446,7 @@ impl SpanResult {
 /// The label `code` of `weir_http_requests_total`: classes of status codes, and our own refusals apart.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
-/// The methods of the gRPC door: the label `method` of `weir_grpc_calls_total`.
+/// The methods of the gRPC listener: the label `method` of `weir_grpc_calls_total`.
 pub const GRPC_METHODS: [&str; 9] = [
     "check",
     "should_rate_limit",
@@ -459,7 +459,7 @@ pub const GRPC_METHODS: [&str; 9] = [
     "unknown",
 ];
 
-/// The codes that the gRPC door answers with: the label `code` of `weir_grpc_calls_total`.
+/// The codes that the gRPC listener answers with: the label `code` of `weir_grpc_calls_total`.
 pub const GRPC_CODES: [&str; 9] = [
     "ok",
     "cancelled",

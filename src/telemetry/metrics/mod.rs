@@ -26,8 +26,8 @@ mod tally;
 #[cfg(feature = "otel")]
 pub use labels::SpanResult;
 pub use labels::{
-    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecidingDoor,
-    DecisionResult, DoorLimit, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HttpDoor, REQUEST_CODES, RateLimitAnswer,
+    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionListener,
+    DecisionResult, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HttpLimit, HttpListener, REQUEST_CODES, RateLimitAnswer,
     SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
 };
 pub use limits::{Count, LimitMetrics, LimitTallies, SettlementMetrics};
@@ -53,7 +53,7 @@ pub struct Metrics {
     decisions: PerLimit<{ DecisionResult::ALL.len() }>,
     settlements: PerLimit<{ SettlementResult::ALL.len() }>,
     keys_limited: PerLimit<1>,
-    /// How long a verdict took, the store's part included, by [`DecidingDoor`].
+    /// How long a verdict took, the store's part included, by [`DecisionListener`].
     decision_seconds: HistogramVec,
     /// How long Redis took; a decision in memory is not timed by itself.
     pub store_seconds: Histogram,
@@ -79,7 +79,7 @@ pub struct Metrics {
     /// When the rules in force were loaded, in seconds since the Unix epoch.
     pub reload_timestamp: IntGauge,
     start_timestamp: IntGauge,
-    /// By [`HttpDoor`] and code.
+    /// By [`HttpListener`] and code.
     requests: IntCounterVec,
     grpc_calls: IntCounterVec,
     check_requests: IntCounterVec,
@@ -89,7 +89,7 @@ pub struct Metrics {
     slots: IntGauge,
     /// Connections that were upgraded to another protocol and are open.
     tunnels: IntGauge,
-    door_limits: IntCounterVec,
+    listener_limits: IntCounterVec,
     /// Connections of clients that are open.
     pub connections: IntGauge,
     /// The bound on them.
@@ -108,7 +108,7 @@ pub struct Metrics {
     tls_reloads: IntCounterVec,
     /// Without labels, and a family so that it is absent without TLS: a date of 0 would ring every alarm.
     tls_expiry: IntGaugeVec,
-    /// Until the upstream's response fields.
+    /// Until the upstream's response headers.
     pub upstream_seconds: Histogram,
     upstream_errors: IntCounterVec,
     /// Addresses of upstreams by state, each as often as there are workers: every worker has its own view.
@@ -162,9 +162,9 @@ impl Metrics {
             decision_seconds: histograms(
                 &registry,
                 "weir_decision_duration_seconds",
-                "Time to a verdict by door",
+                "Time to a verdict by listener",
                 &DECISION_BUCKETS,
-                &["door"],
+                &["listener"],
             )?,
             store_seconds: histogram(
                 &registry,
@@ -210,8 +210,8 @@ impl Metrics {
             requests: counters(
                 &registry,
                 "weir_http_requests_total",
-                "Requests by door and class of status",
-                &["door", "code"],
+                "Requests by listener and class of status",
+                &["listener", "code"],
             )?,
             grpc_calls: counters(
                 &registry,
@@ -222,16 +222,16 @@ impl Metrics {
             check_requests: counters(
                 &registry,
                 "weir_check_requests_total",
-                "Answers of the check door by convention and result",
+                "Answers of the check listener by convention and result",
                 &["convention", "result"],
             )?,
             requests_in_flight: gauge(&registry, "weir_http_requests_in_flight", "Requests being answered")?,
             slots: gauge(&registry, "weir_slots_held", "Slots that requests in flight hold")?,
             tunnels: gauge(&registry, "weir_http_tunnels", "Open connections that were upgraded")?,
-            door_limits: counters(
+            listener_limits: counters(
                 &registry,
-                "weir_http_door_limits_total",
-                "Clients that came up against a limit of the door",
+                "weir_http_listener_limits_total",
+                "Clients that came up against a limit of the listener",
                 &["limit"],
             )?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
@@ -271,7 +271,7 @@ impl Metrics {
                 &registry,
                 "weir_client_address_conflicts_total",
                 "Requests whose X-Forwarded-For and Forwarded name different clients",
-                &["door"],
+                &["listener"],
             )?,
             tls_reloads: counters(
                 &registry,
@@ -292,7 +292,7 @@ impl Metrics {
             upstream_seconds: histogram(
                 &registry,
                 "weir_upstream_duration_seconds",
-                "Time to response fields",
+                "Time to response headers",
                 &UPSTREAM_BUCKETS,
             )?,
             upstream_errors: counters(
@@ -339,7 +339,7 @@ impl Metrics {
         for (metric, values) in [
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
-            (&self.door_limits, &DoorLimit::ALL.map(DoorLimit::label)),
+            (&self.listener_limits, &HttpLimit::ALL.map(HttpLimit::label)),
             (&self.connections_refused, &ConnectionRefusal::LABELS),
             (&self.reloads, &["success", "failure"]),
             (&self.connections_failed, &CONNECTION_FAILURES),
@@ -351,14 +351,16 @@ impl Metrics {
                 metric.with_label_values(&[value]);
             }
         }
-        for (door, code) in HttpDoor::ALL.into_iter().flat_map(|door| REQUEST_CODES.map(|code| (door, code))) {
-            self.requests.with_label_values(&[door.label(), code]);
+        for (listener, code) in
+            HttpListener::ALL.into_iter().flat_map(|listener| REQUEST_CODES.map(|code| (listener, code)))
+        {
+            self.requests.with_label_values(&[listener.label(), code]);
         }
-        for door in DecidingDoor::ALL {
-            self.decision_seconds(door);
+        for listener in DecisionListener::ALL {
+            self.decision_seconds(listener);
             // The rate limit service is told of no client.
-            if door != DecidingDoor::RateLimit {
-                self.clients_disputed.with_label_values(&[door.label()]);
+            if listener != DecisionListener::RateLimit {
+                self.clients_disputed.with_label_values(&[listener.label()]);
             }
         }
         for convention in Convention::ALL {
@@ -381,9 +383,9 @@ impl Metrics {
         self.registry.register(Box::new(info))
     }
 
-    /// How long verdicts took for this door.
-    pub fn decision_seconds(&self, door: DecidingDoor) -> Histogram {
-        self.decision_seconds.with_label_values(&[door.label()])
+    /// How long verdicts took for this listener.
+    pub fn decision_seconds(&self, listener: DecisionListener) -> Histogram {
+        self.decision_seconds.with_label_values(&[listener.label()])
     }
 
     /// The process has begun to count, and the first rules are in force, at this time in seconds since the Unix epoch.
@@ -436,8 +438,8 @@ impl Metrics {
     }
 
     /// Counts a request whose `X-Forwarded-For` and `Forwarded` name different clients.
-    pub fn client_disputed(&self, door: DecidingDoor) {
-        self.clients_disputed.with_label_values(&[door.label()]).inc();
+    pub fn client_disputed(&self, listener: DecisionListener) {
+        self.clients_disputed.with_label_values(&[listener.label()]).inc();
     }
 
     /// Counts a reload of the certificates.
@@ -450,9 +452,9 @@ impl Metrics {
         self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
     }
 
-    /// A worker's share of a door's `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
-    pub fn request_tallies(&self, door: HttpDoor) -> [Tally; REQUEST_CODES.len()] {
-        REQUEST_CODES.map(|code| self.tallies.counter(self.requests.with_label_values(&[door.label(), code])))
+    /// A worker's share of a listener's `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
+    pub fn request_tallies(&self, listener: HttpListener) -> [Tally; REQUEST_CODES.len()] {
+        REQUEST_CODES.map(|code| self.tallies.counter(self.requests.with_label_values(&[listener.label(), code])))
     }
 
     /// A worker's share of the requests that are being answered.
@@ -485,7 +487,7 @@ impl Metrics {
         self.connections_refused.with_label_values(&[ConnectionRefusal::LABELS[reason as usize]])
     }
 
-    /// Takes over what the stores have counted by themselves since the start. Only the admin door does, one page after
+    /// Takes over what the stores have counted by themselves since the start. Only the admin listener does, one page after
     /// the other, so no reader sees a counter between its two steps.
     pub fn stores_counted(&self, evicted: u64, overflowed: u64, corrupt_values: u64) {
         for (counter, value) in [
@@ -503,9 +505,9 @@ impl Metrics {
         self.admin_writes.with_label_values(&[op.label(), result.label()]).inc();
     }
 
-    /// Counts a client that came up against a limit of the door.
-    pub fn door_limit(&self, limit: DoorLimit) {
-        self.door_limits.with_label_values(&[limit.label()]).inc();
+    /// Counts a client that came up against a limit of the listener.
+    pub fn listener_limit(&self, limit: HttpLimit) {
+        self.listener_limits.with_label_values(&[limit.label()]).inc();
     }
 
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].
@@ -556,7 +558,7 @@ mod tests {
     fn no_two_label_values_are_taken_for_one_series() {
         let text = text();
         for (name, expected) in [
-            ("weir_http_requests_total", HttpDoor::ALL.len() * REQUEST_CODES.len()),
+            ("weir_http_requests_total", HttpListener::ALL.len() * REQUEST_CODES.len()),
             ("weir_grpc_calls_total", GRPC_METHODS.len() * GRPC_CODES.len()),
             ("weir_check_requests_total", Convention::ALL.len() * CheckResult::ALL.len()),
             ("weir_admin_writes_total", AdminWrite::ALL.len() * AdminWriteResult::ALL.len()),
@@ -572,8 +574,9 @@ mod tests {
     fn callers_deadlines_are_edges_of_buckets() {
         let text = text();
         for edge in ["0.02", "0.2"] {
-            for door in DecidingDoor::ALL.map(DecidingDoor::label) {
-                let line = format!("weir_decision_duration_seconds_bucket{{door=\"{door}\",le=\"{edge}\"}} 0\n");
+            for listener in DecisionListener::ALL.map(DecisionListener::label) {
+                let line =
+                    format!("weir_decision_duration_seconds_bucket{{listener=\"{listener}\",le=\"{edge}\"}} 0\n");
                 assert!(text.contains(&line), "{line} is not in {text}");
             }
         }

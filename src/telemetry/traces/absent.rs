@@ -8,8 +8,8 @@ use crate::engine::rules::rule_set::Rules;
 use crate::http::context::Context;
 use crate::http::message::{Request, Response};
 use crate::limiter::denials::ShownIds;
-use crate::message::headers::Fields;
-use crate::telemetry::metrics::{DecidingDoor, HttpDoor, Metrics};
+use crate::message::headers::Headers;
+use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
 
 /// The traces of the process, of which there are none.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Trace;
 
 #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "it stands for one that does something")]
 impl Trace {
-    pub(crate) const fn begin(_: Option<&Traces>, _: HttpDoor, _: &Request, _: bool) -> Self {
+    pub(crate) const fn begin(_: Option<&Traces>, _: HttpListener, _: &Request, _: bool) -> Self {
         Self
     }
 
@@ -48,7 +48,7 @@ impl Trace {
         &mut self,
         _: &Rules,
         _: &Verdict,
-        _: DecidingDoor,
+        _: DecisionListener,
         _: Instant,
         _: Option<&request::Request<'_>>,
     ) {
@@ -56,7 +56,7 @@ impl Trace {
 
     pub(crate) const fn called(&mut self, _: &str, _: &'static str) {}
 
-    pub(crate) const fn pass_on(&mut self, _: &mut Fields) {}
+    pub(crate) const fn pass_on(&mut self, _: &mut Headers) {}
 
     pub(crate) const fn answered(&mut self, _: &Context, _: &Response) {}
 }

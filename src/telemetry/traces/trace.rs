@@ -17,11 +17,11 @@ use crate::engine::rules::rule_set::Rules;
 use crate::http::context::Context;
 use crate::http::message::{Request, Response};
 use crate::limiter::denials::{OTHER_METHOD, ShownIds, hash, method};
-use crate::message::headers::{self, Fields};
+use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
 use crate::telemetry::access_log::{Ruling, ruling};
-use crate::telemetry::metrics::{DecidingDoor, DecisionResult, HttpDoor, Metrics};
+use crate::telemetry::metrics::{DecisionListener, DecisionResult, HttpListener, Metrics};
 
 /// What the vendors on a trace's way say of it, in their own words.
 const TRACESTATE: &str = "tracestate";
@@ -88,9 +88,9 @@ struct Sampled {
 
 impl Trace {
     /// The trace of a request that begins now.
-    pub(crate) fn begin(traces: Option<&Traces>, door: HttpDoor, request: &Request, is_tls: bool) -> Self {
+    pub(crate) fn begin(traces: Option<&Traces>, listener: HttpListener, request: &Request, is_tls: bool) -> Self {
         let Some(traces) = traces else { return Self(None) };
-        let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(&request.fields));
+        let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(&request.headers));
         let trace_id = parent.map_or_else(|| generator.new_trace_id(), |parent| TraceId::from(parent.trace_id));
         if !traces.0.sampler.samples(parent.as_ref(), trace_id) {
             return Self(None);
@@ -104,7 +104,7 @@ impl Trace {
         let method = method(request.method.as_str());
         let mut attributes = Vec::with_capacity(12);
         attributes.extend([
-            KeyValue::new("weir.door", door.label()),
+            KeyValue::new("weir.listener", listener.label()),
             KeyValue::new("http.request.method", method),
             KeyValue::new("url.scheme", if is_tls { "https" } else { "http" }),
             KeyValue::new("network.protocol.version", protocol(request.version)),
@@ -116,7 +116,7 @@ impl Trace {
             traces: traces.clone(),
             own,
             parent: parent.map(|parent| parent.span_id),
-            state: parent.map(|_| state(&request.fields)).unwrap_or_default(),
+            state: parent.map(|_| state(&request.headers)).unwrap_or_default(),
             began: Instant::now(),
             began_at: SystemTime::now(),
             name: if method == OTHER_METHOD { "HTTP" } else { method }.into(),
@@ -138,12 +138,12 @@ impl Trace {
         &mut self,
         rules: &Rules,
         verdict: &Verdict,
-        door: DecidingDoor,
+        listener: DecisionListener,
         start: Instant,
         request: Option<&request::Request<'_>>,
     ) {
         if let Some(sampled) = &mut self.0 {
-            sampled.judged(rules, verdict, door, start, request);
+            sampled.judged(rules, verdict, listener, start, request);
         }
     }
 
@@ -162,15 +162,15 @@ impl Trace {
         sampled.name = name.to_owned().into();
     }
 
-    /// The request goes to an upstream now, with these fields.
-    pub(crate) fn pass_on(&mut self, fields: &mut Fields) {
+    /// The request goes to an upstream now, with these headers.
+    pub(crate) fn pass_on(&mut self, headers: &mut Headers) {
         let Some(sampled) = &mut self.0 else { return };
         let span_id = new_span();
         sampled.upstream = Some((span_id, SystemTime::now()));
-        fields.set(TRACEPARENT, TraceContext { span_id, ..sampled.own }.to_string());
+        headers.set(TRACEPARENT, TraceContext { span_id, ..sampled.own }.to_string());
         if sampled.parent.is_none() {
             // It is of a trace that nobody can read.
-            fields.remove(TRACESTATE);
+            headers.remove(TRACESTATE);
         }
     }
 
@@ -187,7 +187,7 @@ impl Sampled {
         &mut self,
         rules: &Rules,
         verdict: &Verdict,
-        door: DecidingDoor,
+        listener: DecisionListener,
         start: Instant,
         request: Option<&request::Request<'_>>,
     ) {
@@ -202,7 +202,7 @@ impl Sampled {
             (Ruling::Error, _) => DecisionResult::ErrorAllowed,
         };
         let mut attributes = Vec::with_capacity(6);
-        attributes.push(KeyValue::new("weir.door", door.label()));
+        attributes.push(KeyValue::new("weir.listener", listener.label()));
         attributes.push(KeyValue::new("weir.result", result.label()));
         if let Some((place, limit)) = limit.and_then(|place| Some((place, rules.limit(place)?))) {
             attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
@@ -327,8 +327,8 @@ fn new_span() -> u64 {
 }
 
 /// What the lines of `tracestate` say together; nothing if they cannot be read.
-fn state(fields: &Fields) -> TraceState {
-    let lines: Vec<&str> = fields.all(TRACESTATE).filter_map(headers::text).collect();
+fn state(headers: &Headers) -> TraceState {
+    let lines: Vec<&str> = headers.all(TRACESTATE).filter_map(headers::text).collect();
     lines.join(",").parse().unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! The buckets of limitd and limitd-redis.
 //!
-//! A caller of limitd names a bucket's type and key itself. That is what the check door's `POST /json` does, and what the
+//! A caller of limitd names a bucket's type and key itself. That is what the check listener's `POST /json` does, and what the
 //! limits are written for: no request is charged by itself until somebody says which ones are meant.
 
 use self::numbers::Numbers;

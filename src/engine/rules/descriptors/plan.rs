@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::super::blocks::Blocks;
 use super::super::key::Key;
 use crate::engine::algorithms::charge::{Charge, Decision, Mode, NUMBERS_OF_THE_CALL, Outcome};
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 
 use super::super::request::{Entry, Request};
 use super::PerUnit;
@@ -134,7 +134,7 @@ impl Question<'_> {
 impl Rules {
     /// What the descriptors of a question ask of the store where some ids are blocked.
     pub fn plan(&self, question: &Question<'_>, blocks: Option<&Blocks>) -> Result<Plans, BadCost> {
-        let headers = Fields::new();
+        let headers = Headers::new();
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = request(question, descriptor, &headers);
@@ -313,7 +313,7 @@ fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
 }
 
 /// The request that a descriptor is for the rules: nothing is known of it but the domain and the entries.
-fn request<'a>(question: &Question<'a>, descriptor: &Descriptor<'a>, headers: &'a Fields) -> Request<'a> {
+fn request<'a>(question: &Question<'a>, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
     Request {
         method: "",
         host: "",

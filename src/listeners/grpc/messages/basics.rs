@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use crate::message::headers::Fields;
+use crate::message::headers::Headers;
 use crate::message::lossless;
 
 /// Makes UTF-8 of bytes, so that different bytes stay different ([`lossless`]).
@@ -40,7 +40,7 @@ impl HeaderValue {
     }
 
     /// All fields of a message of ours, in their order. They share one copy of the text.
-    pub fn list(fields: &Fields) -> impl Iterator<Item = Self> {
+    pub fn list(fields: &Headers) -> impl Iterator<Item = Self> {
         let mut text = Vec::with_capacity(fields.iter().map(|(name, value)| name.len() + value.len()).sum());
         for (name, value) in fields.iter() {
             text.extend_from_slice(name);

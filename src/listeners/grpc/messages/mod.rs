@@ -1,4 +1,4 @@
-//! The messages of the door's services, as protocol buffers.
+//! The messages of the listener's services, as protocol buffers.
 //!
 //! Each has the fields that are read or written here and no others: what Envoy adds beside them is skipped, as protocol
 //! buffers have it. The fields, their names and numbers are in `protos/`; reflection hands out the same files, compiled

@@ -30,7 +30,7 @@ const SOCKET_MODE: u32 = 0o666;
 /// What the peer of a unix socket counts as: it is a process of this machine.
 const LOCAL_PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Where a door listens.
+/// Where a listener listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// `127.0.0.1:8080`, `[::1]:8080`; port 0 lets the system pick one.
@@ -74,12 +74,12 @@ impl fmt::Display for ListenAddress {
 
 /// A bound socket that listens, not yet known to a runtime.
 #[derive(Debug)]
-pub(super) enum Listener {
+pub(super) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-impl AsFd for Listener {
+impl AsFd for ListeningSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
@@ -90,12 +90,12 @@ impl AsFd for Listener {
 
 /// A listener of a runtime.
 #[derive(Debug)]
-pub(super) enum AsyncListener {
+pub(super) enum AsyncSocket {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
 }
 
-impl Listener {
+impl ListeningSocket {
     /// Where it listens.
     pub(super) fn address(&self) -> io::Result<ListenAddress> {
         match self {
@@ -116,15 +116,15 @@ impl Listener {
     }
 
     /// Hands it to the runtime of this thread.
-    pub(super) fn into_async(self) -> io::Result<AsyncListener> {
+    pub(super) fn into_async(self) -> io::Result<AsyncSocket> {
         match self {
-            Self::Tcp(listener) => tokio::net::TcpListener::from_std(listener).map(AsyncListener::Tcp),
-            Self::Unix(listener) => tokio::net::UnixListener::from_std(listener).map(AsyncListener::Unix),
+            Self::Tcp(listener) => tokio::net::TcpListener::from_std(listener).map(AsyncSocket::Tcp),
+            Self::Unix(listener) => tokio::net::UnixListener::from_std(listener).map(AsyncSocket::Unix),
         }
     }
 }
 
-impl AsyncListener {
+impl AsyncSocket {
     /// The next connection and its peer. Only the last task that asked is woken.
     pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Stream, IpAddr)>> {
         match self {
@@ -137,31 +137,31 @@ impl AsyncListener {
 }
 
 /// Binds `count` sockets, or one for a unix socket: there is no `SO_REUSEPORT` for them, so the workers share it.
-pub(super) fn bind(address: &ListenAddress, count: usize) -> io::Result<Vec<Listener>> {
+pub(super) fn bind(address: &ListenAddress, count: usize) -> io::Result<Vec<ListeningSocket>> {
     match address {
-        ListenAddress::Tcp(address) => Ok(bind_tcp(*address, count)?.into_iter().map(Listener::Tcp).collect()),
-        ListenAddress::Unix(path) => Ok(vec![Listener::Unix(bind_unix(path)?)]),
+        ListenAddress::Tcp(address) => Ok(bind_tcp(*address, count)?.into_iter().map(ListeningSocket::Tcp).collect()),
+        ListenAddress::Unix(path) => Ok(vec![ListeningSocket::Unix(bind_unix(path)?)]),
     }
 }
 
 /// Binds one more socket to the address of another. The error is of a kind of socket, or of one that another user or
 /// another program has bound, that does not share.
-pub(super) fn bind_another(other: &Listener) -> io::Result<Listener> {
+pub(super) fn bind_another(other: &ListeningSocket) -> io::Result<ListeningSocket> {
     match other {
-        Listener::Tcp(other) => {
+        ListeningSocket::Tcp(other) => {
             let socket = socket(other.local_addr()?, true)?;
             socket.listen(BACKLOG)?;
-            Ok(Listener::Tcp(socket.into()))
+            Ok(ListeningSocket::Tcp(socket.into()))
         }
-        Listener::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        ListeningSocket::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
 /// Sets up a socket that another program has bound as if it had been bound here.
-pub(super) fn prepare(listener: &Listener) -> io::Result<()> {
+pub(super) fn prepare(listener: &ListeningSocket) -> io::Result<()> {
     let socket = SockRef::from(listener);
     socket.set_nonblocking(true)?;
-    if let Listener::Tcp(_) = listener {
+    if let ListeningSocket::Tcp(_) = listener {
         set_up(&socket)?;
     }
     Ok(())
