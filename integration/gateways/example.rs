@@ -15,12 +15,12 @@ use crate::support::programs::{Program, repository};
 pub(super) type Change = (&'static str, &'static str);
 
 /// Where the parts of an example are in a test. In the examples themselves they are on the ports 8000 (the gateway), 3000
-/// (the application), 9001 (Weir's gRPC door), 9002 (its check door) and 9003 (its SPOE door).
+/// (the application), 9001 (Weir's gRPC listener), 9002 (its check listener) and 9003 (its SPOE listener).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     pub(super) application: u16,
-    /// Weir's door that the gateway asks at.
-    pub(super) door: u16,
+    /// Weir's listener that the gateway asks at.
+    pub(super) listener: u16,
 }
 
 /// A running gateway. It is killed when this is dropped, and its log is shown if the test has failed by then.
@@ -129,8 +129,13 @@ fn surroundings(program: Program) -> &'static [Change] {
 
 /// Puts a test's ports in place of an example's, where they stand alone.
 fn move_ports(text: &str, gateway: u16, ports: Ports) -> String {
-    let moves =
-        [(8000, gateway), (3000, ports.application), (9001, ports.door), (9002, ports.door), (9003, ports.door)];
+    let moves = [
+        (8000, gateway),
+        (3000, ports.application),
+        (9001, ports.listener),
+        (9002, ports.listener),
+        (9003, ports.listener),
+    ];
     let mut moved = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(|character: char| character.is_ascii_digit()) {
