@@ -1,4 +1,4 @@
-//! One process takes over from another, or is started with its sockets: no connection is refused, no request lost.
+//! Hand-over to a new process, and sockets from systemd: no connection fails and no request is lost.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
-/// The binary under the name `weir` in the directory of the rules, so that a test can put another in its place.
+/// Runs the binary as `weir` in the rules' directory, where a test can replace it.
 fn linked(flags: &[&str]) -> Weir {
     Weir::launch(WIDE, |directory| {
         let link = directory.join("weir");
@@ -29,7 +29,7 @@ fn linked(flags: &[&str]) -> Weir {
     })
 }
 
-/// Puts a script in the place of the binary of [`linked`].
+/// Replaces the binary of [`linked`] with a script.
 fn replace(weir: &Weir, script: &str) {
     let (link, file) = (weir.directory().join("weir"), weir.directory().join("script"));
     std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -37,7 +37,7 @@ fn replace(weir: &Weir, script: &str) {
     std::fs::rename(&file, &link).unwrap();
 }
 
-/// One request on a connection of its own; the error is what went wrong.
+/// Sends one request on a new connection.
 fn ask(address: SocketAddr) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -48,8 +48,7 @@ fn ask(address: SocketAddr) -> Result<(), String> {
     if answer.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(format!("instead of 200: {answer}")) }
 }
 
-/// Asks on several threads while `work` is done, on a connection for each request and on kept ones; no connection may be
-/// refused or reset, and no request lost.
+/// Sends requests on several threads during `work`, on new and on kept connections. None may fail.
 #[track_caller]
 pub(crate) fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -67,7 +66,7 @@ pub(crate) fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
         let kept = || {
             while !done.load(Ordering::Relaxed) {
                 let mut wire = Wire::connect(address);
-                // One that is told that there is no next request on its connection makes another one.
+                // After a `close`, the client connects again.
                 while !done.load(Ordering::Relaxed) {
                     let response = wire.get("/");
                     assert_eq!(response.status(), 200);
@@ -89,7 +88,7 @@ pub(crate) fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
     assert!(failures.is_empty(), "{} of {answered:?} failed: {:?}", failures.len(), failures.first());
 }
 
-/// Ends the load, also when what is done meanwhile fails: the threads would be waited for without end.
+/// Ends the load even if `work` panics; the threads would wait forever otherwise.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -98,7 +97,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Waits until so many more requests were answered.
+/// Waits for more answered requests.
 pub(crate) fn until_more(answered: &AtomicUsize, more: usize) {
     let wanted = answered.load(Ordering::Relaxed) + more;
     eventually("requests are answered", || match answered.load(Ordering::Relaxed) {
@@ -159,7 +158,7 @@ fn an_admin_connection_that_is_kept_does_not_say_that_the_old_process_drains() {
     assert_eq!(weir.admin("/readyz").status(), 200);
 }
 
-/// Asks for a hand-over that must fail for this reason, and checks that the process goes on.
+/// Asks for a hand-over that must fail for this reason, and checks that the process continues.
 #[track_caller]
 fn check_failure(weir: &Weir, reason: &str) {
     weir.signal("USR2");
@@ -179,7 +178,7 @@ fn a_new_process_that_does_not_start_changes_nothing() {
     check_failure(&weir, "exit status: 7");
     std::fs::remove_file(weir.directory().join("weir")).unwrap();
     check_failure(&weir, "it cannot be started: No such file or directory");
-    // Then one that works, at the same path.
+    // A working binary at the same path.
     symlink(binary::PATH, weir.directory().join("weir")).unwrap();
     weir.hand_over();
     assert_eq!(weir.get("/", &[]).status(), 200);
@@ -212,7 +211,7 @@ fn a_second_wish_starts_no_second_process_and_the_end_waits_for_none() {
 
 #[test]
 fn a_unix_socket_is_handed_over_like_any_other() {
-    // `Weir` knows TCP only, so the proxy's address in the log of this one is of no use.
+    // `Weir` expects TCP, so it cannot start this one.
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("weir.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -234,13 +233,13 @@ fn a_unix_socket_is_handed_over_like_any_other() {
     drop(process);
 }
 
-/// A command that starts Weir as systemd does: descriptors from 3 on, and the process' own id in a variable.
+/// A command with systemd's socket activation.
 fn activated(flags: &[&str], names: &str, descriptors: Vec<OwnedFd>) -> Command {
     binary::with_sockets(&binary::command(&Weir::arguments(flags)), names, descriptors)
 }
 
 fn bound() -> (OwnedFd, SocketAddr) {
-    // It blocks, as systemd's do.
+    // A blocking socket, as systemd's are.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     (listener.into(), address)
@@ -250,7 +249,7 @@ fn bound() -> (OwnedFd, SocketAddr) {
 fn sockets_of_systemd_are_taken_and_handed_on() {
     let (descriptors, mut addresses): (Vec<_>, Vec<_>) = [bound(), bound(), bound()].into_iter().unzip();
     let admin = addresses.pop().unwrap();
-    // Nobody listens to it yet, and still the connection is answered.
+    // The connection waits until the process accepts.
     let early = thread::spawn({
         let address = addresses[1];
         move || ask(address)
@@ -284,7 +283,7 @@ fn sockets_of_systemd_are_taken_and_handed_on() {
 fn sockets_for_another_process_are_not_taken() {
     let (descriptor, address) = bound();
     let weir = Weir::launch(WIDE, |_| {
-        // `env` sets the variable behind the one that names the process itself.
+        // `env` replaces the variable that names the process itself.
         let mut other = Command::new("env");
         other.args(["LISTEN_PID=1", binary::PATH]).args(Weir::arguments(&[]));
         binary::with_sockets(&other, "proxy", vec![descriptor])

@@ -1,4 +1,4 @@
-//! Configurations of other rate limiters, written as ours: the text whole, and that it decides as the old one did.
+//! Imported configurations of other rate limiters: their text, and decisions as the original's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use crate::support::programs::repository;
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::Wire;
 
-/// The time at which buckets begin, in microseconds: a full hour, as windows of the clock begin with one.
+/// The start of all buckets in microseconds. It is a full hour, as clock windows start with one.
 const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 
-/// Runs `weir` and compares the exit code; the answer is both outputs.
+/// Runs `weir`, checks the exit code and returns both outputs.
 #[track_caller]
 fn check(arguments: &[&str], code: i32) -> (String, String) {
     let finished = run_in(&repository().join("integration/cases/import"), arguments);
@@ -22,7 +22,7 @@ fn check(arguments: &[&str], code: i32) -> (String, String) {
     (finished.out, finished.err)
 }
 
-/// Imports files and compares what is written with the file that is expected, and what is said of it.
+/// Imports files and compares the result with the expected file, and the counts on standard error.
 #[track_caller]
 fn written(format: &str, files: &[&str], expected: &str, counts: &str) {
     let (out, err) = check(&[&["import", format], files].concat(), 0);
@@ -79,7 +79,7 @@ fn a_file_is_replaced_only_if_that_is_said() {
     check(&[&import[..], &["--force"]].concat(), 0);
     assert_eq!(std::fs::read_to_string(path).unwrap(), first);
 
-    // What cannot be read leaves the file as it is.
+    // Unreadable input leaves the file as it is.
     let (_, err) = check(&["import", "boulder", "limitador.yaml", "--output", path, "--force"], 1);
     assert!(
         err.contains("error: an override must be a map, found a single value\n --> limitador.yaml:2:14\n"),
@@ -105,7 +105,7 @@ fn exit_codes_tell_what_was_wrong() {
     }
 }
 
-/// A check listener under imported rules, at a time that the test sets.
+/// A check listener with imported rules, on a clock that the test sets.
 struct Listener {
     clock: Arc<AtomicU64>,
     wire: Wire,
@@ -127,8 +127,8 @@ impl Listener {
         Self { clock, wire: weir.connect_check(), weir }
     }
 
-    /// Takes `cost` at so many milliseconds after the start, and compares what is allowed and left, and the milliseconds
-    /// until the bucket is full.
+    /// Takes `cost` at a time in milliseconds after the start, and compares whether it is allowed, what remains, and
+    /// the milliseconds until the bucket is full.
     #[track_caller]
     fn take(&mut self, at: u64, limit: &str, id: &str, cost: u64, expected: (bool, u64, u64)) {
         let call = json!({ "limit": limit, "id": id, "cost": cost });
@@ -152,36 +152,36 @@ impl Listener {
     }
 }
 
-/// The answers that limitd-redis documents and its tests have for these buckets.
+/// Answers documented by limitd-redis or in its tests.
 #[test]
 fn buckets_of_limitd_decide_as_they_did() {
     let mut listener = Listener::open(&["limitd", "limitd-redis.json"]);
-    // 10 at once and 5 a second, one by one.
+    // A burst of 10, then 5 per second.
     listener.take(0, "ip", "203.0.113.1", 10, (true, 0, 2_000));
     listener.take(0, "ip", "203.0.113.1", 1, (false, 0, 2_000));
     listener.take(199, "ip", "203.0.113.1", 1, (false, 0, 1_801));
     listener.take(200, "ip", "203.0.113.1", 1, (true, 0, 2_000));
     listener.take(200, "ip", "any key: {at} all", 1, (true, 9, 200));
-    // By its key, by an expression, and until a day.
+    // By key, by expression, and until a date.
     listener.take(0, "ip", "127.0.0.1", 100, (true, 0, 2_000));
     listener.take(0, "ip", "192.168.7.7", 40, (true, 60, 800));
     listener.take(0, "ip", "54.32.12.31", 100, (true, 0, 2_000));
     let after = (1_798_675_200_000_000 - START) / 1_000 + 1;
     listener.take(after, "ip", "54.32.12.31", 1, (true, 9, 200));
-    // Without a rate of its own it never refills, and its end has passed like the other.
+    // Without a rate it never refills; it has expired like the other.
     listener.take(0, "ip", "10.0.0.7", 20, (true, 0, u64::MAX));
     listener.take(3_600_000, "ip", "10.0.0.7", 1, (false, 0, u64::MAX));
-    // 100 in each minute from the first one on, all at once.
+    // 100 in each minute from the first request on, all at once.
     listener.take(0, "tenant", "a", 100, (true, 0, 60_000));
     listener.take(59_999, "tenant", "a", 1, (false, 0, 1));
     listener.take(60_000, "tenant", "a", 100, (true, 0, 60_000));
     listener.take(0, "tenant", "acme", 500, (true, 0, 60_000));
     listener.take(0, "jobs", "x", 20, (true, 0, 6_000));
-    // No request is charged by itself.
+    // A request alone is not charged.
     assert_eq!(listener.weir.connect().get("/").field("ratelimit"), None);
 }
 
-/// The worked example of Boulder's documentation, and its overrides.
+/// The worked example of Boulder's documentation with its overrides.
 #[test]
 fn limits_of_boulder_decide_as_they_did() {
     let mut listener = Listener::open(&["boulder", "boulder-keys.yml"]);
@@ -191,12 +191,12 @@ fn limits_of_boulder_decide_as_they_did() {
     listener.take(49, limit, "172.23.45.22", 18, (true, 0, 951));
     listener.take(49, limit, "172.23.45.22", 1, (false, 0, 951));
     listener.take(50, limit, "172.23.45.22", 1, (true, 0, 1_000));
-    // Twice the count with the same burst.
+    // Twice the count, the same burst.
     listener.take(0, limit, "10.0.0.2", 20, (true, 0, 500));
     listener.take(0, limit, "2001:db8::ff00:42:8329", 20, (true, 0, 500));
     listener.take(0, "NewOrdersPerAccount", "1", 300, (true, 0, 10_800_000));
     listener.take(0, "NewOrdersPerAccount", "12345678", 300, (true, 0, 5_400_000));
-    // Requests of the path are charged, of the account in the header; others are not.
+    // Charges requests on the path to the account in the header.
     let mut wire = listener.weir.connect();
     wire.send("POST /acme/new-order HTTP/1.1\r\nhost: a\r\nx-account-id: 12345678\r\ncontent-length: 0\r\n\r\n");
     let refused = wire.response();
@@ -210,7 +210,7 @@ fn limits_of_boulder_decide_as_they_did() {
     listener.take(0, "CertificatesPerFQDNSet", "example.net,EXAMPLE.com", 40, (true, 0, 1_000));
     listener.take(0, "CertificatesPerFQDNSet", "example.net", 5, (true, 0, week));
     listener.take(0, "CertificatesPerDomainPerAccount", "12345678:example.com", 1_000, (true, 0, week));
-    // An account without an override has no such limit.
+    // An account without an override does not have this limit.
     let call = json!({ "limit": "CertificatesPerDomainPerAccount", "id": "7:example.com" });
     assert_eq!(listener.call(0, &call)["limits"], json!([]));
 }

@@ -1,4 +1,4 @@
-//! `weir serve` as a user starts it: real processes, a real Redis, trouble.
+//! `weir serve` as a user starts it: real processes, a real Redis, faults.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,11 +11,10 @@ use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
-/// One bucket for all, which never refills.
+/// One bucket for everyone that never refills.
 const THOUSAND: &str = "limits: { L: { by: global, burst: 1000 } }";
 
-/// Sends `each` requests on each of 64 connections at once, which take turns among the processes. Counts those that
-/// pass.
+/// Sends `each` requests on each of 64 connections at once, spread over the processes. Returns how many pass.
 fn rush(processes: &[&Weir], each: usize) -> usize {
     let passed = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -48,7 +47,7 @@ fn exactly_the_burst_passes_in_memory_with_two_workers() {
 fn exactly_the_burst_passes_through_two_processes_that_share_a_redis() {
     let redis = RedisServer::plain();
     let url = redis.url();
-    // Nothing may be decided by a policy here, however busy the machine is.
+    // No policy may decide here, even on a busy machine.
     let flags = ["--workers", "2", "--store", &url, "--store-timeout", "5s"];
     let (one, other) = (Weir::serve(THOUSAND, &flags), Weir::serve(THOUSAND, &flags));
     is_connected(&one, 2);
@@ -63,7 +62,7 @@ fn is_connected(weir: &Weir, workers: u64) {
 /// One request, a pause, then ten times the burst at once: at most the burst passes.
 fn idle_time_saves_nothing_up(flags: &[&str]) {
     for burst in [10, 20, 100] {
-        // Ten minutes for the whole burst: what comes back while the test runs is less than a token.
+        // Ten minutes for the whole burst: less than a token comes back during the test.
         let limits = format!("limits: {{ L{burst}: {{ by: global, count: {burst}, period: {}m }} }}", burst * 10);
         let weir = Weir::serve(&limits, flags);
         if !flags.is_empty() {
@@ -87,7 +86,7 @@ fn idle_time_saves_nothing_up_on_redis() {
     idle_time_saves_nothing_up(&["--workers", "1", "--store", &redis.url(), "--store-timeout", "5s"]);
 }
 
-/// What a store that is away does to the limits of each policy, and how the process comes back.
+/// The effect of a lost store on limits of each policy, and the recovery.
 const POLICIES: &str = "
 limits:
   Open:   { match: { path: /open },   by: global, burst: 1000000, on_store_error: allow }
@@ -95,9 +94,9 @@ limits:
   Local:  { match: { path: /local },  by: global, burst: 5,       on_store_error: local }
 ";
 
-/// Asks each path for a while, from several connections at once, and compares each answer with what the limit's policy
-/// says. Every answer has to come within the store's timeout, which is generous here: what is tested is that the
-/// deadline holds, not how fast the machine is.
+/// Requests each path from several connections for a while, and compares each answer with the limit's policy. Every
+/// answer must come within the store's timeout, which is long here: the test is about the deadline, not about the
+/// machine's speed.
 fn by_policy(weir: &Weir, timeout: Duration, requests: usize) {
     let local_passed = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -126,13 +125,13 @@ fn by_policy(weir: &Weir, timeout: Duration, requests: usize) {
     assert!(local_passed.into_inner() <= 5, "the local limit let more pass than its burst");
 }
 
-/// The store answers again: requests to the limit that fails closed pass, within 2 s and without a restart.
+/// The store answers again: requests to the limit that fails closed pass within 2 s, without a restart.
 fn resumes(weir: &Weir) {
     eventually("limiting resumes", || match weir.get("/closed", &[]).status() {
         200 => Ok(()),
         other => Err(other),
     });
-    // Each worker has a connection of its own.
+    // One connection for each worker.
     eventually("the store is up", || {
         let ready = weir.admin("/readyz");
         if ready.text().contains("\"store\":\"up\"") { Ok(()) } else { Err(ready) }
@@ -217,13 +216,13 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
     assert_eq!(weir.metric("weir_config_last_reload_successful"), 0);
     assert_eq!(ask(), (200, "\"L\";r=1".into()));
 
-    // The two that were used stay used.
+    // The two used tokens stay used.
     std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 10 } }").unwrap();
     weir.signal("HUP");
     becomes("the new rules are in force", 1, || weir.metric("weir_config_last_reload_successful"));
     assert_eq!(ask(), (200, "\"L\";r=7".into()));
 
-    // Without a signal, and by the swap of a symbolic link as Kubernetes does it.
+    // Without a signal, after a symbolic link is replaced, as Kubernetes does it.
     let swapped = weir.directory().join("swapped.yaml");
     std::fs::write(weir.directory().join("new.yaml"), "limits: { L: { by: global, burst: 20 } }").unwrap();
     std::os::unix::fs::symlink("new.yaml", &swapped).unwrap();
@@ -253,9 +252,9 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
         }
     });
     assert_eq!(status("victim"), 429, "the flood freed the bucket");
-    // New ids share one bucket at the bound, and it is empty.
+    // At the bound, new ids share one empty bucket.
     assert_eq!(status("newcomer"), 429);
-    // A quarter of the table is the other limit's, and no more.
+    // A quarter of the table is the other limit's share.
     let keys = weir.metric("weir_keys");
     assert!((1_500..=1_503).contains(&keys), "{keys} keys are held");
     for user in 0..20 {
@@ -268,7 +267,7 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
 }
 
-/// What this process lacks is no fault of the servers behind it.
+/// The process' own shortage is not the upstreams' fault.
 #[test]
 fn a_lack_of_descriptors_ejects_no_upstream() {
     let upstreams = [(); 2].map(|()| Upstream::saying("hello"));
@@ -363,7 +362,7 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
 fn connections_beyond_the_total_are_closed_at_once_and_counted() {
     let weir = Weir::serve(THOUSAND, &["--workers", "2", "--max-connections", "3"]);
     let mut places: Vec<_> = (0..3).map(|_| weir.connect()).collect();
-    // A connection has its place when it is accepted, and two workers accept in any order.
+    // A connection counts when it is accepted, and two workers accept in any order.
     for place in &mut places {
         assert_eq!(place.get("/").status(), 200);
     }

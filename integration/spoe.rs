@@ -1,5 +1,4 @@
-//! The listener for `HAProxy`'s SPOE in a process of its own, and a peer that is not `HAProxy`. What `HAProxy` itself makes of
-//! it is in `gateways`.
+//! The SPOE listener in a process, and a peer written for the tests. `gateways` has `HAProxy` itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,7 +11,7 @@ use crate::support::weir::Weir;
 
 const RULES: &str = "limits:\n  PerAddress: { by: ip, burst: 3, count: 3, period: 1h }\n";
 
-/// How long a read may take: longer than anything takes on a busy machine.
+/// The timeout of a read, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const HELLO: u8 = 101;
@@ -29,7 +28,7 @@ fn serve_rules(rules: &str, flags: &[&str]) -> (Weir, SocketAddr) {
     (weir, address)
 }
 
-/// Bytes with their length before them, as far as it fits into one byte.
+/// Bytes after their length, which must fit into one byte.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&[u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
@@ -39,7 +38,7 @@ fn frame(kind: u8, numbers: [u8; 2], payload: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
 }
 
-/// The HELLO of `HAProxy`, which takes frames of 16380 bytes.
+/// `HAProxy`'s HELLO for frames of up to 16380 bytes.
 pub(crate) fn hello() -> Vec<u8> {
     let text = |name: &[u8], value: &[u8]| [string(name), vec![8], string(value)].concat();
     let max_frame = [string(b"max-frame-size"), vec![3, 0xfc, 0xf0, 0x06]].concat();
@@ -74,7 +73,7 @@ impl Peer<TcpStream> {
 }
 
 impl<S: Read + Write> Peer<S> {
-    /// Sends some bytes. The listener may have had enough in between.
+    /// Sends bytes. The listener may have closed the connection.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -101,14 +100,14 @@ impl<S: Read + Write> Peer<S> {
         }
     }
 
-    /// Shakes hands.
+    /// Exchanges the HELLOs.
     #[track_caller]
     pub(crate) fn greet(&mut self) {
         self.send(&hello());
         assert!(matches!(self.next(), Some((HELLO, [0, 0], _))));
     }
 
-    /// The number of the question that is answered next, and whether its request is refused.
+    /// The number of the next answered question, and whether it denies.
     #[track_caller]
     pub(crate) fn answer(&mut self) -> (u8, bool) {
         let Some((ACK, [7, id], variables)) = self.next() else { panic!("no answer") };
@@ -116,7 +115,7 @@ impl<S: Read + Write> Peer<S> {
         (id, deny[0] == 0x11)
     }
 
-    /// The status of the farewell, which is the last frame.
+    /// The status of the disconnect, which is the last frame.
     #[track_caller]
     fn farewell(&mut self) -> u8 {
         let Some((DISCONNECT, [0, 0], items)) = self.next() else { panic!("no farewell") };
@@ -129,7 +128,7 @@ impl<S: Read + Write> Peer<S> {
 fn what_comes_together_is_one_call_to_redis() {
     let redis = RedisServer::plain();
     let (weir, address) = serve(&["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1"]);
-    // The worker and the thread of the admin listener have tried their connections, which are calls as well.
+    // The worker and the admin thread have tested their connections, which counts as calls.
     becomes("both have made a call", 2, || redis.calls("evalsha"));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     let mut peer = Peer::connect(address);
@@ -156,7 +155,7 @@ fn an_argument_of_another_name_is_an_entry_that_limits_go_by() {
         peer.send(&question(id, &[string(b"tenant"), vec![8], string(tenant.as_bytes())].concat()));
         assert_eq!(peer.answer(), (id, denied), "{tenant}");
     }
-    // Nothing is said of a client who is no tenant with an `a`, so no limit covers it.
+    // The question does not say that the client is a tenant with an `a`, so no limit matches.
     peer.send(&ask(5, 1));
     assert_eq!(peer.answer(), (5, false));
 }

@@ -1,4 +1,4 @@
-//! The units in `systemd/`: what systemd says of them, and their command lines, run as systemd runs them.
+//! The units in `systemd/`: systemd's own checks, and their command lines, run as systemd runs them.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -17,15 +17,14 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// What `systemd-analyze security` may say at most, in tenths: 0 is safest, 100 is no protection at all.
+/// The threshold for `systemd-analyze security` in tenths: 0 is safest, 100 is no protection.
 const EXPOSURE: &str = "--threshold=13";
 
-/// A unit's text.
 fn unit(name: &str) -> String {
     fs::read_to_string(repository().join("systemd").join(name)).unwrap()
 }
 
-/// All values of a key, in their order.
+/// All values of a key in order.
 fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
 }
@@ -36,7 +35,7 @@ fn value<'a>(unit: &'a str, key: &str) -> &'a str {
     value
 }
 
-/// Puts the units into a directory, with this machine's binary.
+/// Writes the units into a directory, with this machine's binary.
 fn units(directory: &Path, change: impl Fn(String) -> String) -> [PathBuf; 2] {
     ["weir.service", "weir.socket"].map(|name| {
         let path = directory.join(name);
@@ -55,7 +54,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     let folder = tempfile::tempdir().unwrap();
     let verify = ["verify", "--man=no"];
     assert_eq!(analyze(&verify, &units(folder.path(), |text| text)), (true, String::new()));
-    // It would say so if there were something.
+    // It would report a mistake.
     let (_, said) = analyze(&verify, &units(folder.path(), |text| text.replace("ProtectHome=", "ProtectHouse=")));
     assert!(said.contains("'ProtectHouse'"), "{said}");
 }
@@ -71,7 +70,7 @@ fn the_service_is_exposed_to_little() {
     assert!(!analyze(&security, &[service]).0, "the threshold is too high to notice anything");
 }
 
-/// The words of a command line of the service, in a directory in place of `/etc/weir`.
+/// A command line of the service, with a directory in place of `/etc/weir`.
 fn command(line: &str, directory: &Path, main: u32) -> Command {
     let line = line.replace("/etc/weir", directory.to_str().unwrap()).replace("${MAINPID}", &main.to_string());
     let line = line.replace("$MAINPID", &main.to_string()).replace("/usr/bin/weir", binary::PATH);
@@ -81,7 +80,7 @@ fn command(line: &str, directory: &Path, main: u32) -> Command {
     command
 }
 
-/// The sample of the configuration, with the rules beside it and ports of this machine's choice.
+/// The sample configuration, with free ports and the rules beside it.
 fn configure(directory: &Path) {
     let mut text = unit("weir.yaml");
     for (from, to) in [
@@ -95,7 +94,7 @@ fn configure(directory: &Path) {
     fs::write(directory.join("weir.yaml"), text).unwrap();
 }
 
-/// What systemd is told.
+/// The socket that systemd listens on.
 struct Supervisor(UnixDatagram);
 
 impl Supervisor {
@@ -161,7 +160,7 @@ fn the_service_takes_the_socket_of_its_socket_unit() {
     let port = both.local_addr().unwrap().as_socket().unwrap().port();
     let weir = Weir::launch("limits: { Each: { by: ip, burst: 1000 } }", |directory| {
         configure(directory);
-        // systemd names the process that the socket is for, and that is the one that it starts.
+        // systemd names the process that it starts for the socket.
         let service = command(value(&unit("weir.service"), "ExecStart"), directory, 0);
         binary::with_sockets(&service, value(&socket, "FileDescriptorName"), vec![both.into()])
     });

@@ -1,7 +1,6 @@
-//! What a scrape costs: `Metrics::render` with many limits, each of which has come to every result at each of two workers.
+//! The cost of a scrape: `Metrics::render` with many limits, each with every result on both workers.
 //!
-//! The page is made on the thread of the admin listener, so requests do not wait for it, but a scrape that takes long takes
-//! the answers to probes along.
+//! The admin thread renders the page, so requests do not wait for it, but a slow scrape delays probes.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
 
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use weir::telemetry::metrics::{DecisionResult, LimitTallies, Metrics};
 
-/// What the page of a thousand limits may take.
+/// The target for a thousand limits.
 const TARGET: Duration = Duration::from_millis(10);
 
 const WORKERS: usize = 2;
@@ -19,7 +18,7 @@ const WORKERS: usize = 2;
 const ROUNDS: usize = 50;
 
 fn main() {
-    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test of itself.
+    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let count = if measuring { 1_000 } else { 10 };
     let mut criterion = Criterion::default().configure_from_args();
@@ -36,7 +35,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The metrics of a process, and its workers' tallies.
+/// A process' metrics and its workers' tallies.
 struct Process {
     metrics: Metrics,
     _tallies: Vec<LimitTallies>,

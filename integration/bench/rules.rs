@@ -1,8 +1,8 @@
-//! That limits and overrides which cannot apply cost a request nothing: `Rules::charges` with few rules and with many.
+//! Limits and overrides that cannot apply cost nothing: `Rules::charges` with few rules and with many.
 //!
-//! The same request is looked up each time: on one path, from one of a thousand clients in turn. Exactly one limit covers
-//! it, by the client's address. Beside that limit there is nothing, or 9,999 limits on other paths and a limit on yet
-//! another path with a million overrides; or that limit itself has a million overrides for other addresses.
+//! The same request is looked up each time: on one path, from a thousand clients in turn. Exactly one limit covers it,
+//! by address. Beside it there is nothing, or 9,999 limits on other paths and one on another path with a million
+//! overrides; or the limit itself has a million overrides for other addresses.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
 
@@ -22,7 +22,7 @@ use weir::engine::rules::rule_set::{Plan, Rules};
 use weir::message::headers::Headers;
 use weir::message::path::Pattern;
 
-/// How many limits and overrides there are when there are many.
+/// The numbers of limits and overrides in the large case.
 #[derive(Clone, Copy)]
 struct Scale {
     limits: u32,
@@ -32,7 +32,7 @@ struct Scale {
 const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210));
 
 fn main() {
-    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test of itself, and needs no million.
+    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test, and needs no million.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let scale = if measuring {
         Scale { limits: 10_000, overrides: 1_000_000 }
@@ -59,8 +59,8 @@ fn main() {
     }
 }
 
-/// Prints how much longer a request takes with `rules` than `alone`: the median over rounds in which both take a turn,
-/// so that a machine which slows down slows both.
+/// Prints how much longer a request takes with `rules` than `alone`: the median over alternating rounds, so that a
+/// slower machine slows both.
 fn report_ratio(name: &str, rules: &Rules, alone: &Rules) {
     const ROUNDS: usize = 41;
     let mut requests = Requests::new();
@@ -111,7 +111,7 @@ fn allowance(burst: u64) -> Allowance {
     Allowance::Windows(Arc::new([Numbers::new(burst, burst, 1_000_000_000).unwrap()]))
 }
 
-/// Requests on the path of limit 0, with the fields of a usual client.
+/// Requests on the path of limit 0 with typical headers.
 struct Requests {
     headers: Headers,
     client: u8,

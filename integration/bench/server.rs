@@ -1,4 +1,4 @@
-//! A redis-server for a benchmark, and what processes spend.
+//! A redis-server for benchmarks, and processes' processor time.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use weir::store::Clock;
 use weir::store::redis::{RedisOptions, RedisStore};
 
-/// A server on a socket of its own, which ends with this.
+/// A server on its own socket. It is killed when this is dropped.
 pub(crate) struct Server {
     child: Child,
     directory: TempDir,
@@ -24,7 +24,7 @@ impl Server {
         Self { child, directory }
     }
 
-    /// A store on it, once it has its connection.
+    /// A connected store on it.
     pub(crate) fn connect(&self, runtime: &Runtime) -> Arc<RedisStore> {
         let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::own()) };
         let url = format!("redis+unix://{}/redis", self.directory.path().display());
@@ -50,7 +50,7 @@ impl Drop for Server {
     }
 }
 
-/// What the threads of a process have spent on a processor, in microseconds.
+/// The processor time of a process' threads in microseconds.
 pub(crate) fn processor_time(pid: &str) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let spent = |thread: std::io::Result<std::fs::DirEntry>| -> f64 {

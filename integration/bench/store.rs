@@ -1,13 +1,13 @@
-//! What a decision in memory costs with a million buckets held, what memory they take, and what a decision in Redis costs
-//! this process and the server.
+//! The cost of a decision in memory with a million buckets, their memory, and the cost of a decision in Redis for this
+//! process and the server.
 //!
-//! Measured in memory is `MemoryStore::decide` alone, for a time that is given. One charge is made beforehand and only its
-//! fingerprint is overwritten for each decision, with a hash of a pseudo-random number below a million: a request's
-//! charge has just been made when it is decided, so reading it from a million prepared ones would add a cache miss that
-//! no request has. The bucket itself is as cold as chance makes it.
+//! In memory this measures `MemoryStore::decide` alone, at a given time. One charge is made beforehand, and each
+//! decision only overwrites its fingerprint with a hash of a pseudo-random number below a million: a request's charge
+//! is fresh in the cache, and reading a million prepared ones would add cache misses that no request has. The bucket
+//! itself is as cold as chance makes it.
 //!
 //! In Redis, tasks on one thread ask one after the other, as a worker's connections do. The figures are processor time,
-//! which other processes change less than they change a duration.
+//! which depends less on other processes than durations do.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,21 +38,21 @@ mod server;
 use numbered::{fingerprint, mix};
 use server::{Server, processor_time};
 
-/// The target for a million buckets, in MiB.
+/// The target for a million buckets in MiB.
 const MEMORY_TARGET: u64 = 64;
 
 fn main() {
-    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test of itself, and needs no million.
+    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test, and needs no million.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let keys: u64 = if measuring { 1_000_000 } else { 1_000 };
     if measuring {
-        // First, while the allocator has nothing to give back.
+        // First, while the allocator has nothing to return.
         report_memory(keys);
     }
     report_redis(if measuring { 200_000 } else { 640 });
     let mut criterion = Criterion::default().configure_from_args();
     held(&mut criterion, "decide/allowed", keys);
-    // The same with buckets that fit into a core's cache: the difference is what the memory costs.
+    // The same with buckets that fit into a core's cache: the difference is the cost of memory.
     held(&mut criterion, "decide/allowed, few keys", 1_000);
     denied(&mut criterion, keys);
     together(&mut criterion, keys);
@@ -61,7 +61,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Prints how much this process grows by holding `keys` buckets.
+/// Prints this process' growth by `keys` buckets.
 fn report_memory(keys: u64) {
     let before = resident_kib();
     let store = filled(keys, ample());
@@ -78,7 +78,7 @@ fn resident_kib() -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Prints the processor time a decision in Redis, of this process and of a server of its own, by how many ask at once.
+/// Prints the processor time of a decision in Redis, for this process and a new server, by concurrency.
 fn report_redis(decisions: u32) {
     let server = Server::start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -92,7 +92,7 @@ fn report_redis(decisions: u32) {
         ("100,000 buckets, denied", 100_000, once),
     ] {
         for tasks in [1, 8, 64] {
-            // The first run fills the buckets and is not counted.
+            // The first run fills the buckets and does not count.
             runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions.min(100_000)));
             let pids = ["self".to_owned(), server.pid()];
             let before = pids.each_ref().map(|pid| processor_time(pid));
@@ -105,7 +105,7 @@ fn report_redis(decisions: u32) {
     eprintln!();
 }
 
-/// Makes `decisions` decisions on buckets below `keys`, by so many tasks, each of which asks again once it is answered.
+/// Makes `decisions` decisions on buckets below `keys` in concurrent tasks.
 async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, numbers: Numbers, decisions: u32) {
     let mut asking = JoinSet::new();
     for task in 0..tasks {
@@ -123,7 +123,7 @@ async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, num
     asking.join_all().await;
 }
 
-/// One charge on a bucket that is held and has enough left: a read and a write.
+/// A charge on a bucket that has enough left: a read and a write.
 fn held(criterion: &mut Criterion, name: &str, keys: u64) {
     let store = filled(keys, ample());
     let (mut random, mut charge) = (Random(1), charge(ample()));
@@ -136,7 +136,7 @@ fn held(criterion: &mut Criterion, name: &str, keys: u64) {
     assert!(!decide(&store, std::slice::from_ref(&charge))[0].is_denied());
 }
 
-/// One charge on a bucket that is exhausted: a read.
+/// A charge on an exhausted bucket: a read.
 fn denied(criterion: &mut Criterion, keys: u64) {
     let once = Numbers::fixed(1).unwrap();
     let store = filled(keys, once);
@@ -161,7 +161,7 @@ fn together(criterion: &mut Criterion, keys: u64) {
         }
         criterion.bench_with_input(BenchmarkId::new("decide/charges", count), &count, |bencher, &count| {
             bencher.iter(|| {
-                // Keys of one request are different: each comes from a part of its own.
+                // A request's keys differ: each comes from its own part.
                 let part = keys / count as u64;
                 for (place, charge) in (0..).zip(&mut charges) {
                     charge.bucket.fingerprint = fingerprint(place * part + random.below(part));
@@ -173,7 +173,7 @@ fn together(criterion: &mut Criterion, keys: u64) {
     }
 }
 
-/// Two threads at once on the same buckets; the time is that of one decision on one of them.
+/// Two threads on the same buckets; the time is that of one decision in one thread.
 fn two_threads(criterion: &mut Criterion, keys: u64) {
     let store = filled(keys, ample());
     criterion.bench_function("decide/two threads", |bencher| {
@@ -199,7 +199,7 @@ fn two_threads(criterion: &mut Criterion, keys: u64) {
     });
 }
 
-/// One charge on an id that was never seen: beside buckets that are full again and make room, and in a table at its
+/// A charge on a new id, beside full buckets that make room, and in a table at its bound where none is full.
 /// bound where none of them ever is.
 fn new_ids(criterion: &mut Criterion, keys: u64) {
     let brief = Numbers::new(1_000, 1_000, 1_000_000).unwrap();
@@ -220,7 +220,7 @@ fn new_ids(criterion: &mut Criterion, keys: u64) {
     }
 }
 
-/// A store of `keys` buckets, each charged once.
+/// A store with `keys` buckets, each charged once.
 fn filled(keys: u64, numbers: Numbers) -> MemoryStore {
     let store = MemoryStore::new(usize::try_from(keys).unwrap());
     fill(&store, keys, numbers);
@@ -236,14 +236,14 @@ fn fill(store: &MemoryStore, keys: u64, numbers: Numbers) {
     }
 }
 
-/// A listener reads the clock once a request, for all that needs it, so reading it is no part of a decision.
+/// A listener reads the clock once for each request, so that is not part of a decision.
 const NOW: Micros = Micros(1_700_000_000_000_000);
 
 fn decide(store: &MemoryStore, charges: &[Charge]) -> Decisions {
     store.decide(&Batch { charges: black_box(charges), effective_from: Micros(0), now: NOW }).unwrap()
 }
 
-/// Numbers of a bucket that neither runs dry nor is full again while it is measured.
+/// Numbers of a bucket that neither runs dry nor fills up during the measurement.
 fn ample() -> Numbers {
     Numbers::new(100_000_000, 1, 60_000_000_000).unwrap()
 }
@@ -253,7 +253,7 @@ fn charge(numbers: Numbers) -> Charge {
     Charge::new(bucket, numbers, 1, Mode::Spend)
 }
 
-/// Numbers in no order; splitmix64.
+/// Pseudo-random numbers; splitmix64.
 struct Random(u64);
 
 impl Random {

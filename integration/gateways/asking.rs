@@ -1,4 +1,4 @@
-//! Asking as a client does, and holding what it is told against the table.
+//! Asks as a client does and checks the answers against the table.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,16 +11,16 @@ use super::table::{Policy, Row, Step};
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Message, Wire};
 
-/// By how many seconds a time may be shorter than the table says, because the bucket has been filling: less than the
-/// minute in which the next token comes.
+/// The seconds by which a time may be shorter than in the table, because the bucket refills meanwhile. The next token
+/// takes a minute.
 const FILLING: u64 = 45;
 
-/// Who asks.
+/// The client's identity.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
-    /// The address of this machine that it connects from.
+    /// The address that it connects from.
     pub(super) from: IpAddr,
-    /// What the load balancer says.
+    /// The load balancer's claim.
     pub(super) forwarded_for: Option<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl Asked {
     }
 }
 
-/// Asks what the rows say and checks every answer, and what came to the application.
+/// Asks the rows' questions and checks each answer and the application's request.
 #[track_caller]
 pub(super) fn check_rows(chain: &Chain, application: &Upstream, rows: &[Row], asked: impl Fn(&Row) -> Asked) {
     let instead = chain.gateway.exceptions.rows;
@@ -140,7 +140,7 @@ fn policies(answer: &Message) -> BTreeMap<String, (u64, u64)> {
     members(answer, "ratelimit-policy", ["q", "w"])
 }
 
-/// The members of a list with two integers each, from all its lines, by a parser that is not ours.
+/// The members of a list with two integers each, from all its lines, read by another parser.
 #[track_caller]
 fn members(answer: &Message, field: &str, keys: [&str; 2]) -> BTreeMap<String, (u64, u64)> {
     let text = answer.all(field).join(", ");

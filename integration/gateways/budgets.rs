@@ -1,4 +1,4 @@
-//! Budgets that Envoy asks with an addend of 0 and charges once the response has told what was used.
+//! Budgets: Envoy asks with an addend of 0 and charges when the response tells the cost.
 
 use super::asking::Asked;
 use super::example::{Change, Example, Ports};
@@ -15,7 +15,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 1000 }
 ";
 
-/// The limits of the virtual host, in place of the example's.
+/// The virtual host's limits in place of the example's.
 const TOKENS: Change = (
     "routes: [{ match: { prefix: / }, route: { cluster: application } }]
               rate_limits: [*address, *key]",
@@ -51,7 +51,7 @@ fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     let asked = Asked { from: [127, 0, 0, 1].into(), forwarded_for: None };
     let get = || asked.get_of(envoy.address, "others.example");
     let calls = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";
-    // The report comes when the client has its answer already.
+    // The report comes after the client's answer.
     for passed in 1..=4 {
         let answer = get();
         assert_eq!((answer.status(), answer.field("x-service")), (200, Some("models")), "request {passed}");

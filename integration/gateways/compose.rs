@@ -1,5 +1,5 @@
-//! The example of Compose: its file is read as Compose reads it, and what its containers run is run here, as far as this
-//! machine has it: Weir by its command line, Envoy and Redis. Prometheus' configuration is read by promtool.
+//! The Compose example. Its file is read as Compose reads it; its Weir, Envoy and Redis run on this machine, and
+//! promtool reads Prometheus' configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
-/// The only image in which there is nothing that could ask how it is.
+/// The only image without a program for a health check.
 const WITHOUT_HEALTH: &str = "application";
 
 fn directory() -> PathBuf {
@@ -31,7 +31,7 @@ fn strings(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().map(|word| word.as_str().unwrap()).collect()
 }
 
-/// What is mounted, by its path in the container; named volumes are left out.
+/// Bind mounts, by their paths in the container.
 fn mounts(service: &Value) -> Vec<(PathBuf, &str)> {
     let mounts = strings(&service["volumes"]).into_iter().filter(|volume| volume.starts_with('.'));
     mounts
@@ -44,7 +44,7 @@ fn mounts(service: &Value) -> Vec<(PathBuf, &str)> {
         .collect()
 }
 
-/// Where a file of a container is in this repository.
+/// A container's file in this repository.
 #[track_caller]
 fn mounted(service: &Value, path: &str) -> PathBuf {
     let found = mounts(service).into_iter().find_map(|(from, to)| {
@@ -111,7 +111,7 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     let rules = fs::read_to_string(mounted(service, "/etc/weir/limits.yaml")).unwrap();
     let weir = Weir::launch(&rules, |_| {
         let mut command = binary::command(&words);
-        // What the tests wait for, and more patience than a busy machine needs.
+        // The ports that the tests know, and timeouts for a busy machine.
         command.args(["--upstream", "echo", "--store-timeout", "2s", "--workers", "1"]);
         command.env("WEIR_PROXY", "127.0.0.1:0").env("WEIR_ADMIN", "127.0.0.1:0");
         command

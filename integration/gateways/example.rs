@@ -1,5 +1,4 @@
-//! A gateway of `integration/examples` as a process of its own: the example as it stands, but for ports and for what a
-//! test changes in it.
+//! An example of `integration/examples` in its gateway, unchanged but for ports and a test's changes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,34 +10,33 @@ use tempfile::TempDir;
 use crate::support::process::{Process, on_free_port};
 use crate::support::programs::{Program, repository};
 
-/// Lines of an example, and what stands there in their place. Each must be in the example once.
+/// A text in an example and its replacement. It must occur once.
 pub(super) type Change = (&'static str, &'static str);
 
-/// Where the parts of an example are in a test. In the examples themselves they are on the ports 8000 (the gateway), 3000
-/// (the application), 9001 (Weir's gRPC listener), 9002 (its check listener) and 9003 (its SPOE listener).
+/// The ports in a test. The examples have 8000 (gateway), 3000 (application), 9001 (gRPC), 9002 (HTTP check) and 9003
+/// (SPOE).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     pub(super) application: u16,
-    /// Weir's listener that the gateway asks at.
+    /// The listener that the gateway asks.
     pub(super) listener: u16,
 }
 
-/// A running gateway. It is killed when this is dropped, and its log is shown if the test has failed by then.
+/// A running gateway. It is killed when this is dropped. A failed test shows its log.
 pub(super) struct Example {
     pub(super) address: SocketAddr,
     directory: TempDir,
     _process: Process,
 }
 
-/// The directory of the examples.
 pub(super) fn examples() -> PathBuf {
     repository().join("integration/examples")
 }
 
-/// A file of an example: its name and what is in it.
+/// An example's file: name and text.
 type File = (OsString, String);
 
-/// Makes changes to the files of an example that must be possible.
+/// Applies changes, each of which must be possible.
 #[track_caller]
 fn change(files: &mut [File], changes: &[Change]) {
     for (from, to) in changes {
@@ -97,7 +95,7 @@ fn show_log(directory: &TempDir) {
     eprintln!("the gateway's log:\n{}", fs::read_to_string(directory.path().join("log")).unwrap_or_default());
 }
 
-/// The file of an example that the program reads.
+/// The example's main file.
 fn file(program: Program) -> &'static str {
     match program {
         Program::Envoy => "envoy.yaml",
@@ -107,13 +105,13 @@ fn file(program: Program) -> &'static str {
     }
 }
 
-/// Changes that keep a test's gateway on loopback and in its directory.
+/// Keeps the gateway on loopback and in its directory.
 fn surroundings(program: Program) -> &'static [Change] {
     match program {
         Program::Envoy => &[("address: 0.0.0.0, port_value: 8000", "address: 127.0.0.1, port_value: 8000")],
         Program::Nginx => &[
             ("        listen 8000", "        listen 127.0.0.1:8000"),
-            // Without a master there is one process, which is the one that is killed.
+            // Without a master there is only one process to kill.
             ("events {}", "daemon off; master_process off; pid $directory/pid; error_log stderr; events {}"),
             (
                 "http {\n",
@@ -127,7 +125,7 @@ fn surroundings(program: Program) -> &'static [Change] {
     }
 }
 
-/// Puts a test's ports in place of an example's, where they stand alone.
+/// Replaces the example's ports where they stand as words.
 fn move_ports(text: &str, gateway: u16, ports: Ports) -> String {
     let moves = [
         (8000, gateway),

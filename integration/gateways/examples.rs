@@ -1,48 +1,47 @@
-//! The gateways of `integration/examples`: what runs each, what its README says to change, and where it cannot do as the
-//! proxy does.
+//! The gateways of `integration/examples`: their programs, the changes that their READMEs name, and where they differ
+//! from the proxy.
 
 use super::example::Change;
 use super::table::{ADDRESS, JOINED_KEYS, Policy, Row, UNSEEN_PATHS};
 use crate::support::programs::Program;
 
-/// A way from a client to the application on which Weir is asked.
+/// A gateway in front of the application.
 pub(super) struct Gateway {
-    /// The directory of its example; empty for the proxy.
+    /// The example's directory, empty for the proxy.
     pub(super) example: &'static str,
     pub(super) program: Option<Program>,
-    /// The flag of Weir's listener that it asks at.
+    /// The flag of the listener that it asks.
     pub(super) listener: &'static str,
-    /// No test measures speed: a machine that runs other tests may leave a process waiting for longer than the example
-    /// lets Weir take.
+    /// Longer timeouts: a busy machine may keep a process waiting for longer than the example allows.
     pub(super) patience: &'static [Change],
-    /// What makes requests fail while Weir does not answer. Without it they pass.
+    /// The change that fails requests while Weir does not answer. By default they pass.
     pub(super) closed: &'static [Change],
-    /// What makes this machine a trusted load balancer: of the example, and of Weir's flags.
+    /// The changes of the example and of Weir's flags that make this machine a trusted load balancer.
     pub(super) behind: &'static [Change],
     pub(super) behind_flags: &'static [&'static str],
-    /// What makes it speak gRPC on both sides.
+    /// The change for gRPC on both sides.
     pub(super) grpc: &'static [Change],
     pub(super) exceptions: Exceptions,
 }
 
-/// What a client sees otherwise than from the proxy.
+/// Differences from the proxy that clients see.
 #[derive(Clone, Copy)]
 pub(super) struct Exceptions {
-    /// The body of a refusal, which is the gateway's own.
+    /// The gateway's own body of a denial.
     pub(super) refusal: Option<&'static str>,
-    /// The gateway matches and forwards one spelling of a path: those of the table, by what the application sees.
+    /// The gateway matches and forwards one spelling of a path: pairs of the table's and the application's.
     pub(super) forwards: &'static [(&'static str, &'static str)],
-    /// The status that a client of gRPC is refused with.
+    /// The status of a denied gRPC call.
     pub(super) grpc_code: &'static str,
-    /// A refused HEAD has no `Content-Type`, which is about a body that is not there.
+    /// A denied HEAD lacks the `Content-Type`.
     pub(super) bare_head: bool,
-    /// The rate limit service says how each limit stands, even where an override with `deny: true` refuses at once.
+    /// The rate limit service describes each limit even where an override with `deny: true` decides.
     pub(super) policies_of_deny: &'static [Policy],
-    /// Rows in place of those of the table with the same title.
+    /// Rows in place of those with the same title.
     pub(super) rows: &'static [Row],
 }
 
-/// What gRPC calls a limit that is reached.
+/// gRPC's status for a reached limit.
 pub(super) const RESOURCE_EXHAUSTED: &str = "RESOURCE_EXHAUSTED";
 
 const NONE: Exceptions = Exceptions {
@@ -56,7 +55,7 @@ const NONE: Exceptions = Exceptions {
 
 const TRUST_THIS_MACHINE: &[&str] = &["--trusted-proxies", "127.0.0.0/8"];
 
-/// The proxy itself, which the others are held against.
+/// The proxy, which the others are compared with.
 pub(super) const PROXY: Gateway = Gateway {
     example: "",
     program: None,
@@ -200,6 +199,6 @@ pub(super) const HAPROXY_SPOE: Gateway = Gateway {
     exceptions: NONE,
 };
 
-/// All that are started.
+/// The gateways that the tests start.
 pub(super) const ALL: &[Gateway] =
     &[PROXY, ENVOY_EXT_AUTHZ_GRPC, ENVOY_EXT_AUTHZ_HTTP, ENVOY_RLS, NGINX, HAPROXY, HAPROXY_SPOE, CADDY];

@@ -1,5 +1,5 @@
-//! The examples that nothing here can start: Traefik, Istio and Envoy Gateway are in no registry that the tests install
-//! from. Their files are held against a schema of the parts that they use, which allows nothing else.
+//! The examples for Traefik, Istio and Envoy Gateway, which are in no registry that the tests install from. Their files
+//! are checked against a strict schema of the parts that they use.
 
 use std::fs;
 
@@ -10,7 +10,6 @@ use super::example::examples;
 
 const SCHEMA: &str = include_str!("manifests.json");
 
-/// The documents of a file.
 #[track_caller]
 fn documents(text: &str) -> Vec<Value> {
     let mut events = Parser::new_from_str(text).map(|event| event.unwrap().0);
@@ -24,11 +23,11 @@ fn documents(text: &str) -> Vec<Value> {
     documents
 }
 
-/// The value that begins with an event.
+/// The value that starts with an event.
 #[track_caller]
 fn value<'text>(event: Event<'text>, events: &mut impl Iterator<Item = Event<'text>>) -> Value {
     match event {
-        // What is plain and reads as a number or a truth value is one; Kubernetes' tools read it so.
+        // Plain scalars that look like numbers or booleans are such, as Kubernetes' tools read them.
         Event::Scalar(text, ScalarStyle::Plain, ..) => serde_json::from_str(&text).unwrap_or_else(|_| json!(text)),
         Event::Scalar(text, ..) => json!(text),
         Event::SequenceStart(..) => {
@@ -56,7 +55,7 @@ fn value<'text>(event: Event<'text>, events: &mut impl Iterator<Item = Event<'te
     }
 }
 
-/// What is wrong with a file of the examples.
+/// The mistakes in an example's file.
 #[track_caller]
 fn mistakes(file: &str, text: &str) -> Vec<String> {
     let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
@@ -68,7 +67,7 @@ fn mistakes(file: &str, text: &str) -> Vec<String> {
     documents.iter().flat_map(of_one).map(|error| format!("{file}: {error}")).collect()
 }
 
-/// Every file and what a reader may have got wrong in it: what stands there, and what else must not.
+/// Each file with a text in it and wrong replacements for that.
 const FILES: &[(&str, &[(&str, &str)])] = &[
     ("traefik/traefik.yml", &[("address: ", "adress: "), ("filename:", "file:")]),
     (

@@ -1,6 +1,6 @@
-//! One set of requests through every gateway: real programs with the configurations of `integration/examples`, each in
-//! front of the same application and asking a Weir process of its own. Verdicts, statuses and fields are those of the
-//! proxy, but for what [`examples::Exceptions`] says.
+//! One table of requests through every gateway: real programs with the configurations of `integration/examples`, each
+//! in front of the same application, with its own Weir process. Decisions, statuses and headers are the proxy's, except
+//! for [`examples::Exceptions`].
 
 mod asking;
 mod budgets;
@@ -24,10 +24,10 @@ use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
-/// Of each Weir, so that a gateway's connections come to more than one.
+/// Workers of each Weir, so that a gateway connects to more than one.
 const WORKERS: u64 = 2;
 
-/// Answers with what it saw, and with fields of its own where the path asks for them.
+/// Answers with the request, and with its own rate limit headers where the path asks for them.
 fn application() -> Upstream {
     Upstream::answering(|request| {
         let body = format!("{} {}", request.start, request.text());
@@ -37,18 +37,18 @@ fn application() -> Upstream {
     })
 }
 
-/// A Weir and a gateway that asks it.
+/// A gateway and its Weir.
 struct Chain {
     gateway: &'static Gateway,
     weir: Option<Weir>,
     process: Option<Example>,
     flags: Vec<String>,
-    /// What all limits say of a store that does not answer.
+    /// The value of `on_store_error` in all limits.
     on_store_error: &'static str,
 }
 
 impl Chain {
-    /// Starts both in front of an application, the example with these changes and Weir with these flags.
+    /// Starts a gateway with these changes and a Weir with these flags in front of an application.
     #[track_caller]
     fn start(gateway: &'static Gateway, application: &str, changes: &[Change], flags: &[&str]) -> Self {
         Self::start_with(gateway, application, changes, flags, "allow")
@@ -89,7 +89,7 @@ impl Chain {
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let weir = Weir::serve(&rules, &flags);
         if flags.contains(&"--store") {
-            // Until a worker has its connection, its limits let pass.
+            // Until a worker is connected, its limits allow.
             becomes("every worker is connected to Redis", WORKERS, || weir.metric("weir_store_connections"));
         }
         self.weir = Some(weir);
@@ -99,7 +99,7 @@ impl Chain {
         self.weir = None;
     }
 
-    /// Where the clients ask.
+    /// The address for clients.
     fn address(&self) -> SocketAddr {
         match (&self.process, &self.weir) {
             (Some(process), _) => process.address,
@@ -118,30 +118,30 @@ impl Drop for Chain {
     }
 }
 
-/// The table for clients that connect to the gateway themselves.
+/// The table for clients of the gateway.
 #[track_caller]
 fn check_at_the_edge(gateway: &'static Gateway, flags: &[&str]) {
     let application = application();
     let chain = Chain::start(gateway, &format!("http://{}", application.address), &[], flags);
     let asked = |row: &Row| Asked { from: row.client.parse().unwrap(), forwarded_for: None };
     check_rows(&chain, &application, AT_THE_EDGE, asked);
-    // All clients are gone, so what is open is what the gateway keeps for its next question.
+    // All clients are gone, so the open connections are the gateway's idle ones.
     if let (Some(weir), Some(_)) = (&chain.weir, gateway.program) {
         let open = weir.metric("weir_http_connections");
         assert!(open > 0 || gateway.listener == "--spoe", "every question opened a connection of its own");
     }
 }
 
-/// The same with the counts in Redis.
+/// The same with buckets in Redis.
 #[track_caller]
 fn check_on_redis(gateway: &'static Gateway) {
     let redis = RedisServer::plain();
-    // No test measures speed.
+    // Timeouts for a busy machine.
     check_at_the_edge(gateway, &["--store", &redis.url(), "--store-timeout", "2s"]);
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "the counts are in Redis");
 }
 
-/// The table for clients that a load balancer names.
+/// The table for clients behind a load balancer.
 #[track_caller]
 fn check_behind(gateway: &'static Gateway) {
     let application = application();
@@ -151,7 +151,7 @@ fn check_behind(gateway: &'static Gateway) {
     check_rows(&chain, &application, BEHIND_A_LOAD_BALANCER, asked);
 }
 
-/// A client of gRPC calls until it is refused, and is told so in gRPC's words.
+/// A gRPC client calls until it is denied, in gRPC's words.
 #[track_caller]
 fn check_grpc(gateway: &'static Gateway) {
     let application = Server::start("grpc_server.py");
@@ -170,7 +170,7 @@ fn check_grpc(gateway: &'static Gateway) {
     }
 }
 
-/// While Weir is gone every request is answered with this status, and as soon as it is back the limits hold again.
+/// While Weir is down every request gets this status; when it is back the limits hold again.
 #[track_caller]
 fn check_without_weir(gateway: &'static Gateway, changes: &[Change], status: u16) {
     let application = application();
@@ -194,7 +194,7 @@ fn check_without_weir(gateway: &'static Gateway, changes: &[Change], status: u16
     });
 }
 
-/// While Redis is gone and the limits say `deny`, a gateway that fails closed answers 503.
+/// With `deny` in the limits and no Redis, a gateway that fails closed answers 503.
 #[track_caller]
 fn check_without_redis(gateway: &'static Gateway) {
     let mut redis = RedisServer::plain();
@@ -294,7 +294,7 @@ mod proxy {
     }
 }
 
-/// What the table of the examples says of a gateway.
+/// A gateway's row in the examples' table.
 fn row(gateway: &Gateway) -> String {
     let Gateway { example, program, listener, closed, exceptions, .. } = gateway;
     let name = if program.is_none() { "the proxy itself".to_owned() } else { format!("[`{example}`]({example})") };

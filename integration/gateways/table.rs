@@ -1,9 +1,9 @@
-//! The requests, and what a client is told of each, through whatever gateway it comes. The rules are those of the examples.
+//! The requests and their answers, the same through every gateway. The rules are those of the examples.
 
-/// What one client asks, step by step, and nobody else with the same address or key.
+/// One client's requests, in order. No other row has its address or key.
 pub(super) struct Row {
     pub(super) what: &'static str,
-    /// Its address: one of the loopback's, or any where a load balancer says it.
+    /// The client's address: one of loopback's, or any if a load balancer names it.
     pub(super) client: &'static str,
     pub(super) steps: &'static [Step],
 }
@@ -18,33 +18,32 @@ pub(super) struct Step {
     pub(super) told: Told,
 }
 
-/// What a client is told. All times are in seconds, and those of a bucket that has been filling for a moment.
+/// The answer. Times are in seconds and those of a bucket that has refilled for a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) status: u16,
     pub(super) retry_after: Option<u64>,
-    /// The limits of `RateLimit-Policy`.
+    /// The limits in `RateLimit-Policy`.
     pub(super) policies: &'static [Policy],
-    /// The members of `RateLimit`: name, what is left, until when.
+    /// The members of `RateLimit`: name, remaining, seconds until reset.
     pub(super) left: &'static [(&'static str, u64, u64)],
-    /// The limits that a refusal's problem document names.
+    /// The limits in the problem document of a denial.
     pub(super) violated: &'static [&'static str],
 }
 
-/// A limit as `RateLimit-Policy` describes it: its name, `q` and `w`.
+/// A limit in `RateLimit-Policy`: name, `q` and `w`.
 pub(super) type Policy = (&'static str, u64, u64);
 
 pub(super) const ADDRESS: Policy = ("RequestsPerAddress", 5, 300);
 const LOGINS: Policy = ("LoginsPerAddress", 2, 600);
 const KEY: Policy = ("RequestsPerKey", 3, 180);
 
-/// What the application says of itself where the path is [`OWN`].
+/// The application's own headers where the path is [`OWN`].
 const APPLICATION: Policy = ("Application", 9, 60);
 
-/// Where the application answers with fields of its own.
+/// The path where the application sets its own headers.
 pub(super) const OWN: &str = "/own";
 
-/// The application's fields there.
 pub(super) const OWN_FIELDS: &str =
     "ratelimit-policy: \"Application\";q=9;w=60\r\nratelimit: \"Application\";r=8;t=7\r\n";
 
@@ -52,7 +51,7 @@ const fn passes(policies: &'static [Policy], left: &'static [(&'static str, u64,
     Told { status: 200, retry_after: None, policies, left, violated: &[] }
 }
 
-/// Refused by the one limit that it is about.
+/// A denial by one limit.
 const fn refused(
     retry_after: u64,
     policies: &'static [Policy],
@@ -67,7 +66,7 @@ const BAD_REQUEST: Told = Told { status: 400, retry_after: None, policies: &[], 
 const STEP: Step =
     Step { method: "GET", target: "/", host: "www.example.com", fields: &[], body: "", told: passes(&[ADDRESS], &[]) };
 
-/// Requests that only the limit of addresses covers, by what is left after each.
+/// Requests covered only by the limit of addresses, by what remains after each.
 const GET_4: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 4, 60)]), ..STEP };
 const GET_3: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 3, 120)]), ..STEP };
 const GET_2: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 2, 180)]), ..STEP };
@@ -76,7 +75,7 @@ const GET_0: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 0, 
 const GET_DENIED: Step =
     Step { told: refused(60, &[ADDRESS], &[("RequestsPerAddress", 0, 60)], &["RequestsPerAddress"]), ..STEP };
 
-/// Attempts to log in as the first requests of a client.
+/// Logins as a client's first requests.
 const LOGIN_1: Step = Step {
     method: "POST",
     target: "/login",
@@ -95,7 +94,7 @@ const READ_DIFFERENTLY: &str = "what servers read differently is refused and cos
 
 const TWO_KEYS: &str = "two keys in one request make no key of their own";
 
-/// The same with the rate limit service: Envoy joins the lines before it asks, so the two keys are a third one.
+/// The same with the rate limit service: Envoy joins the lines first, so two keys become a third one.
 pub(super) const JOINED_KEYS: Row = Row {
     what: TWO_KEYS,
     client: "127.0.0.15",
@@ -113,14 +112,14 @@ pub(super) const JOINED_KEYS: Row = Row {
     ],
 };
 
-/// What the rate limit service says there: it is not told of the path, and Envoy knows one of the two by itself.
+/// The rate limit service's answer there: it does not get the path, and Envoy knows one of the two itself.
 pub(super) const UNSEEN_PATHS: Row = Row {
     what: READ_DIFFERENTLY,
     client: "127.0.0.13",
     steps: &[Step { target: "/a%00", told: BAD_REQUEST, ..STEP }, Step { target: "/%g0", ..GET_4 }, GET_3],
 };
 
-/// For clients that are this machine.
+/// For clients on this machine.
 pub(super) const AT_THE_EDGE: &[Row] = &[
     Row {
         what: "five pass at once, and the sixth is told when to come again",
@@ -291,7 +290,7 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
     },
 ];
 
-/// For clients that a load balancer says, which is this machine.
+/// For clients named by a load balancer, which is this machine.
 pub(super) const BEHIND_A_LOAD_BALANCER: &[Row] = &[
     Row {
         what: "an address of version 4",

@@ -1,4 +1,4 @@
-//! The image's files, built by the Dockerfile's own step, and the static binary among them.
+//! The image's files, built by the Dockerfile's own step, and the static binary.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::support::programs::repository;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 
-/// The image's root directory, in a directory of this machine.
+/// The image's root on this machine.
 pub(super) struct Image(TempDir);
 
 impl Image {
@@ -47,7 +47,7 @@ impl Image {
         self.0.path().join(path.strip_prefix('/').unwrap())
     }
 
-    /// The command of an instruction with these arguments, in the image's working directory and with its variables only.
+    /// An instruction's command with these arguments, in the image's working directory and environment.
     fn command(&self, instruction: &str, arguments: &[&str]) -> Command {
         let dockerfile = Dockerfile::read();
         let (program, own) = dockerfile.command(instruction).split_first().unwrap();
@@ -58,7 +58,7 @@ impl Image {
     }
 }
 
-/// The files of the repository that the compiler has read for the program, as of the last build.
+/// The repository's files that the compiler read for the last build.
 pub(super) fn files_read() -> Vec<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let list = repository().join(target).join("image/debug/weir.d");
@@ -74,14 +74,14 @@ fn it_holds_one_program_and_its_settings() {
     assert_eq!(Image::build().files(), files);
 }
 
-/// The binary is static, and resolves names all the same.
+/// The static binary resolves names.
 #[test]
 fn its_command_serves_the_sample_rules_and_its_health_check_finds_it() {
     let (image, application) = (Image::build(), Upstream::saying("hello"));
     let upstream = format!("http://localhost:{}", application.address.port());
     let weir = Weir::launch("", |directory| {
         let mut command = image.command("ENTRYPOINT", &Weir::arguments(&["--upstream", &upstream]));
-        // `launch` runs it in a directory of its own, which holds other rules.
+        // `launch` runs it in a directory with other rules.
         fs::copy(image.here("/etc/weir/limits.yaml"), directory.join("limits.yaml")).unwrap();
         command.env("WEIR_LOG", "info");
         command
@@ -96,7 +96,7 @@ fn its_command_serves_the_sample_rules_and_its_health_check_finds_it() {
     assert_eq!(check(&admin).code, Some(1));
 }
 
-/// On loopback nobody outside the container would reach it.
+/// Loopback would not be reachable from outside the container.
 #[test]
 fn it_listens_on_all_addresses_by_default() {
     let image = Image::build();

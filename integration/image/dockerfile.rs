@@ -1,4 +1,4 @@
-//! What the Dockerfile says, and whether it can be built from what the builder is given.
+//! The Dockerfile, and whether it builds from the files that the builder gets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,16 +9,15 @@ use serde_json::Value;
 use super::contents::{Image, files_read};
 use crate::support::programs::{client, packaged, repository};
 
-/// A Dockerfile's last stage, and what it copies in others.
+/// A Dockerfile's instructions.
 pub(super) struct Dockerfile {
     instructions: Vec<Instruction>,
 }
 
-/// An instruction, such as `USER 65532`.
 pub(super) struct Instruction {
     name: String,
     flags: Vec<String>,
-    /// Whether it is written as a JSON list, which no shell reads.
+    /// Whether it is a JSON list, which runs without a shell.
     is_exec: bool,
     pub(super) words: Vec<String>,
 }
@@ -44,7 +43,7 @@ impl Dockerfile {
         self.instructions.iter().filter(|instruction| instruction.name == name).collect()
     }
 
-    /// The instruction of this name in the last stage, where it comes once.
+    /// The only instruction of this name in the last stage.
     #[track_caller]
     pub(super) fn last(&self, name: &str) -> &Instruction {
         let start = self.instructions.iter().rposition(|instruction| instruction.name == "FROM").unwrap();
@@ -54,7 +53,7 @@ impl Dockerfile {
         first.unwrap_or_else(|| panic!("there is no {name}"))
     }
 
-    /// The words of an instruction that no shell reads.
+    /// The words of an instruction in exec form.
     #[track_caller]
     pub(super) fn command(&self, name: &str) -> &[String] {
         let instruction = self.last(name);
@@ -62,21 +61,21 @@ impl Dockerfile {
         instruction.words.strip_prefix(&["CMD".to_owned()]).unwrap_or(&instruction.words)
     }
 
-    /// Pairs, as ENV and LABEL have them.
+    /// The pairs of an ENV or a LABEL.
     #[track_caller]
     pub(super) fn pairs(&self, name: &str) -> BTreeMap<&str, &str> {
         let words = &self.last(name).words;
         words.chunks(2).map(|pair| (pair[0].as_str(), pair[1].trim_matches('"'))).collect()
     }
 
-    /// What is copied from the files that the builder is given.
+    /// The sources of COPY from the build context.
     fn sources(&self) -> Vec<&str> {
         let given = self.all("COPY").into_iter().filter(|copy| copy.flags.is_empty());
         given.flat_map(|copy| copy.words.split_last().unwrap().1).map(String::as_str).collect()
     }
 }
 
-/// Whether `.dockerignore` leaves a file to the builder: the last pattern that fits it or what it is in says so.
+/// Returns whether `.dockerignore` keeps a file: the last pattern that matches it or one of its parents decides.
 fn is_given(ignore: &str, file: &Path) -> bool {
     let patterns = ignore.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut given = true;
@@ -110,7 +109,7 @@ fn what_is_copied_is_there_and_given_to_the_builder() {
     }
 }
 
-/// The compiler says which files it has read, and the step itself names the others.
+/// The compiler lists the files that it read; the build step names the others.
 #[test]
 fn what_the_build_reads_is_copied() {
     let dockerfile = Dockerfile::read();

@@ -1,5 +1,5 @@
-//! The image, without a container engine: the Dockerfile as its builder's parser reads it, the files that its build step makes,
-//! and the program among them.
+//! The image, without a container engine: the Dockerfile as its builder's parser reads it, the files that its build
+//! step makes, and the binary.
 
 mod contents;
 mod dockerfile;

@@ -1,17 +1,15 @@
-//! The alerts as files: what Prometheus' own tool says of them, and what an operator needs beside them.
+//! The alert files: promtool's checks, and what an operator needs beside them.
 
 use regex::Regex;
 
 use super::prometheus::promtool;
 use super::{chart, read};
 
-/// The rules, with a condition that need not last: what the tests of the rules show with a clock of their own, no test here
-/// has the time for.
+/// The rules without `for:`. The rules' own tests cover it with their clock; these tests have no time to wait.
 pub(super) fn impatient() -> String {
     Regex::new(r"(?m)^( +for:).*$").unwrap().replace_all(&read("alerts/weir.yaml"), "$1 0s").into_owned()
 }
 
-/// The names of all alerts.
 fn names() -> Vec<String> {
     let rules = read("alerts/weir.yaml");
     Regex::new(r"(?m)^ +- alert: (\w+)$").unwrap().captures_iter(&rules).map(|found| found[1].to_owned()).collect()
@@ -27,7 +25,7 @@ fn the_rules_are_what_prometheus_takes() {
 fn each_alert_fires_on_its_fault_and_is_quiet_without_it() {
     let said = promtool(&["test", "rules", chart("alerts/weir_test.yaml").to_str().unwrap()]);
     assert!(said.contains("SUCCESS"), "{said}");
-    // Each test is of one alert and ends with what is expected of it.
+    // Each test is about one alert and ends with its expectation.
     let tests = read("alerts/weir_test.yaml");
     let of = |name: &str, expected: &str| {
         let one = Regex::new(&format!(r"alertname: {name}\n +exp_alerts:{expected}\n")).unwrap();

@@ -1,19 +1,18 @@
-//! What the dashboard is made of, as a program sees it that has no Grafana.
+//! The dashboard's parts, read without Grafana.
 
 use serde_json::Value;
 
 use super::read;
 
-/// A query of a panel, with the variables that Grafana would put in.
+/// A panel's query with Grafana's variables filled in.
 #[derive(Debug)]
 pub(super) struct Query {
-    /// The panel's title.
     pub(super) panel: String,
     pub(super) expression: String,
 }
 
-/// All queries of all panels, over all jobs, instances and limits. A minute is long enough for two scrapes, as Grafana's own
-/// interval is.
+/// All queries of all panels, over all jobs, instances and limits. A minute spans two scrapes, as Grafana's own
+/// interval does.
 pub(super) fn queries() -> Vec<Query> {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -26,7 +25,7 @@ pub(super) fn queries() -> Vec<Query> {
     panels.iter().flat_map(of_panel).collect()
 }
 
-/// What else names metrics: the variables, and the marks on the time axis, which a quiet process has no data for.
+/// Other mentions of metrics: variables and annotations, for which a quiet process has no data.
 pub(super) fn mentions() -> Vec<String> {
     let dashboard = dashboard();
     let of = |list: &Value, field: &str| -> Vec<String> {
@@ -48,7 +47,7 @@ fn filled(expression: &Value) -> String {
     filled
 }
 
-/// Grafana shows an empty panel, and no error, where the data source or a place is wrong.
+/// Grafana shows an empty panel without an error if the data source or a position is wrong.
 #[test]
 fn panels_ask_the_data_source_that_the_reader_picks_and_lie_side_by_side() {
     let dashboard = dashboard();

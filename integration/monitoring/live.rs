@@ -1,4 +1,4 @@
-//! The dashboard and the alerts on processes under load, some of them in trouble.
+//! The dashboard and the alerts for processes under load, some with faults.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::support::redis::RedisServer;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
 
-/// Longer than the 200 ms that a caller of `ext_authz` waits, and shorter than what costs Redis its connection.
+/// Longer than the 200 ms that a caller of `ext_authz` waits, shorter than what costs Redis its connection.
 const SLOW_MILLIS: &str = "230";
 
-/// Certificate and key for a proxy, which end in some days.
+/// Writes a certificate that expires in some days, and its key.
 fn write_certificate(directory: &Path, days: u64) -> [String; 2] {
     let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -58,25 +58,25 @@ fn every_panel_has_data_of_processes_under_load() {
             in_memory.round();
         });
     }
-    // Whatever is still settling at the start, all is well in the end.
+    // After the start has settled, no alert fires.
     patiently("no alert fires", || match prometheus.firing() {
         firing if firing.is_empty() => Ok(()),
         firing => Err(firing),
     });
 }
 
-/// Alerts that no fault brings about here: nothing makes a process panic or eat the machine's memory, and what is unusual
-/// takes a day to tell. Of these it is shown that what they compare is there.
+/// Alerts that no fault here causes: nothing panics or exhausts the memory, and one needs a day of data. Their
+/// expressions must have data.
 const ONLY_COMPARED: [&str; 3] = ["WeirMemoryNearLimit", "WeirPanicked", "WeirRefusalsUnusual"];
 
-/// What fires in a test, each alert with its job.
+/// The alerts that have fired, each with its job.
 struct Watch {
     prometheus: Prometheus,
     fired: BTreeSet<String>,
 }
 
 impl Watch {
-    /// Repeats what causes an alert until it fires.
+    /// Repeats a cause until the alert fires.
     #[track_caller]
     fn fires(&mut self, alert: &str, job: &str, mut cause: impl FnMut()) {
         patiently(alert, || {
@@ -138,7 +138,7 @@ fn alerts_fire_on_real_faults() {
     redis.restart();
     watch.ends("WeirStoreUnavailable");
 
-    // More ask at once than may wait.
+    // More requests than may wait.
     watch.fires("WeirOverloaded", "weir-crowded", || {
         redis.cli(&["CLIENT", "PAUSE", "100"]);
         let mut clients: Vec<_> = (0..4).map(|_| crowded.connect()).collect();
@@ -150,7 +150,7 @@ fn alerts_fire_on_real_faults() {
         }
     });
 
-    // The rules are broken, and mended.
+    // The rules break and are repaired.
     fs::write(limited.weir.limits_file(), "limits: { Broken: { count: much } }").unwrap();
     limited.weir.signal("HUP");
     watch.fires("WeirReloadFailed", "weir-limited", || {});
@@ -158,7 +158,7 @@ fn alerts_fire_on_real_faults() {
     limited.weir.signal("HUP");
     watch.ends("WeirReloadFailed");
 
-    // There is no room: for buckets, for lines, for connections.
+    // No room for buckets, log lines or connections.
     let mut ids = 0;
     let mut newcomers = || {
         ids += 1;
@@ -172,7 +172,7 @@ fn alerts_fire_on_real_faults() {
         drop(crowd);
     });
 
-    // The upstream is gone, and the certificate will be.
+    // The upstream is gone, and the certificate expires soon.
     watch.fires("WeirCertificateExpires", "weir-cut-off", || {});
     let page = format!("https://{}/", cut_off.proxy);
     watch.fires("WeirUpstreamFails", "weir-cut-off", || {
@@ -189,7 +189,7 @@ fn alerts_fire_on_real_faults() {
         let (name, query) = (rule["name"].as_str().unwrap(), rule["query"].as_str().unwrap());
         names::check(query, &pages);
         if ONLY_COMPARED.contains(&name) {
-            // With `bool` a comparison gives 0 or 1 and drops nothing.
+            // With `bool` a comparison returns 0 or 1 and drops no series.
             let compared = comparison.replace(query, " $1 bool ").into_owned();
             assert_ne!(compared, query);
             watch.prometheus.has_data(&compared, || limited.round());
@@ -197,7 +197,7 @@ fn alerts_fire_on_real_faults() {
         }
     }
 
-    // One process is gone, then all.
+    // One process ends, then all.
     drop(small);
     watch.fires("WeirInstanceDown", "weir-small", || {});
     drop((limited, well, crowded, cut_off));

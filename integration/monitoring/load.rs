@@ -1,4 +1,4 @@
-//! Processes to look at, and what their clients and gateways ask of them.
+//! Processes for Prometheus, and the load on them.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// Limits that come to every result that a process with a store comes to.
+/// Limits that reach every outcome of a process with a store.
 pub(super) const RULES: &str = "
 limits:
   Everyone: { by: { header: x-id }, burst: 1000000 }
@@ -36,7 +36,7 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Serves [`RULES`] by all listeners that gateways ask at.
+    /// Serves [`RULES`] on all listeners for gateways.
     pub(super) fn serve(flags: &[&str]) -> Self {
         let listeners = ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
         let weir = Weir::serve(RULES, &[&listeners, flags].concat());
@@ -47,7 +47,7 @@ impl Loaded {
         Self { check: weir.listener("check"), weir, runtime, authorization, rate_limit }
     }
 
-    /// A request of every kind at every listener.
+    /// Sends a request of every kind to every listener.
     pub(super) fn round(&mut self) {
         for path in ["/", "/tight", "/closed", "/local", "/trial"] {
             self.weir.get(path, &[("x-id", "client")]);
@@ -57,7 +57,7 @@ impl Loaded {
         self.limit();
     }
 
-    /// nginx asks.
+    /// Asks as nginx does.
     pub(super) fn check(&self) {
         let fields = [
             ("x-original-method", "GET"),
@@ -69,7 +69,7 @@ impl Loaded {
         assert_eq!(answer.status(), 200, "{answer:?}");
     }
 
-    /// Envoy asks by `ext_authz`.
+    /// Asks `ext_authz` as Envoy does.
     fn authorize(&mut self) {
         let http = HttpRequest {
             method: "GET".into(),
@@ -83,7 +83,7 @@ impl Loaded {
         self.runtime.block_on(self.authorization.check(CheckRequest { attributes })).unwrap();
     }
 
-    /// Envoy asks the rate limit service.
+    /// Asks the rate limit service as Envoy does.
     pub(super) fn limit(&mut self) {
         let entries = vec![Entry { key: "tenant".into(), value: "a".into() }];
         let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
@@ -91,7 +91,7 @@ impl Loaded {
         self.runtime.block_on(self.rate_limit.should_rate_limit(request)).unwrap();
     }
 
-    /// What Prometheus reads.
+    /// The page for Prometheus.
     pub(super) fn page(&self) -> String {
         self.weir.admin("/metrics").text().to_owned()
     }

@@ -1,5 +1,4 @@
-//! The dashboard and the alerts of `helm/weir`, and the metrics that they are made of: asked of a real Prometheus that
-//! scrapes real Weir processes.
+//! The dashboard and the alerts of `helm/weir` and their metrics, on a real Prometheus that scrapes real processes.
 
 mod alerts;
 mod dashboard;
@@ -11,7 +10,6 @@ mod series;
 
 use std::path::{Path, PathBuf};
 
-/// A file of `helm/weir`.
 fn chart(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/weir").join(path)
 }

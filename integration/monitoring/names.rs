@@ -1,11 +1,11 @@
-//! The metrics and labels that queries speak of. A name that is misspelt is no error to Prometheus: it is no data.
+//! The metrics and labels in queries. Prometheus does not report a misspelt name; it has no data.
 
 use regex::Regex;
 
-/// Labels whose values are not Weir's: those that Prometheus adds, and the names of limits.
+/// Labels with other values than Weir's: Prometheus' own, and the limits' names.
 const FREE: [&str; 3] = ["job", "instance", "limit"];
 
-/// Looks for every metric, label and value of a query in what processes show.
+/// Looks up every metric, label and value of a query in processes' metrics.
 #[track_caller]
 pub(super) fn check(query: &str, pages: &str) {
     let used = Regex::new(r"\b((?:weir|process)_[a-z_]+)(?:\{([^}]*)\})?").unwrap();
@@ -25,7 +25,7 @@ pub(super) fn check(query: &str, pages: &str) {
     for label in
         grouped.captures_iter(query).flat_map(|found| found[1].split(", ").map(str::to_owned).collect::<Vec<_>>())
     {
-        // `pod` is what Kubernetes' discovery adds.
+        // Kubernetes' service discovery adds `pod`.
         let is_known = FREE.contains(&label.as_str()) || label == "pod" || pages.contains(&format!("{label}=\""));
         assert!(is_known, "no metric has the label {label}, which is asked for in {query}");
     }

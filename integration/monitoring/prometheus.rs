@@ -1,4 +1,4 @@
-//! A real Prometheus on a port that the system picks, and the tool that checks and tests its rules.
+//! A real Prometheus on a free port, and promtool.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::support::process::{Process, on_free_port, succeed};
 use crate::support::programs::prometheus;
 use crate::support::wire::Wire;
 
-/// How long something may take that comes with scrapes and evaluations, two a second each, on a busy machine.
+/// The timeout of what takes scrapes and evaluations, two per second each, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A server that scrapes and evaluates twice a second. It is killed when this is dropped.
+/// A server that scrapes and evaluates twice per second. It is killed when this is dropped.
 pub(super) struct Prometheus {
     address: SocketAddr,
     _process: Process,
@@ -24,7 +24,7 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes the admin listeners of these jobs, and evaluates these rules.
+    /// Scrapes the admin listeners of these jobs and evaluates these rules.
     pub(super) fn start(jobs: &[(&str, SocketAddr)], rules: &str) -> Self {
         on_free_port("prometheus", |address| Self::listen(jobs, rules, address))
     }
@@ -58,7 +58,7 @@ impl Prometheus {
         Some(Self { address, _process: process, _directory: directory })
     }
 
-    /// What the server says of a query now: its series, with labels and value.
+    /// The current series of a query, with labels and value.
     #[track_caller]
     pub(super) fn query(&self, query: &str) -> Vec<(Value, f64)> {
         let result = self.ask(&format!("/api/v1/query?query={}", encoded(query)))["result"].take();
@@ -67,7 +67,7 @@ impl Prometheus {
         series.into_iter().map(|mut series| (series["metric"].take(), value(&series))).collect()
     }
 
-    /// Asks until a query has a number to give, and does something before each attempt.
+    /// Repeats a query until it has a finite value, with `before` before each attempt.
     #[track_caller]
     pub(super) fn has_data(&self, query: &str, mut before: impl FnMut()) {
         patiently(query, || {
@@ -77,7 +77,7 @@ impl Prometheus {
         });
     }
 
-    /// The rules that the server has loaded.
+    /// The loaded rules.
     #[track_caller]
     pub(super) fn rules(&self) -> Vec<Value> {
         let mut groups = self.ask("/api/v1/rules")["groups"].take();
@@ -85,7 +85,7 @@ impl Prometheus {
         groups.iter_mut().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
     }
 
-    /// The alerts that fire, each as its name and its job, which is empty if it has none.
+    /// The firing alerts, each with its name and its job, which may be empty.
     #[track_caller]
     pub(super) fn firing(&self) -> Vec<(String, String)> {
         let alerts = self.ask("/api/v1/alerts")["alerts"].take();
@@ -103,13 +103,13 @@ impl Prometheus {
     }
 }
 
-/// Runs `promtool` and gives what it prints; it must not find fault.
+/// Runs `promtool`, which must succeed, and returns its output.
 #[track_caller]
 pub(super) fn promtool(arguments: &[&str]) -> String {
     succeed(prometheus("promtool").args(arguments))
 }
 
-/// Asks until there is an answer, and gives up loudly with what there was instead.
+/// Asks until there is an answer; fails with the last state.
 #[track_caller]
 pub(super) fn patiently<T, E: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
@@ -122,7 +122,7 @@ pub(super) fn patiently<T, E: std::fmt::Debug>(what: &str, mut ask: impl FnMut()
     }
 }
 
-/// A query as a value in a URL.
+/// A query, percent-encoded.
 fn encoded(query: &str) -> String {
     query.bytes().fold(String::new(), |mut text, byte| {
         write!(text, "%{byte:02X}").unwrap();

@@ -1,11 +1,11 @@
-//! What a process shows of itself: as many series as its rules decide and not its clients, and the bounds that it has.
+//! A process' series: their number depends on the rules and not on clients, and bounds are among them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::support::weir::Weir;
 
-/// The series that a page has, without their values.
+/// The series of a page without their values.
 fn series(weir: &Weir) -> BTreeSet<String> {
     let page = weir.admin("/metrics");
     let lines = page.text().lines().filter(|line| !line.starts_with('#'));
@@ -65,7 +65,7 @@ fn what_may_grow_is_shown_beside_what_it_may_grow_to() {
     assert!(open.abs_diff(seen) < 8 && most > open, "{open} of {most}, and {seen} are seen");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(now - weir.metric("process_start_time_seconds") < 3_600);
-    // Less than a second, and yet not nothing.
+    // Less than a second, but not zero.
     let page = weir.admin("/metrics");
     let cpu = page.text().lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total "));
     assert!(cpu.unwrap().parse::<f64>().unwrap() > 0.0, "{cpu:?}");

@@ -1,4 +1,4 @@
-//! Ids that are blocked, at every listener and on every gateway.
+//! Blocked ids, on every listener and every gateway.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ use crate::support::{becomes, eventually};
 
 const HOUR: &str = r#"{"for": "1h", "reason": "scraping"}"#;
 
-/// Blocks an id once the store is there.
+/// Blocks an id once the store is connected.
 fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
     let path = format!("/buckets/{bucket}/block");
     eventually("the store is there", || match ask(weir, "PUT", &path, body) {
@@ -32,7 +32,7 @@ fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
     })
 }
 
-/// A refusal by a block, with less than an hour to go.
+/// A denial by a block with less than an hour left.
 #[track_caller]
 fn check_refused(answer: &Message, limit: &str) {
     assert_eq!(answer.status(), 429, "{}", answer.text());
@@ -65,7 +65,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
             assert_eq!(blocked["by"], "127.0.0.1");
             assert!(blocked["left_ms"].as_u64().is_some_and(|left| (3_500_000..=3_600_000).contains(&left)), "{state}");
             let limit = bucket.split(':').next().unwrap();
-            // At once, and by whichever worker.
+            // At once, on every worker.
             for _ in 0..6 {
                 check_refused(&weir.get(path, &fields), limit);
             }
@@ -227,7 +227,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     let noted = done(&later, "GET", "/buckets/Wide:7", "");
     assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
 
-    // Whoever was not there when a block was ended does not bring it back, be it the last one or not.
+    // A process that was absent when a block ended does not restore it, even if it was the last one.
     for (id, members) in [("7", "2"), ("8", "1")] {
         other.signal("STOP");
         done(&one, "DELETE", &format!("/buckets/Wide:{id}/block"), "");
@@ -238,7 +238,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
         assert_eq!(redis.cli(&["ZCARD", "weir:{0}:!blocked"]), members);
     }
 
-    // A block that is made in a store that has lost the others leaves none out.
+    // A block that is set in a store without data does not drop the others.
     block(&one, "Wide:8", HOUR);
     redis.cli(&["FLUSHALL"]);
     block(&one, "Wide:9", HOUR);
@@ -274,7 +274,7 @@ limits:
     count_denied: true
 ";
 
-/// What a client of the address 192.0.2.7 or the user `bob` is told at a listener: the status, and `Retry-After`.
+/// The status and the `Retry-After` of a listener for the address 192.0.2.7 or the user `bob`.
 async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
     let told = |answer: Message| (answer.status(), answer.field("retry-after").map(str::to_owned));
     let via = |path: &str, fields: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, fields));
@@ -392,7 +392,7 @@ fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
     });
 }
 
-/// They are read in pages, so that the server is not kept from requests.
+/// Blocks are read in pages, so that Redis keeps answering.
 #[test]
 fn a_thousand_blocks_are_read_whole() {
     let redis = RedisServer::plain();

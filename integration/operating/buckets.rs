@@ -1,4 +1,4 @@
-//! Buckets that are looked at, filled, emptied and set.
+//! Buckets that operators read, refill, empty and set.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
-/// What remains in each window.
+/// The tokens left in each window.
 fn remaining(state: &Value) -> Vec<u64> {
     state["windows"].as_array().unwrap().iter().map(|window| window["remaining"].as_u64().unwrap()).collect()
 }
@@ -92,7 +92,7 @@ fn what_is_set_remains_of_the_numbers_that_hold() {
     });
 }
 
-/// Sets `L:7`; the tokens that remain.
+/// Sets `L:7` and returns the tokens left.
 #[track_caller]
 fn remaining_of(weir: &Weir, body: &str) -> u64 {
     remaining(&done(weir, "PUT", "/buckets/L:7", body))[0]
@@ -126,7 +126,7 @@ fn the_numbers_and_the_override_that_gave_them_are_told() {
     assert!(head.text().contains(r#""bucket":"Even:a/b c""#), "{}", head.text());
 }
 
-/// What is answered, without the token and with these fields.
+/// The answer to these headers without a token.
 fn refused(weir: &Weir, fields: &[(&str, &str)]) -> (u16, Option<String>, String) {
     let answer = ask_with(weir, "POST", "/buckets/Even:7/reset", fields, "");
     (answer.status(), answer.field("www-authenticate").map(str::to_owned), answer.text().to_owned())

@@ -5,7 +5,6 @@ use crate::support::binary;
 use crate::support::process::{Finished, finish, free_port};
 use crate::support::weir::Weir;
 
-/// Runs `weir bucket` with these words, in this environment.
 fn run(words: &[&str], environment: &[(&str, &str)]) -> Finished {
     finish(binary::command(&["bucket"]).args(words).envs(environment.iter().copied()))
 }

@@ -9,7 +9,7 @@ use crate::support::redis::RedisServer;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 
-/// Runs `weir health` with these arguments, in this environment.
+/// Runs `weir health` in this environment.
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Finished {
     finish(binary::command(&["health"]).args(arguments).envs(environment.iter().copied()))
 }
@@ -67,7 +67,7 @@ fn it_finds_the_admin_listener_as_the_process_did() {
 #[test]
 fn what_is_no_admin_listener_is_not_well() {
     let weir = Weir::serve(WIDE, &[]);
-    // The system takes connections for it, and nobody answers.
+    // The system accepts connections for it; nothing answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (proxy, silent) = (weir.proxy.to_string(), silent.local_addr().unwrap().to_string());
     let nobody = format!("127.0.0.1:{}", free_port());

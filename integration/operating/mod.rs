@@ -1,4 +1,4 @@
-//! What operators do with buckets: by the admin listener, by `weir bucket`, in memory and in Redis, and what clients notice.
+//! Operators' work with buckets, by the admin API and `weir bucket`, in memory and in Redis, and its effect on clients.
 
 mod blocks;
 mod buckets;
@@ -11,7 +11,7 @@ use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
 
-/// Every algorithm, and every kind of id.
+/// Every algorithm and every kind of id.
 const LIMITS: &str = "\
 limits:
   Even: { match: { path: /even }, by: { header: x-id }, burst: 10, count: 1, period: 1h }
@@ -35,7 +35,7 @@ overrides:
 
 const TOKEN: &str = "s3cret";
 
-/// In memory, and on a Redis of its own. Answers are what is tested and not time, so a busy machine may take long.
+/// In memory and in a new Redis, with a long timeout for a busy machine.
 fn each_store(test: impl Fn(&[&str], &str)) {
     test(&["--store", "memory"], "memory");
     let redis = RedisServer::plain();
@@ -47,7 +47,7 @@ fn serve(store: &[&str]) -> Weir {
     Weir::serve(LIMITS, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat())
 }
 
-/// Asks the admin listener, with these fields and this body.
+/// Sends a request to the admin listener.
 fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Message {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in fields {
@@ -58,14 +58,14 @@ fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body
     wire.response()
 }
 
-/// Asks with the token: the status, and the body.
+/// Sends a request with the token; returns the status and the body.
 fn ask(weir: &Weir, method: &str, path: &str, body: &str) -> (u16, Value) {
     let token = format!("Bearer {TOKEN}");
     let answer = ask_with(weir, method, path, &[("authorization", &token), ("user-agent", "a test")], body);
     (answer.status(), serde_json::from_str(answer.text()).unwrap())
 }
 
-/// Asks what must be done, and gives how the bucket stands then.
+/// Sends a change that must succeed; returns the bucket's new state.
 #[track_caller]
 fn done(weir: &Weir, method: &str, path: &str, body: &str) -> Value {
     let (status, state) = ask(weir, method, path, body);
@@ -73,7 +73,7 @@ fn done(weir: &Weir, method: &str, path: &str, body: &str) -> Value {
     state
 }
 
-/// Spends with a request of its own; whether it passed.
+/// Spends with one request; returns whether it passed.
 fn spend(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> bool {
     weir.get(path, fields).status() == 200
 }

@@ -1,4 +1,4 @@
-//! What a connection begins with: a PROXY header or none, HTTP/1.1 or HTTP/2, over TCP or a unix socket.
+//! The start of a connection: with or without a PROXY header, HTTP/1.1 or HTTP/2, over TCP or a unix socket.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Message;
 use crate::support::{becomes, eventually};
 
-/// A Weir that reads PROXY headers from these networks.
+/// A server that reads PROXY headers from these networks.
 fn weir(from: &[&str]) -> Weir {
     let mut setup = Setup::new(WIDE);
     let proxy_protocol_from = from.iter().map(|network| network.parse().unwrap()).collect();
@@ -25,7 +25,7 @@ fn weir(from: &[&str]) -> Weir {
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a.example\r\n\r\n";
 
-/// Whom the upstream is told that the request is for.
+/// The `X-Forwarded-For` that the upstream gets.
 fn forwarded_for(message: &Message) -> String {
     let echoed: serde_json::Value = serde_json::from_str(message.text()).unwrap();
     let fields = echoed["headers"].as_array().unwrap();
@@ -33,7 +33,7 @@ fn forwarded_for(message: &Message) -> String {
     field[1].as_str().unwrap().to_owned()
 }
 
-/// A header of version 2 for 192.0.2.2 with an extension.
+/// A version 2 header for 192.0.2.2 with an extension.
 const BINARY: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x11\xc0\x00\x02\x02\xc6\x33\x64\x01\x12\x67\x01\xbb\x04\x00\x02\x00\x00";
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
@@ -49,7 +49,7 @@ fn a_load_balancer_says_whose_connection_it_passes_on() {
         let mut wire = weir.connect();
         wire.send([header, REQUEST.as_bytes()].concat());
         assert_eq!(forwarded_for(&wire.response()), client);
-        // The header is the connection's: the next request has none.
+        // The header belongs to the connection: the next request does not repeat it.
         assert_eq!(forwarded_for(&wire.get("/")), client);
     }
     let mut wire = weir.connect();
@@ -59,7 +59,7 @@ fn a_load_balancer_says_whose_connection_it_passes_on() {
     assert_eq!(forwarded_for(&wire.response()), "192.0.2.2");
 }
 
-/// What a load balancer says of a connection whose client it does not name.
+/// A load balancer's header for a connection without a client.
 const NAMELESS: [&[u8]; 4] = [
     b"PROXY UNKNOWN\r\n",
     b"PROXY UNKNOWN ffff::1 ::1 1 2\r\n",
@@ -67,8 +67,8 @@ const NAMELESS: [&[u8]; 4] = [
     b"\r\n\r\n\0\r\nQUIT\n\x21\x00\x00\x04abcd",
 ];
 
-/// The statuses of these requests, each on a connection of its own that begins with `header` and claims an address. The
-/// upstream is told of none.
+/// The statuses of requests, each on a new connection that starts with `header` and claims an address. The upstream
+/// sees no claim.
 #[track_caller]
 fn statuses(weir: &Weir, header: &[u8], claims: &[&str]) -> Vec<u16> {
     let status = |claim: &&str| {
@@ -83,7 +83,7 @@ fn statuses(weir: &Weir, header: &[u8], claims: &[&str]) -> Vec<u16> {
     claims.iter().map(status).collect()
 }
 
-/// The load balancer is a trusted proxy, and still nobody is believed who says to be a client of it.
+/// The load balancer is a trusted proxy, but its clients' claims do not count.
 #[test]
 fn a_client_that_is_not_named_is_nobody() {
     const CLAIMS: [&str; 2] = ["203.0.113.7", "203.0.113.8"];
@@ -117,7 +117,7 @@ fn one_that_must_send_a_header_is_not_served_without() {
         wire.expect_end();
     }
     becomes("the failures are counted", 4, || weir.metric(&failed("proxy_header")));
-    // A check of a load balancer that only connects is no failure.
+    // A load balancer's check that only connects is not a failure.
     weir.connect().stream.shutdown(Shutdown::Write).unwrap();
     let mut wire = weir.connect();
     wire.send([LOCAL, REQUEST.as_bytes()].concat());
@@ -132,7 +132,7 @@ fn nobody_else_can_name_an_address() {
         let mut wire = weir.connect();
         wire.send([header, REQUEST.as_bytes()].concat());
         let response = wire.response();
-        // A request line that is none: what would be its version is the balancer's port.
+        // An invalid request line: the load balancer's port is in the version's place.
         assert!(matches!(response.status(), 400 | 505), "{}", response.text());
     }
     assert_eq!(forwarded_for(&weir.connect().get("/")), "127.0.0.1");

@@ -1,4 +1,4 @@
-//! The access log, as the proxy fills it.
+//! The proxy's access log.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn log_of(weir: &Weir) -> PathBuf {
     weir.directory().join("access.log")
 }
 
-/// Waits until the log has so many lines.
+/// Waits until the log has this many lines.
 #[track_caller]
 fn lines(log: &Path, count: usize) -> Vec<String> {
     eventually("the lines are written", || {

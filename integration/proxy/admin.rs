@@ -35,7 +35,7 @@ fn the_pages_are_there_and_nothing_else() {
     assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");
 }
 
-/// Idle connections of every kind: silent, with half a request, and idle after a request.
+/// Idle connections: silent, with half a request, and after a request.
 #[test]
 fn idle_connections_keep_nobody_out() {
     let weir = Setup::new(WIDE).start("echo");
@@ -70,7 +70,7 @@ fn a_connection_without_a_request_is_closed() {
     assert_eq!(idle.page("/healthz").status(), 200, "a scraper may keep its connection");
 }
 
-/// A page in a browser of this machine may have its own name resolved to 127.0.0.1.
+/// A page in a local browser may resolve its own name to 127.0.0.1.
 #[test]
 fn a_listener_on_loopback_answers_to_this_machines_names() {
     let weir = Setup::new(WIDE).start("echo");

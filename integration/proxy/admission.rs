@@ -1,4 +1,4 @@
-//! Bounds on the connections and concurrent requests of one address, and on clients that read slowly.
+//! Bounds on an address' connections and concurrent requests, and on slow readers.
 
 use std::num::NonZeroU32;
 
@@ -40,7 +40,7 @@ fn a_trusted_proxy_is_exempt() {
     }
 }
 
-/// The error of a stream that may be tried again (RFC 9113 section 7).
+/// The error code of a stream that may be retried (RFC 9113 section 7).
 const REFUSED_STREAM: u32 = 7;
 
 const CANCEL: u32 = 8;
@@ -94,7 +94,7 @@ fn small_responses_that_nobody_reads_are_bounded_too() {
     assert_eq!(client.stream(1)[0].status(), 200);
 }
 
-/// Each response that waits takes less than what is counted for it.
+/// A waiting response takes less than is counted for it.
 #[test]
 fn responses_that_wait_take_no_more_memory_than_they_may() {
     let upstream = Upstream::answering(|_| crate::support::upstream::ok(&"x".repeat(4 * 1024 * 1024)));

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Start and stop.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir as Process;
 use crate::support::{becomes, eventually};
 
-/// An upstream that answers when it is told to.
+/// An upstream that answers on a signal.
 fn held() -> (Upstream, mpsc::Sender<()>) {
     let (go, told) = mpsc::channel();
     let told = parking_lot::Mutex::new(told);

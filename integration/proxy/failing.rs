@@ -1,4 +1,4 @@
-//! Upstreams that are gone, break off or misbehave, and connections that can or cannot be used again.
+//! Upstreams that are down, break off or misbehave, and whether their connections are used again.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn weir(upstream: &Upstream) -> Weir {
     Setup::new(WIDE).start(&format!("http://{}", upstream.address))
 }
 
-/// A problem of the proxy's that names no address, with the fields of the limit that the request was charged to.
+/// The proxy's own problem document, which names no address, with the headers of the charged limit.
 #[track_caller]
 fn check_problem(response: &Message, status: u16, part: &str) {
     assert_eq!(response.status(), status, "{}", response.text());
@@ -65,7 +65,7 @@ fn an_upgrade_that_nobody_asked_for_is_a_502() {
 
 #[test]
 fn an_upstream_that_closed_an_idle_connection_is_asked_on_another() {
-    // Closes each connection after its first answer, without saying so.
+    // Closes each connection after its first answer without notice.
     let upstream = Upstream::start(|wire, _| {
         wire.request();
         wire.send(ok("once"));
@@ -76,7 +76,7 @@ fn an_upstream_that_closed_an_idle_connection_is_asked_on_another() {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi");
         assert_eq!(client.response().text(), "once");
         assert_eq!(upstream.accepted(), number);
-        // Until the end of the connection has reached the proxy, which then knows that nothing was sent on it.
+        // Waits until the proxy has seen the end of the connection and knows that it sent nothing on it.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

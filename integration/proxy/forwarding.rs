@@ -1,4 +1,4 @@
-//! What passes through, and what is changed on the way.
+//! What the proxy forwards unchanged, and what it changes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ fn an_old_client_gets_an_answer_that_it_understands() {
     let mut client = weir.connect();
     client.send("GET / HTTP/1.0\r\n\r\n");
     let response = client.response();
-    // The version is the sender's own (RFC 9110 section 6.2); what matters is that nothing newer is in the message.
+    // The version is the sender's (RFC 9110 section 6.2); the message contains nothing newer.
     assert_eq!(response.start, "HTTP/1.1 200 OK");
     assert_eq!((response.field("transfer-encoding"), response.text()), (None, "abc"));
     let request = &upstream.requests()[0];
@@ -158,7 +158,7 @@ fn a_response_without_a_body_has_none() {
         let response = client.head().unwrap();
         assert_eq!(response.status(), status, "{method}");
         assert_eq!(response.field("content-length").map(ToOwned::to_owned), (method == "HEAD").then(|| "500".into()));
-        // What follows on the connection is the next response and not a body.
+        // The next bytes are a response, not a body.
         assert_eq!(client.get("/").text(), "body", "after {method}");
     }
     assert_eq!(upstream.accepted(), 1, "none of them costs the upstream's connection");
@@ -166,7 +166,7 @@ fn a_response_without_a_body_has_none() {
 
 #[test]
 fn bodies_pass_piece_by_piece_both_ways() {
-    // Each side sends its next piece only when the other has seen the one before: whoever collects, hangs.
+    // Each side sends its next piece after it has received the other's; a proxy that collects hangs.
     let upstream = Upstream::start(|wire, _| {
         let head = wire.head().unwrap();
         assert_eq!(head.field("transfer-encoding"), Some("chunked"));
@@ -223,8 +223,8 @@ fn the_upstreams_connections_are_used_again() {
 #[test]
 fn a_large_body_flows_and_does_not_pile_up() {
     const SIZE: usize = 64 << 20;
-    // The upstream reads nothing until it is told to. What the client can send until then is what the systems' socket
-    // buffers and the proxy hold.
+    // The upstream reads nothing until told. Until then the client can send what fits into socket buffers and the
+    // proxy.
     let go = Arc::new(Mutex::new(()));
     let received = Arc::new(AtomicUsize::new(0));
     let held = go.lock();

@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2: what they are told, what is refused, and what a connection may take.
+//! HTTP/2 clients: answers, rejections, and bounds on connections.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn weir_with(http2: Http2Limits, upstream: &Upstream) -> Weir {
     Setup { limits, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address))
 }
 
-/// All timeouts that are about clients, short.
+/// Short timeouts for everything about clients.
 fn hasty(upstream: &Upstream) -> Weir {
     let soon = Duration::from_millis(300);
     let timeouts = Timeouts { first_byte: soon, header: soon, body: soon, idle: soon, ..Timeouts::default() };
@@ -46,7 +46,7 @@ fn allowed(weir: &Weir) -> u64 {
     weir.metric("weir_decisions_total{limit=\"Wide\",result=\"allowed\"}")
 }
 
-/// What comes back for a request that was sent as these frames on stream 1.
+/// Answers a request that was sent as these frames on stream 1.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Status(u16),
@@ -177,7 +177,7 @@ fn heads_have_limits() {
         assert_eq!(limited(&weir, what), 1, "{what}");
     }
     assert_eq!(outcome(&weir, head(&request("GET", "/", &[("x-id", &long(10_000))]))), Outcome::Status(431));
-    // Blocks that do not end, and one that is far too large.
+    // Endless blocks, and one that is far too large.
     let begun =
         |flags, payload: &[u8]| [frame(HEADERS, flags, 1, &request("GET", "/", &[])), payload.to_vec()].concat();
     let empty = frame(0x9, 0, 1, &[]).repeat(1000);
@@ -197,7 +197,7 @@ fn a_refusal_does_not_wait_for_the_body() {
     assert_eq!((frames[0].status(), frames.len()), (429, 2), "no 100 before it: {frames:?}");
     let reset = client.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.error()), (1, NO_ERROR), "RFC 9113 section 8.1");
-    // What was on its way is no mistake, and the connection goes on.
+    // Frames on their way are not mistakes, and the connection continues.
     client.send([frame(DATA, 0, 1, &[0; 1000]), frame(DATA, END_STREAM, 1, &[])].concat());
     client.get(3, "/");
     assert_eq!(client.next_of(HEADERS).stream, 3);
@@ -336,7 +336,7 @@ fn floods_end_the_connection() {
     ] {
         let before = limited(&weir, limit);
         assert_eq!(outcome_of_flood(&weir, frames), ENHANCE_YOUR_CALM, "{what}");
-        // It is counted when the connection ends, which is after its last frame.
+        // It is counted after the connection's last frame.
         eventually(what, || match limited(&weir, limit) {
             count if count == before + 1 => Ok(()),
             count => Err(count),
@@ -344,12 +344,12 @@ fn floods_end_the_connection() {
     }
 }
 
-/// The error of the GOAWAY that a flood ends with.
+/// The error code of the GOAWAY that ends a flood.
 #[track_caller]
 fn outcome_of_flood(weir: &Weir, frames: Vec<u8>) -> u32 {
     let mut client = Frames::connect(weir.proxy);
     let mut writer = client.stream.try_clone().unwrap();
-    // The peer stops reading at some point, so what it says must be read meanwhile.
+    // The peer stops reading at some point, so its frames are read meanwhile.
     let writing = std::thread::spawn(move || {
         let _ = std::io::Write::write_all(&mut writer, &frames);
     });
@@ -375,12 +375,12 @@ fn more_streams_than_allowed_are_refused() {
 fn what_does_not_come_in_time_ends() {
     let upstream = Upstream::start(|wire, _| while wire.request().is_some() {});
     let weir = hasty(&upstream);
-    // A block that does not end: no other stream can be served meanwhile.
+    // An endless block: no other stream can be served meanwhile.
     let mut client = Frames::connect(weir.proxy);
     client.send(frame(HEADERS, END_STREAM, 1, &request("GET", "/", &[])));
     assert_eq!(client.next_of(GOAWAY).error(), ENHANCE_YOUR_CALM);
     assert_eq!(limited(&weir, "header_timeout"), 1);
-    // The head of a frame that does not end.
+    // An incomplete frame head.
     let mut client = Frames::connect(weir.proxy);
     client.send([0, 0]);
     assert_eq!(client.next_of(GOAWAY).error(), ENHANCE_YOUR_CALM);
@@ -390,7 +390,7 @@ fn what_does_not_come_in_time_ends() {
     assert_eq!(client.next_of(GOAWAY).error(), NO_ERROR);
     while client.next().is_some() {}
     assert_eq!(limited(&weir, "idle_timeout"), 1);
-    // A body that stops: its stream gets an answer, and the connection another request.
+    // A body that stops: its stream gets an answer, and the connection serves another request.
     let mut client = Frames::connect(weir.proxy);
     client.send(frame(HEADERS, END_HEADERS, 1, &request("POST", "/", &[])));
     client.send(frame(DATA, 0, 1, b"some"));
@@ -405,7 +405,7 @@ fn who_does_not_read_one_response_gets_the_others() {
         Upstream::answering(move |request| if request.start.contains("/large") { ok(large) } else { ok("small") });
     let weir = hasty(&upstream);
     let mut client = Frames::connect(weir.proxy);
-    // The connection has a window for all, the stream none beyond its first 65 535 bytes.
+    // The connection has a window for all, the stream only its first 65 535 bytes.
     client.send(frame(WINDOW_UPDATE, 0, 0, &10_000_000_u32.to_be_bytes()));
     client.get(1, "/large");
     let mut received = 0;
@@ -429,7 +429,7 @@ fn a_client_that_is_not_there_is_noticed() {
     let weir = weir_with(Http2Limits { ping_interval: soon, ping_timeout: soon, ..Http2Limits::default() }, &upstream);
     let mut client = Frames::connect(weir.proxy);
     client.get(1, "/");
-    // `next` answers each PING, so this one is alive; then it says nothing.
+    // `next` answers each PING, so this client is alive until it goes silent.
     std::thread::sleep(Duration::from_millis(10));
     eventually("it is given up", || match limited(&weir, "http2_ping_timeout") {
         1 => Ok(()),

@@ -1,4 +1,4 @@
-//! Requests in flight: each holds its slot until it ends, however that is, and not longer.
+//! Requests in flight: each holds its slot exactly until it ends, however it ends.
 
 use std::io::Read;
 use std::sync::{Arc, mpsc};
@@ -19,13 +19,13 @@ use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
-/// One request at a time, and leases that no test outlives.
+/// One request at a time, with leases longer than any test.
 const ONE: &str = "limits: { One: { algorithm: concurrency, capacity: 1, by: global } }";
 
-/// The key of its bucket.
+/// The bucket's key.
 const KEY: &str = "weir:{0}:One#slots";
 
-/// A proxy, what is behind it, and the word on which that goes on.
+/// A proxy, its upstream, and the signal for it.
 struct Stage {
     weir: Weir,
     upstream: Upstream,
@@ -33,7 +33,7 @@ struct Stage {
     redis: Option<RedisServer>,
 }
 
-/// Answers by the path: at once, on the word, by halves, or never.
+/// Answers by path: at once, on the signal, in halves, or never.
 fn upstream() -> (Upstream, mpsc::Sender<()>) {
     let (go, told) = mpsc::channel::<()>();
     let told = Mutex::new(told);
@@ -75,18 +75,18 @@ fn upstream() -> (Upstream, mpsc::Sender<()>) {
     (upstream, go)
 }
 
-/// A store on a Redis of this test.
+/// A store on the test's own Redis.
 fn on_redis(server: &RedisServer, timeout: Duration) -> MakeStore {
     let target = RedisOptions { timeout, ..RedisOptions::new(server.url(), Clock::own()) }.target().unwrap();
     Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))))
 }
 
-/// A proxy of two workers in front of this upstream, its buckets in memory or in a Redis.
+/// A proxy with two workers and its buckets in memory or in Redis.
 fn with_store(mut setup: Setup, is_redis: bool, upstream: UpstreamOptions) -> (Weir, Option<RedisServer>) {
     let redis = is_redis.then(RedisServer::plain);
     setup.workers = 2;
     if let Some(redis) = &redis {
-        // An answer that is late on a busy machine would be an allowance.
+        // A late answer on a busy machine would be an allowance.
         setup.store = Some(on_redis(redis, Duration::from_secs(5)));
     }
     let weir = setup.start_with(upstream);
@@ -102,7 +102,7 @@ fn stage(setup: Setup, is_redis: bool) -> Stage {
 }
 
 impl Stage {
-    /// A request on a connection of its own.
+    /// Sends a request on a new connection.
     fn send(&self, method: &str, path: &str, rest: &str) -> Wire {
         let mut client = self.weir.connect();
         client.send(format!("{method} {path} HTTP/1.1\r\nhost: a.example\r\n{rest}\r\n"));
@@ -113,7 +113,7 @@ impl Stage {
         self.go.send(()).unwrap();
     }
 
-    /// Waits until one slot is held, and finds no other.
+    /// Waits until exactly one slot is held.
     #[track_caller]
     fn is_held(&self, what: &str) {
         becomes(what, 1, || self.weir.metric("weir_slots_held"));
@@ -125,7 +125,7 @@ impl Stage {
         assert!(refusal.text().contains("One allows 1 at once; retry after 1 s"), "{what}: {}", refusal.text());
     }
 
-    /// Waits until none is.
+    /// Waits until no slot is held.
     #[track_caller]
     fn is_free(&self, what: &str) {
         self.holds_none(what);
@@ -135,7 +135,7 @@ impl Stage {
         self.holds_none(what);
     }
 
-    /// Waits until no slot is held, not even by the request that has asked for it.
+    /// Waits until no slot is held, not even by the request that asks.
     #[track_caller]
     fn holds_none(&self, what: &str) {
         becomes(what, 0, || self.weir.metric("weir_slots_held"));
@@ -144,7 +144,7 @@ impl Stage {
         }
     }
 
-    /// Begins a request, sees its slot, ends it and sees the slot come back.
+    /// Starts a request, sees its slot, ends it and sees the slot come back.
     #[track_caller]
     fn check(&self, what: &str, begin: Begin) {
         let end = begin(self);
@@ -154,7 +154,7 @@ impl Stage {
     }
 }
 
-/// Begins a request; what comes back ends it.
+/// Starts a request that its answer ends.
 type Begin = fn(&Stage) -> Box<dyn FnOnce(&Stage)>;
 
 const UPGRADE: &str = "connection: upgrade\r\nupgrade: x\r\n";
@@ -233,7 +233,7 @@ const WAYS: [(&str, Begin); 14] = [
         client.get(1, "/silent");
         Box::new(move |stage| {
             client.send(frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
-            // The connection stays, so it is not its end that gives the slot back.
+            // The connection stays open, so its end does not return the slot.
             stage.is_free("a stream is reset");
             drop(client);
         })
@@ -281,7 +281,7 @@ fn a_slot_is_held_until_the_request_ends_however_it_does() {
 #[test]
 fn a_slot_is_given_back_when_somebody_takes_too_long() {
     for is_redis in [false, true] {
-        // Long enough to look at the slot meanwhile.
+        // Long enough to see the slot.
         let soon = Duration::from_secs(1);
         let timeouts = Timeouts { response: soon, body: soon, tunnel: soon, ..Timeouts::default() };
         let stage = stage(Setup { timeouts, ..Setup::new(ONE) }, is_redis);
@@ -422,7 +422,7 @@ fn what_redis_grants_too_late_is_given_back() {
     });
     redis.freeze();
     assert_eq!(weir.connect().get("/now").status(), 200, "it passes by `on_store_error`");
-    // A client that has gone while Redis was asked for its slot.
+    // A client that left while Redis was asked for its slot.
     let mut gone = weir.connect();
     gone.send("GET /silent HTTP/1.1\r\nhost: a\r\n\r\n");
     drop(gone);
@@ -495,7 +495,7 @@ fn a_slot_that_ids_share_in_a_full_table_comes_back() {
     holds(1);
     let mut sharing = begin("/wait", "b");
     holds(2);
-    // By the time that the second ends, there is room for a bucket of its own.
+    // When the second request ends, its bucket fits.
     drop(own);
     holds(1);
     go.send(()).unwrap();

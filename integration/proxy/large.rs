@@ -1,4 +1,4 @@
-//! Bodies that are larger than the memory that may be spent on them.
+//! Bodies larger than the memory that they may take.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::support::wire::{Message, Wire};
 
 const BODY: usize = 1 << 30;
 
-/// What is written at once, and how often the content repeats itself. It is no power of two, so that no buffer of a
-/// proxy begins where the content does.
+/// The size of a write and the content's period. It is not a power of two, so that no proxy's buffer starts where the
+/// content does.
 const PIECE: usize = 65_521;
 
-/// How far the process may grow, in KiB: 8 MiB.
+/// The most that the process may grow, in KiB.
 const MOST_GROWTH: u64 = 8 << 10;
 
-/// How long a write may wait: longer than anything takes on a busy machine. Reads have the same bound from [`Wire`].
+/// The timeout of a write, for a busy machine. [`Wire`] has the same for reads.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +25,7 @@ enum Framing {
     Chunked,
 }
 
-/// Bytes that tell a lost, doubled or swapped piece from the right one.
+/// Content in which a lost, doubled or swapped piece shows.
 struct Content {
     piece: Vec<u8>,
     position: usize,
@@ -33,12 +33,12 @@ struct Content {
 
 impl Content {
     fn new() -> Self {
-        // Multiples of the multiplier of Knuth's linear congruential generator: their high bytes follow no short pattern.
+        // Multiples of the multiplier of Knuth's linear congruential generator: their high bytes have no short period.
         let bytes = (0..PIECE as u64).map(|n| n.wrapping_mul(6_364_136_223_846_793_005).to_be_bytes()[0]);
         Self { piece: bytes.collect(), position: 0 }
     }
 
-    /// Sends the whole body, and says after each mebibyte or so that it is there.
+    /// Sends the whole body and reports progress for about each mebibyte.
     fn send(&mut self, wire: &mut Wire, framing: Framing, mut progress: impl FnMut()) {
         wire.stream.set_write_timeout(Some(PATIENCE)).unwrap();
         while self.position < BODY {
@@ -103,7 +103,7 @@ fn framing_fields(framing: Framing) -> String {
     }
 }
 
-/// Takes a body on POST; on GET sends one that is framed as the path says.
+/// Receives a body on POST; on GET sends one that is framed as the path says.
 fn serve(wire: &mut Wire) {
     while let Some(head) = wire.head() {
         if head.start.starts_with("POST") {
@@ -140,13 +140,13 @@ fn down(weir: &Weir, framing: Framing, progress: impl FnMut()) {
     Content::new().receive(&mut client, &head, progress);
 }
 
-/// Moves a body through a process and watches what this process holds meanwhile.
+/// Moves a body through a process and watches its memory.
 #[track_caller]
 fn check(transfer: impl Fn(&Weir, &mut dyn FnMut())) {
     let upstream = Upstream::start(|wire, _| serve(wire));
     let url = format!("http://{}", upstream.address);
     let weir = Weir::serve(WIDE, &["--upstream", &url, "--workers", "1"]);
-    // What a first request makes the process hold for good is no matter of a body's size.
+    // The first request's lasting allocations do not depend on the body's size.
     assert_eq!(weir.get("/none", &[]).text(), "none");
     let before = weir.resident();
     let mut most = before;

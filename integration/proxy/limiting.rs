@@ -1,4 +1,4 @@
-//! Limits as clients meet them.
+//! Limits as clients see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::support::wire::{Message, Wire};
 
 const FIVE: &str = "limits: { Five: { burst: 5, count: 5, period: 1h } }";
 
-/// A field, by a parser of structured fields that is not ours.
+/// A header's value, read by another parser of structured fields.
 #[track_caller]
 fn members(response: &Message, name: &str) -> Vec<Item> {
     let list: List = Parser::new(&response.all(name).join(", ")).parse().unwrap();
@@ -143,13 +143,13 @@ fn a_refused_clients_body_is_not_taken_for_its_next_request() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);
     let mut client = weir.connect();
-    // All of it is there: the connection stays.
+    // The body is complete, so the connection stays open.
     for _ in 0..2 {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\nGET / HTTP/1.1");
         let response = client.response();
         assert_eq!((response.status(), response.field("connection")), (429, None));
     }
-    // The rest may come or not: the connection ends, but not before the client could read why.
+    // The rest may not come: the connection ends after the client could read why.
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nGET / HTTP/1.1");
     let piece = [b'x'; 10_000];
     for _ in 0..50 {
@@ -162,7 +162,7 @@ fn a_refused_clients_body_is_not_taken_for_its_next_request() {
 
 #[test]
 fn a_request_is_charged_once_whatever_becomes_of_it() {
-    // The first connection is closed after its answer, so the second request goes out on another.
+    // The first connection is closed after its answer, so the second request takes another one.
     let upstream = Upstream::start(|wire, number| {
         wire.request();
         if number < 2 {

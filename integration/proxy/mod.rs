@@ -20,7 +20,7 @@ mod upstream_tls;
 mod upstreams;
 mod waiting;
 
-/// The metric of connections that came to no HTTP for this reason.
+/// The metric of connections that failed before HTTP, by reason.
 fn failed(reason: &str) -> String {
     format!("weir_http_connections_failed_total{{reason=\"{reason}\"}}")
 }

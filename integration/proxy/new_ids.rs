@@ -1,4 +1,4 @@
-//! One who makes up ids for one limit: what that limit may hold, and what the others keep.
+//! A client that invents ids: the limit's bound, and the other limits' buckets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

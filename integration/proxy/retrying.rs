@@ -1,4 +1,4 @@
-//! Which requests are sent a second time, and which never are.
+//! Which requests are retried and which are not.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Message;
 
-/// A proxy in front of these, the first of which is asked first.
+/// A proxy in front of these upstreams, which it tries in order.
 fn weir(upstreams: &[&Upstream], try_timeout: Option<Duration>) -> Weir {
     let urls: Vec<_> = upstreams.iter().map(|upstream| format!("http://{}", upstream.address)).collect();
     let routes = Routes::parse(&[urls.join(",")]).unwrap();

@@ -1,4 +1,4 @@
-//! Requests in flight, counted by processes that share a Redis, end, die and take over.
+//! Requests in flight of processes that share a Redis, end, die and take over.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const ONE: &str = "limits: { One: { algorithm: concurrency, capacity: 1, by: glo
 const LEASE: Duration = Duration::from_secs(1);
 const KEY: &str = "weir:{0}:One#slots";
 
-/// An upstream that answers `/wait` on a word and everything else at once.
+/// An upstream that answers `/wait` on a signal and everything else at once.
 fn upstream() -> (Upstream, mpsc::Sender<()>) {
     let (go, told) = mpsc::channel::<()>();
     let told = parking_lot::Mutex::new(told);
@@ -34,7 +34,7 @@ fn upstream() -> (Upstream, mpsc::Sender<()>) {
 /// A process with its buckets in this Redis.
 fn process(redis: &RedisServer, upstream: &Upstream, flags: &[&str]) -> Weir {
     let (store, upstream) = (redis.url(), format!("http://{}", upstream.address));
-    // An answer that is late on a busy machine would be an allowance.
+    // A late answer on a busy machine would be an allowance.
     let common = ["--store", &store, "--store-timeout", "5s", "--upstream", &upstream, "--workers", "1"];
     let weir = Weir::serve(ONE, &[&common[..], flags].concat());
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));

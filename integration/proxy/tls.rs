@@ -1,4 +1,4 @@
-//! TLS towards clients, as real clients see it.
+//! TLS on the proxy, with real clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
-/// A client that trusts the authority and shows the certificate of this name, if any.
+/// A client that trusts the authority, with the certificate of this name if any.
 fn client(authority: &Authority, certificate: Option<&str>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority.path("ca.pem")).unwrap()).unwrap();
@@ -50,7 +50,7 @@ impl Tls {
         Self(StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream))
     }
 
-    /// Sends a request for this host and reads what is answered: the status and the rest.
+    /// Sends a request for this host and returns the status and the rest.
     fn get(&mut self, host: &str) -> std::io::Result<(u16, String)> {
         self.0.write_all(format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes())?;
         let mut text = String::new();
@@ -128,7 +128,7 @@ fn new_files_are_taken_and_connections_stay() {
 
 #[test]
 fn a_kubernetes_volume_is_followed_without_a_signal() {
-    // `tls.crt` -> `..data/tls.crt`, and `..data` is renamed over.
+    // `tls.crt` -> `..data/tls.crt`, and `..data` is replaced, as the kubelet does.
     let authority = Authority::new();
     for version in ["1", "2"] {
         authority.sign(version, &[&format!("v{version}.example")]);
@@ -161,7 +161,7 @@ fn sessions_are_resumed_by_any_worker() {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(authority.path("ca.pem")).unwrap()).unwrap();
         let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
-        // Sixteen connections all go to one worker once in 32,768 runs.
+        // All sixteen connections go to one worker only once in 32,768 runs.
         for number in 0..16 {
             let mut client = Tls::connect(&weir, &config, "a.example");
             assert_eq!(client.get("a.example").unwrap().0, 200);
@@ -188,11 +188,11 @@ fn the_subject_of_a_certificate_is_an_id() {
         (Some("poor"), [200, 429]),
         (Some("other"), [200, 429]),
         (Some("rich"), [200, 200]),
-        // Without a certificate the request has no such id.
+        // Without a certificate the request lacks the id.
         (None, [200, 200]),
     ] {
         let statuses = expected.map(|_| {
-            // Each on a connection of its own: the bucket is the client's, not the connection's.
+            // On new connections each: the bucket is the client's.
             Tls::connect(&weir, &client(&authority, name), "a.example").get("a.example").unwrap().0
         });
         assert_eq!(statuses, expected, "{name:?}");
@@ -216,12 +216,12 @@ fn subjects_read_as_those_of_openssl() {
             subject.push(DnType::CustomDnType(attribute.to_vec()), text);
         }
     });
-    // Text beyond ASCII stays as it is, which RFC 4514 allows and OpenSSL does without `esc_msb`.
+    // Text beyond ASCII is not escaped, which RFC 4514 allows and OpenSSL does without `esc_msb`.
     let file = authority.file("client.pem");
     let text = installed("openssl", &["x509", "-noout", "-subject", "-nameopt", "RFC2253,-esc_msb", "-in", &file]);
     let subject = text.trim_end().strip_prefix("subject=").unwrap();
     assert!(subject.contains("a@b.example") && subject.contains("ü"), "{subject}");
-    // Only this one id is not refused.
+    // Only this id passes.
     let id = serde_json::to_string(&format!("PerClient:{subject}")).unwrap();
     let limits = format!(
         "limits: {{ PerClient: {{ by: {{ tls: subject }}, deny: true }} }}\noverrides: {{ {id}: {{ unlimited: true }} }}"
@@ -257,7 +257,7 @@ fn a_handshake_has_a_deadline() {
     authority.sign("own", &["a.example"]);
     let weir = serve(&authority, &["own"], WIDE, &["--tls-handshake-timeout", "100ms"]);
     let mut wire = weir.connect();
-    // The beginning of a record that never goes on.
+    // The beginning of a record that never completes.
     wire.send([22, 3, 1, 1, 0, 1]);
     wire.expect_end();
     becomes("the failures are counted", 1, || weir.metric(&failed("tls_handshake_timeout")));
@@ -278,7 +278,7 @@ fn plain_http_is_told_that_the_port_speaks_tls() {
     becomes("the failures are counted", 1, || weir.metric(&failed("plain_http")));
 }
 
-/// What `openssl s_client` prints of a connection.
+/// The output of `openssl s_client`.
 fn s_client(weir: &Weir, arguments: &[&str]) -> String {
     finish(Command::new("openssl").args(["s_client", "-connect", &weir.proxy.to_string()]).args(arguments)).text()
 }

@@ -1,4 +1,4 @@
-//! Upstreams that speak HTTP/2.
+//! HTTP/2 upstreams.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
-/// A server of HTTP/2 without TLS. It ends when this is dropped.
+/// An HTTP/2 server without TLS. It ends when this is dropped.
 struct Http2Upstream {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -32,14 +32,14 @@ struct Http2Upstream {
 }
 
 impl Http2Upstream {
-    /// Answers with what `answer` does, which is told how many requests came before.
+    /// Answers with `answer`, which gets the number of earlier requests.
     fn start<A: Future<Output = ()> + Send + 'static>(
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
     ) -> Self {
         Self::start_over(None, answer)
     }
 
-    /// As [`Self::start`], over TLS if there is a configuration.
+    /// Like [`Self::start`], over TLS if there is a configuration.
     fn start_over<A: Future<Output = ()> + Send + 'static>(
         tls: Option<ServerConfig>,
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
@@ -187,7 +187,7 @@ fn a_response_that_breaks_off_is_counted() {
         async move {
             let mut stream = respond.send_response(Response::new(()), false).unwrap();
             stream.send_data(Bytes::from_static(b"abc"), false).unwrap();
-            // A reset takes back what has not been sent.
+            // A reset discards what was not sent yet.
             held.acquire().await.unwrap().forget();
             stream.send_reset(Reason::INTERNAL_ERROR);
         }
@@ -212,7 +212,7 @@ fn a_server_of_http1_alone_is_a_502() {
     assert_eq!(weir.connect().get("/").status(), 502);
 }
 
-/// To HTTP/1.1 an empty one is no length, and beside chunks it would be a second one.
+/// HTTP/1.1 would take an empty one for no length, and beside chunks for a second one.
 #[test]
 fn a_length_that_is_no_number_is_a_502() {
     for lengths in [&[""][..], &["05"], &["5", "5"]] {
@@ -241,7 +241,7 @@ fn what_a_call_of_grpc_has_cost_is_in_its_trailers() {
         "limits: { Tokens: { by: global, burst: 100, cost_from_response: { header: x-tokens-used }, reserve: 10 } }";
     let weir = Setup::new(rules).start(&format!("h2c://{}", upstream.address));
     let result = |result: &str| format!("weir_settlements_total{{limit=\"Tokens\",result=\"{result}\"}}");
-    // By HTTP/1 the trailers follow a chunked body, and by HTTP/2 they are frames.
+    // In HTTP/1 the trailers follow a chunked body; in HTTP/2 they are frames.
     let response = weir.connect().get("/s/m");
     assert!(response.trailers.contains(&("x-tokens-used".to_owned(), "25".to_owned())), "{response:?}");
     becomes("the first call is settled", 1, || weir.metric(&result("charged")));

@@ -1,4 +1,4 @@
-//! Upstreams over TLS: whom the proxy believes.
+//! Upstreams over TLS: which certificates the proxy accepts.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -15,19 +15,19 @@ use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::ok;
 use crate::support::wire::Message;
 
-/// A server with a certificate of an authority of its own.
+/// A server with a certificate of its own authority.
 struct TlsUpstream {
     address: SocketAddr,
     authority: Authority,
 }
 
 impl TlsUpstream {
-    /// Answers in HTTP/1.1 with the name that it was asked for by SNI.
+    /// Answers in HTTP/1.1 with the name from SNI.
     fn start(names: &[&str]) -> Self {
         Self::choosing(names, &[])
     }
 
-    /// As [`Self::start`], and agrees on the first of these protocols that the other side offers.
+    /// Like [`Self::start`], with the client's first protocol among these.
     fn choosing(names: &[&str], protocols: &[&str]) -> Self {
         let authority = Authority::new();
         let mut config = server_config(&authority, names);
@@ -61,7 +61,7 @@ impl TlsUpstream {
     }
 }
 
-/// What a server with a certificate for these names needs.
+/// The configuration of a server with a certificate for these names.
 pub(super) fn server_config(authority: &Authority, names: &[&str]) -> ServerConfig {
     authority.sign("upstream", names);
     let certificate = CertificateDer::from_pem_file(authority.path("upstream.pem")).unwrap();
@@ -75,7 +75,7 @@ pub(super) fn server_config(authority: &Authority, names: &[&str]) -> ServerConf
         .unwrap()
 }
 
-/// Reads up to the end of a head; false if there is none.
+/// Reads to the end of a head; false at the end of the stream.
 fn read_head(stream: &mut impl Read) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -88,7 +88,7 @@ fn read_head(stream: &mut impl Read) -> bool {
     true
 }
 
-/// A proxy in front of this that believes this authority.
+/// A proxy in front of this server that trusts this authority.
 pub(super) fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> Weir {
     let options = ConnectorOptions {
         ca: ca.map(Path::to_path_buf),
@@ -121,7 +121,7 @@ fn a_certificate_for_the_name_by_the_authority_is_believed() {
 fn an_address_is_a_name_too() {
     let upstream = TlsUpstream::start(&["127.0.0.1"]);
     let weir = weir(&format!("https://{}", upstream.address), Some(&upstream.ca()), None);
-    // RFC 6066 section 3: there is no SNI for an address.
+    // RFC 6066 section 3: addresses have no SNI.
     assert_eq!(weir.connect().get("/").text(), "nobody");
 }
 

@@ -1,4 +1,4 @@
-//! Which upstream a request goes to, and what happens when that one fails.
+//! Routes to upstreams, and their failures.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -26,18 +26,18 @@ fn weir(routes: &[String], change: impl FnOnce(&mut Setup, &mut UpstreamOptions)
     setup.start_with(options)
 }
 
-/// A route for all requests to these.
+/// A route for all requests to these upstreams.
 fn to(upstreams: &[&Upstream]) -> [String; 1] {
     let urls: Vec<_> = upstreams.iter().map(|upstream| format!("http://{}", upstream.address)).collect();
     [urls.join(",")]
 }
 
-/// The address of a server that is gone.
+/// An address that refuses connections.
 fn refusing() -> String {
     format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }
 
-/// What several requests on one connection are answered with, separated by spaces.
+/// The answers to several requests on one connection, separated by spaces.
 fn answers(client: &mut Wire, count: usize) -> String {
     let answers: Vec<_> = (0..count).map(|_| client.get("/").text().to_owned()).collect();
     answers.join(" ")
@@ -282,7 +282,7 @@ fn a_unix_socket_is_an_upstream_too() {
     let weir = weir(&[format!("unix:{}", path.display())], |_, _| {});
     let mut client = weir.connect();
     assert_eq!(client.get("/x").text(), "unix");
-    // Without a `Host`, the upstream is given one: HTTP/1.1 has no request without.
+    // The upstream gets a `Host` even if the client sent none, as HTTP/1.1 requires one.
     client.send("GET /y HTTP/1.0\r\n\r\n");
     assert_eq!(client.response().text(), "unix");
     let seen = server.join().unwrap();
@@ -290,7 +290,7 @@ fn a_unix_socket_is_an_upstream_too() {
     assert!(seen[1].contains("\r\nhost: localhost\r\n"), "{seen:?}");
 }
 
-/// Reads up to the end of a head.
+/// Reads to the end of a head.
 fn read_head(stream: &mut impl Read) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! What ends because nothing moves, and what does not.
+//! Timeouts: what ends when nothing moves, and what does not.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::support::upstream::{Upstream, ok};
 const SHORT: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_mins(1);
 
-/// All long but what `change` makes short.
+/// Long timeouts except those that `change` shortens.
 fn weir(upstream: &Upstream, change: impl Fn(&mut Timeouts)) -> Weir {
     let mut setup = Setup::new(WIDE);
     setup.timeouts = Timeouts {

@@ -1,4 +1,4 @@
-//! Requests that ask at the same time share a call, and nothing else.
+//! Concurrent requests share a call and nothing else.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use weir::store::{Batch, Breaker, StoreError};
 use super::{charge, connected, decide, fixed, options, resumes, spend};
 use crate::support::redis::RedisServer;
 
-/// Charges of one call at most.
+/// The most charges in one call.
 const BOUND: u64 = 64;
 
 /// Spends 1 of a bucket of `burst`.
@@ -19,7 +19,7 @@ fn one(key: &str, burst: u64) -> Charge {
     charge(key, fixed(burst), 1, Mode::Spend)
 }
 
-/// Asks for each of these requests in a task of its own, and gives the answers in their order.
+/// Asks each request in its own task and returns the answers in order.
 async fn together(store: &Arc<RedisStore>, requests: Vec<Vec<Charge>>) -> Vec<Result<Decisions, StoreError>> {
     let ask = |charges: Vec<Charge>| {
         let store = store.clone();
@@ -138,7 +138,7 @@ async fn a_write_that_is_refused_is_the_error_of_those_who_charge_the_bucket() {
         Err(StoreError::Refused(text)) => text[..3].to_owned(),
         Err(error) => error.to_string(),
     };
-    // The second spend of `H:1` found it empty only because of the first, which did not come about.
+    // The second spend of `H:1` saw an empty bucket only because of the first, which was undone.
     assert_eq!(answers.iter().map(refused).collect::<Vec<_>>(), ["OOM", "true", "OOM", "true"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(remaining(&together(&store, vec![vec![one("H:1", 1)], vec![one("I:1", 1)]]).await), [0, 0]);
@@ -160,7 +160,7 @@ async fn a_call_has_a_bound_of_charges_and_of_bytes_and_one_effective_from() {
     let (answers, of_charges) = calls(vec![vec![one("H:1", 1_000)]; 2 * bound + 1]).await;
     assert_eq!(remaining(&answers), (0..=2 * 64).map(|spent| 999 - spent).collect::<Vec<_>>());
     assert_eq!(of_charges, 3);
-    // One request may have more than fits with others.
+    // A request alone may have more charges than fit with others.
     let wide = |name: &str| (0..=BOUND).map(|id| one(&format!("{name}:{id}"), 3)).collect::<Vec<_>>();
     assert_eq!(calls(vec![vec![one("H:1", 1_000)], wide("W"), vec![one("H:1", 1_000)]]).await.1, 3);
     let long = |id: usize| vec![one(&format!("N:{id}{}", "n".repeat(1_000)), 3)];
@@ -189,11 +189,11 @@ async fn a_frozen_server_makes_all_of_a_call_late_once() {
     server.freeze();
     let answers = together(&store, vec![vec![one("H:1", 1_000)]; 10]).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Late(_)))), "{answers:?}");
-    // Ten requests, but one call. The owner's own probe may have given the connection up.
+    // Ten requests in one call. The owner's probe may have given the connection up.
     assert_eq!(store.health().breaker, Breaker::Closed);
     server.thaw();
     resumes(&store).await;
-    // The call may have been made when the server thawed, and is not sent again.
+    // The server may have run the call after it thawed; the call is not repeated.
     let left = decide(&store, &[charge("H:1", fixed(1_000), 0, Mode::Check)]).await.unwrap()[0].remaining;
     assert!([990, 1_000].contains(&left), "{left}");
 }
@@ -212,7 +212,7 @@ async fn a_request_that_is_given_up_before_it_is_sent_is_not_charged_and_leaves_
             () = std::future::ready(()) => {}
         }
     }
-    // It is the one that began the call, which nothing has sent yet: this test has not let go of the thread.
+    // It began the call, which is not sent yet: this test has kept the thread.
     drop(requests.remove(0));
     let mut answers = Vec::new();
     for request in requests {

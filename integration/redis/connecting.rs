@@ -1,4 +1,4 @@
-//! TLS, users and passwords, and what is wrong with them.
+//! TLS, users, passwords, and their errors.
 
 use weir::engine::algorithms::charge::Mode;
 use weir::engine::algorithms::numbers::Numbers;
@@ -11,11 +11,11 @@ use crate::support::process::free_port;
 use crate::support::redis::{RedisConfig, RedisServer};
 
 fn install_provider() {
-    // The second test in this process finds the first one's provider.
+    // A second test in this process finds the first one's provider.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
-/// Asserts that no connection comes about, and what the status says of it.
+/// Asserts that no connection is made, and the reason in the status.
 async fn stays_down(options: &RedisOptions, reason: &str) {
     let store = RedisStore::connect(&options.target().unwrap());
     let text = eventually_async(reason, async || last_error(&store, reason)).await;
@@ -78,7 +78,7 @@ async fn a_replica_is_told_before_anything_is_decided() {
     stays_down(&options(&server.url()), "this server is a read-only replica: use its master").await;
 }
 
-/// One that keeps other keys names the one that keeps ours.
+/// A limit with other keys names the one that keeps ours.
 #[tokio::test]
 async fn a_node_of_a_cluster_that_keeps_other_keys_is_told() {
     let config = RedisConfig {
@@ -103,7 +103,7 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
     let store = connected(&options(&url)).await;
     spend(&store).await.unwrap();
     assert_eq!((server.cli(&["-n", "3", "DBSIZE"]), server.cli(&["DBSIZE"])), ("1".into(), "0".into()));
-    // Rules that become slower keep the key for longer, or for good.
+    // Slower rules keep the key for longer, or forever.
     for (nanoseconds, left) in [(10_000_000_000, 9), (1_000_000_000_000, 8)] {
         let numbers = Numbers::new(10, 10, nanoseconds).unwrap();
         let taken = decide(&store, &[charge("B:1", numbers, 1, Mode::Spend)]).await.unwrap()[0];

@@ -1,5 +1,5 @@
-//! More requests than a worker or its server keeps up with, through the proxy: a flood ends in denials or is turned away, and
-//! switches no limit off.
+//! More requests than a worker or its server can serve, through the proxy: they are denied or rejected, and no limit is
+//! switched off.
 
 use std::thread;
 use std::time::Instant;
@@ -11,15 +11,15 @@ use crate::support::becomes;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 
-/// Streams of a burst, and the connections that they are on.
+/// The streams of a burst and their connections.
 const STREAMS: usize = 2_000;
 const CONNECTIONS: usize = 20;
 
-/// The numbers of the limit under flood.
+/// The flooded limit's numbers.
 const BURST: u64 = 20;
 const A_SECOND: u64 = 10;
 
-/// No test measures speed: a machine that runs other tests may keep Redis from the processor for tens of milliseconds.
+/// A busy machine may keep Redis from the processor for tens of milliseconds.
 const TIMEOUT: &str = "5s";
 
 fn serve(policy: &str, redis: &RedisServer, timeout: &str, more: &[&str]) -> Weir {
@@ -35,7 +35,7 @@ fn serve(policy: &str, redis: &RedisServer, timeout: &str, more: &[&str]) -> Wei
     weir
 }
 
-/// Sends requests at once, and counts the answers by their status: 200, 429 and 503.
+/// Sends requests at once and counts the answers: 200, 429 and 503.
 fn burst(weir: &Weir, streams: usize, connections: usize) -> [u64; 3] {
     let asking = async {
         let mut clients = Vec::new();
@@ -86,7 +86,7 @@ fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
 fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
     for policy in ["allow", "deny", "local"] {
         let redis = RedisServer::plain();
-        // Nothing leaves the queue while the test asks.
+        // Nothing leaves the queue during the test.
         let weir = serve(policy, &redis, "5s", &["--store-queue", "10"]);
         redis.freeze();
         let statuses = thread::scope(|scope| {

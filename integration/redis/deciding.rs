@@ -1,4 +1,4 @@
-//! What a decision reads, writes and answers.
+//! What a decision reads, writes and returns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use weir::store::{Batch, Clock, StoreError};
 use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;
 
-/// 10 tokens, one back each second.
+/// 10 tokens, one per second.
 fn slow() -> Numbers {
     Numbers::new(10, 1, 1_000_000_000).unwrap()
 }
@@ -54,7 +54,7 @@ async fn the_value_carries_its_expiry_and_a_full_bucket_is_no_key() {
     let expiry = left("weir:{0}:A:1");
     assert!((5_000..=10_000).contains(&expiry), "{expiry}: as long again, in case the rules change");
     assert_eq!(left("weir:{0}:B:1"), -1, "a bucket that never refills stays");
-    // 1 per nanosecond: full again before a millisecond is over.
+    // One token per nanosecond: the bucket is full within a millisecond.
     let fast = Numbers::new(1, 1, 1).unwrap();
     decide(&store, &[charge("C:1", fast, 1, Mode::Spend)]).await.unwrap();
     assert_eq!((server.calls("set"), server.calls("expire") + server.calls("pexpire")), (3, 0));
@@ -71,7 +71,7 @@ async fn the_value_carries_its_expiry_and_a_full_bucket_is_no_key() {
     assert_eq!(server.cli(&["EXISTS", "weir:{0}:A:1", "weir:{0}:B:1"]), "0");
 }
 
-/// The server's clock, in microseconds since the Unix epoch.
+/// The server's clock in microseconds since the Unix epoch.
 fn server_time(server: &RedisServer) -> u64 {
     let time = server.cli(&["TIME"]);
     let (seconds, micros) = time.split_once('\n').unwrap();
@@ -99,7 +99,8 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
     for ((charge, decision), end) in charges.iter().zip(&decided).zip(ends) {
         let key = format!("weir:{{0}}:{}", charge.bucket.key);
         let left: u64 = server.cli(&["PTTL", &key]).parse().unwrap();
-        // In milliseconds, of a moment later and of a decision another moment before; and a minute in case the rules change.
+        // In milliseconds, of the state after this decision and of one made another moment earlier; plus a minute for
+        // changed rules.
         let end_in_ms = end / 1_000 + 60_000;
         assert!((end_in_ms - 2_000..=end_in_ms + 1).contains(&left), "{key}: {left} of {end} us");
         assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, charge.numbers.burst() - charge.cost));
@@ -112,7 +113,7 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
     assert_eq!(server.cli(&["EXISTS", "weir:{0}:First:1"]), "0");
 }
 
-/// Asks with a clock that is off by so many days for a limit by the month; what remains of 10.
+/// Asks with a clock that is off by these days for a monthly limit; returns what remains of 10.
 async fn ask_with_clock_off_by(server: &RedisServer, store: &RedisStore, days: i64) -> Result<u64, StoreError> {
     const DAY: i64 = 86_400_000_000;
     let month = Calendar::find(Unit::Month(1), "Europe/Berlin").unwrap();
@@ -232,7 +233,7 @@ async fn one_bucket_twice_in_a_request_is_a_mistake() {
     assert_eq!(decide(&store, &twice).await, Err(StoreError::Duplicate));
 }
 
-/// Runs a file of `lua/` by hand, with what stands behind its name.
+/// Runs a file of `lua/` by hand with the arguments after its name.
 fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
     let script = format!("{}/lua/{file}", env!("CARGO_MANIFEST_DIR"));
     let arguments: Vec<&str> = ["--eval", &script].into_iter().chain(arguments.split(' ')).collect();
@@ -243,13 +244,13 @@ fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
 fn the_script_of_gcra_runs_by_hand() {
     let server = RedisServer::plain();
     let eval = |arguments: &str| eval(&server, "gcra.lua", arguments);
-    // A microsecond after 1 s, 1 of 2 tokens is left, which is full again a second after it was spent.
+    // A microsecond after 1 s, 1 of 2 tokens remains; the bucket is full a second after the spend.
     assert_eq!(eval("k , 1000001 0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 2 check"), "0 1 1 500000 500000");
     assert_eq!(server.cli(&["GET", "k"]), "1000001 1000000 1000000 1");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_only"), "0 2 1 -1 500000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_up_to"), "0 0 0 0 2000000");
-    // Other numbers, as of the last instant: the two tokens that were used stay used.
+    // Other numbers since the last instant: the two used tokens stay used.
     assert_eq!(eval("k , 1500001 1500001 5 2000000 1 0 check"), "0 0 3 0 4000000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 1 refund"), "0 0 1 0 1000000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 0 reset"), "0 0 2 0 0");
@@ -265,7 +266,8 @@ fn the_script_of_gcra_runs_by_hand() {
 
 #[test]
 fn the_script_of_elevated_numbers_runs_by_hand() {
-    // 2 a second, or 10 a second with a burst of 20 for 5 seconds, twice a month; a minute before a month of UTC ends.
+    // 2 per second, or 10 per second with a burst of 20 for 5 seconds, twice a month; a minute before the end of a UTC
+    // month.
     const START: u64 = 1_711_929_540_000_000;
     const WORD: &str = "elevated:1:20:100000:1:5000000:2";
     let server = RedisServer::plain();
@@ -284,7 +286,7 @@ fn the_script_of_elevated_numbers_runs_by_hand() {
     assert_eq!(at(4_000, 20, "spend"), "0 0 0 2000000 2000000 0 1 -1");
     assert_eq!(at(4_500, 9, "spend_up_to"), "0 0 0 0 2000000 0 1 -1");
     assert_eq!(at(4_500, 1, "refund"), "0 0 1 0 1900000 0 1 -1");
-    // At the end 6 of 20 are left, of which the limit's own burst holds 2.
+    // At the end 6 of 20 remain, of which the base burst holds 2.
     assert_eq!(at(5_000, 2, "spend"), "0 0 0 0 1000000 0 0 -1");
     assert_eq!(at(5_000, 1, "spend"), "0 0 17 0 300000 1 1 0");
     assert_eq!(at(5_000, 0, "reset"), "0 0 20 0 0 0 1 -1");
@@ -292,7 +294,7 @@ fn the_script_of_elevated_numbers_runs_by_hand() {
     assert_eq!(at(60_000, 3, "spend"), "0 0 17 0 300000 1 1 1");
     assert_eq!(at(80_000, 0, "reset"), "0 0 2 0 0 0 0 -1");
     assert_eq!(server.cli(&["EXISTS", "k"]), "1", "the month's count stays");
-    // Without elevated numbers what was used goes on, and the rest is forgotten.
+    // Without elevated numbers the usage stays and the rest is forgotten.
     assert_eq!(at(80_000, 5, "spend"), "0 0 15 0 500000 1 1 0");
     let now = START + 80_000_000;
     let plain = |arguments: &str| eval(&server, "gcra.lua", &format!("k , {now} 0 10 500000 1 {arguments}"));
@@ -316,7 +318,7 @@ fn the_scripts_have_the_same_arithmetic_of_levels() {
     assert!(shared.len() > 30 && elevated.windows(shared.len()).any(|lines| lines == shared));
 }
 
-/// 10 a second, or 100 with a burst of 200 for 15 minutes, 5 times a month.
+/// 10 per second, or 100 with a burst of 200 for 15 minutes, 5 times a month.
 fn elevated(mut charge: Charge) -> Charge {
     let numbers = Numbers::new(200, 100, 1_000_000_000).unwrap();
     let elevated = Elevated { numbers, span: 900_000_000, activations_per_month: 5 };
@@ -334,7 +336,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     let none = decide(&store, &[ask(10, Mode::Spend)]).await.unwrap();
     assert_eq!((none[0].limit, none.detail(0).unwrap().elevation().unwrap().active), (10, false));
     assert!(left() <= 2_000);
-    // A check writes nothing, and neither does a request that is denied.
+    // Neither a check nor a denial writes.
     for charges in [vec![ask(50, Mode::Check)], vec![ask(50, Mode::Spend), charge("B:1", fixed(1), 2, Mode::Spend)]] {
         decide(&store, &charges).await.unwrap();
     }
@@ -351,7 +353,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     assert_eq!(server.cli(&["EXISTS", "weir:{0}:A:1"]), "1");
     let denied = decide(&store, &[ask(201, Mode::Spend)]).await.unwrap();
     assert_eq!((denied[0].limit, denied[0].remaining, denied[0].retry_after), (200, 200, None));
-    // The limit has none any more: what was used stays, and the key is that of any bucket.
+    // The limit has no elevated numbers anymore: the usage stays, under the plain key.
     decide(&store, &[ask(7, Mode::Spend)]).await.unwrap();
     let plain = decide(&store, &[charge("A:1", numbers, 1, Mode::Spend)]).await.unwrap();
     assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 2_000, "{plain:?}");
@@ -436,19 +438,19 @@ fn the_script_of_queues_runs_by_hand() {
         assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 0 1 0 400000");
         assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 2 1 0 400000");
         assert_eq!(at(1_000, "user=e 1 spend").split(' ').next_back(), Some(third));
-        // Of exactly that age they are stale, and go when another one is added.
+        // At exactly that age they are stale, and leave when another is added.
         assert_eq!(at(500_999, "user=f 1 spend"), "0 1 0 1 1");
         assert_eq!(at(501_000, "user=f 0 check"), "0 0 2 0 0");
         assert!(at(501_000, "user=f 1 spend").starts_with("0 0 1 0 500000 "));
         let length = if kind == "stream" { "XLEN" } else { "LLEN" };
         assert_eq!(server.cli(&[length, key]), "1");
-        // A clock that steps back makes nothing older or younger.
+        // A clock that steps back changes no age.
         assert_eq!(at(400_000, "user=g 1 check"), "0 0 0 500000 500000");
         assert!((500_000..=600_000).contains(&server.cli(&["PTTL", key]).parse::<u64>().unwrap()));
     }
     assert!(eval("k , 0 2 set 0 a=b 1 spend").starts_with("ERR usage: KEY , NOW CAPACITY KIND MAX_AGE FIELDS"));
     assert!(eval("l , 0 2 stream 0 a=b 1 spend").contains("WRONGTYPE"));
-    // By the server's clock: without an age for ever, and with consumers as long as they are there.
+    // By the server's clock: forever without an age, and with consumers as long as they exist.
     assert!(eval("t ,  2 stream 0 a=b 1 spend").starts_with("0 0 1 0 -1 "));
     assert_eq!(server.cli(&["PTTL", "t"]), "-1");
     assert!(eval("t ,  2 stream 60000000 a=b 1 spend").starts_with("0 0 0 "));
@@ -465,7 +467,7 @@ fn a_queue_with_more_stale_entries_than_are_counted_at_once_admits_all_the_same(
         for now in 0..250 {
             eval(&server, "queue.lua", &format!("{kind} , {} 250 {kind} 1000000 a=b 1 spend", 1_000 * (now + 1)));
         }
-        // A hundred of them are counted beside those that have to go, be it one or, under a lower capacity, 241.
+        // A hundred are counted beside the ones to remove, be it one or, under a lower capacity, 241.
         let at = |capacity: u64, mode: &str| {
             eval(&server, "queue.lua", &format!("{kind} , 2000000 {capacity} {kind} 1000000 a=b 1 {mode}"))
         };
@@ -482,7 +484,7 @@ fn the_script_of_windows_runs_by_hand() {
     let eval = |arguments: &str| eval(&server, "fixed_window.lua", arguments);
     assert_eq!(eval("k , 70000000 0 3 3 clock:60000000 2 spend"), "0 0 1 50000000 50000000");
     assert_eq!(server.cli(&["GET", "k"]), "60000000 2 3 clock:60000000");
-    // Denied, and nothing is taken from the other.
+    // Denied, and the other bucket is untouched.
     let both = "k j , 71000000 0 3 3 clock:60000000 2 spend 9 3 first:60000000 9 spend";
     assert_eq!(eval(both), "0 1 1 49000000 49000000 2 9 0 0");
     assert_eq!(server.cli(&["EXISTS", "j"]), "0");
@@ -495,7 +497,7 @@ fn the_script_of_windows_runs_by_hand() {
     assert_eq!(server.cli(&["GET", "m"]), "200 4 5 month/1/UTC:8:150");
     assert_eq!(eval("m , 360 0 5 5 month/1/UTC:8:200,350,400,500 4 spend"), "0 0 1 40 40");
     assert!(eval("m , 360 0 5 5 month/1/UTC:5:10,100,200,350 1 spend").starts_with("ERR the clock is not within"));
-    // Other numbers: what was used stays used, in a window that goes on.
+    // Other numbers: usage stays in a window that continues.
     assert_eq!(eval("k , 79000000 75000000 9 9 clock:40000000 0 check"), "0 0 7 0 1000000");
     assert_eq!(eval("k , 80000000 80000000 9 9 clock:3600000000 1 check"), "0 0 6 0 3520000000");
     assert!(eval("k , 0 0 1 1 clock:5 1").starts_with("ERR usage: KEY [KEY ...] , NOW EFFECTIVE_FROM"));
@@ -521,7 +523,7 @@ fn the_script_of_sliding_windows_runs_by_hand() {
     assert_eq!(eval("k , 1750 0 10 500:1 6 refund"), "0 0 5 0 250");
     assert_eq!(eval("k , 1750 0 10 500:1 0 reset"), "0 0 10 0 0");
     assert_eq!(server.cli(&["EXISTS", "k"]), "0");
-    // What is refused counts, to twice the count; then in a longer window, as of the instant 1250.
+    // Denials count up to twice the count; then in a longer window, as of instant 1250.
     assert_eq!(eval("d , 1000 0 2 500:1:count_denied 2 spend"), "0 0 0 1000 1000");
     assert_eq!(eval("d , 1000 0 2 500:1:count_denied 1 spend"), "0 1 0 834 1000");
     assert_eq!(eval("d , 1000 0 2 500:1:count_denied 9 spend"), "0 1 0 -1 1000");
@@ -543,10 +545,10 @@ fn the_script_of_sliding_windows_runs_by_hand() {
     assert!((119_000..=180_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
 }
 
-/// Makes the numbers of an algorithm of a count and a period.
+/// Makes an algorithm's numbers from a count and a period.
 type Make<'a> = &'a dyn Fn(u64, u64) -> Result<Numbers, NumbersError>;
 
-/// Rules that become slower find what was used under those of before, although it has come back by these.
+/// Under slower rules the former usage counts, though it has come back under these.
 #[tokio::test]
 async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
     const SECOND: u64 = 1_000_000_000;
@@ -556,7 +558,7 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
     let algorithms: [(&str, u64, Make<'_>); 5] = [
         ("Even:1", 10, &|count, period| Numbers::new(count, count, period)),
         ("First:1", 10, &windows(Aligned::First)),
-        // So long that none ends meanwhile.
+        // Long enough that no window ends meanwhile.
         ("Clock:1", 100_000, &windows(Aligned::Clock)),
         ("Log:1#log", 10, &Numbers::sliding_log),
         ("Sliding:1#sliding", 10, &|count, period| Numbers::sliding_window(count, period, false)),
@@ -569,7 +571,7 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
         let full = first.reset_after.unwrap().0 / 1_000;
         let kept = full + full.min(60_000);
         assert!((kept - 2_000..=kept + 1).contains(&left()), "{key}: {} of {kept} ms", left());
-        // A check leaves the value as it is and takes the key along.
+        // A check leaves the value and extends the key.
         let value = || {
             let list = ["LRANGE", &in_redis, "0", "-1"];
             if key.contains("#log") { server.cli(&list) } else { server.cli(&["GET", &in_redis]) }
@@ -586,16 +588,16 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
         }
         assert_eq!(value(), before, "{key}");
     }
-    // Of logs the expiry is set with each spend.
+    // For logs, each spend sets the expiry.
     assert_eq!(server.calls("pexpire"), 6);
 }
 
-/// What is refused is written where it counts, and nowhere else.
+/// A denial writes only where denials count.
 #[tokio::test]
 async fn a_refusal_is_written_where_it_counts_and_only_there() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
-    // So long that no window ends in between.
+    // Long enough that no window ends meanwhile.
     let century = 36_500 * 86_400_000_000_000;
     let window = |count_denied| Numbers::sliding_window(2, century, count_denied).unwrap();
     let (plain, counting) = (window(false), window(true));

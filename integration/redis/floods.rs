@@ -1,5 +1,5 @@
-//! Floods: a bucket is asked for a hundred times what it allows, window after window, by every algorithm that there is.
-//! What passes stays within the limit, something passes in every window, and a refusal writes nothing.
+//! Floods: every algorithm is asked for a hundred times its limit, window after window. What passes stays within the
+//! limit, something passes in every window, and denials write nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,46 +21,44 @@ use weir::store::{Batch, Clock};
 use super::{charge, connected, fixed, options};
 use crate::support::redis::RedisServer;
 
-/// What a limit allows in a window, and how much of that is asked for.
+/// A limit's tokens in a window, and the multiple that is asked for.
 const LIMIT: u64 = 10;
 const TIMES: u64 = 100;
 
-/// A window, in nanoseconds as numbers have it and in microseconds as clocks do.
+/// A window in nanoseconds, as in numbers, and in microseconds, as in clocks.
 const PERIOD: u64 = 1_000_000_000;
 const WINDOW: u64 = PERIOD / 1_000;
 
-/// Windows of a flood.
 const WINDOWS: u64 = 6;
 
-/// The instants of a window at which it is asked, equally often at each.
+/// The instants of a window, each asked equally often.
 const INSTANTS: u64 = 25;
 
-/// Some instant in October 2025, at which a window of the clock begins.
+/// An instant in October 2025 at which a clock window starts.
 const START: u64 = 1_760_000_000_000_000;
 
-/// At most so many in any window of time that begins at or after `from`.
+/// The most in any window that starts at or after `from`.
 #[derive(Clone, Copy)]
 struct Bound {
     from: u64,
-    /// Whether windows are those that begin at [`START`], one after the other. Otherwise they begin anywhere.
+    /// Whether windows follow each other from [`START`]. Otherwise they start anywhere.
     is_aligned: bool,
     most: u64,
 }
 
-/// A limit under flood.
 struct Flood {
     name: &'static str,
-    /// What the request of this number charges.
+    /// The charge of the request with this number.
     ask: Box<dyn Fn(u64) -> Charge>,
     bounds: Vec<Bound>,
 }
 
-/// A flood of a limit that needs nothing but numbers.
+/// A flood of a limit that only needs numbers.
 fn plain(name: &'static str, numbers: Numbers, bound: Bound) -> Flood {
     Flood { name, ask: Box::new(move |_| charge(name, numbers, 1, Mode::Spend)), bounds: vec![bound] }
 }
 
-/// A flood of a limit that needs terms, which the number of a request may be part of.
+/// A flood of a limit that needs terms, which may depend on the request's number.
 fn with_terms(name: &'static str, numbers: Numbers, terms: impl Fn(u64) -> Terms + 'static, bounds: &[Bound]) -> Flood {
     let ask = move |number| Charge { terms: Some(Box::new(terms(number))), ..charge(name, numbers, 1, Mode::Spend) };
     Flood { name, ask: Box::new(ask), bounds: bounds.to_vec() }
@@ -73,9 +71,9 @@ fn work(storage: Storage) -> Terms {
     Terms::Queue(Work { storage, entry, given_back: None })
 }
 
-/// Every algorithm that goes by a clock that can be set.
+/// Every algorithm whose clock the test can set.
 fn floods() -> Vec<Flood> {
-    // Where tokens come back evenly these are the burst and what comes back in less than a window.
+    // With even refill, the burst and what comes back in less than a window.
     let any = |most| Bound { from: 0, is_aligned: false, most };
     let aligned = Bound { from: 0, is_aligned: true, most: LIMIT };
     let even = |burst, count| Numbers::new(burst, count, PERIOD).unwrap();
@@ -105,7 +103,7 @@ fn floods() -> Vec<Flood> {
     ]
 }
 
-/// Asks at once, in this order.
+/// Asks all at once, in this order.
 async fn ask(store: &RedisStore, charges: impl IntoIterator<Item = Charge>) -> Vec<Decisions> {
     let ask = |charge| store.ask(&Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) }).unwrap();
     let mut answers = Vec::new();
@@ -119,21 +117,21 @@ fn admitted(answers: &[Decisions]) -> u64 {
     answers.iter().filter(|decisions| !decisions[0].is_denied()).count() as u64
 }
 
-/// The changes of data that the server has seen.
+/// The server's count of changes.
 fn changes(server: &RedisServer) -> u64 {
     let persistence = server.cli(&["INFO", "persistence"]);
     let line = persistence.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Asks for a hundred times the limit at once, and asserts that nothing passes and nothing is written.
+/// Asks for a hundred times the limit at once; asserts that nothing passes and nothing is written.
 async fn refuses(server: &RedisServer, store: &RedisStore, name: &str, ask_for: impl Fn(u64) -> Charge) {
     let before = changes(server);
     let answers = ask(store, (0..TIMES * LIMIT).map(|number| ask_for(u64::MAX - number))).await;
     assert_eq!((admitted(&answers), changes(server)), (0, before), "{name}: passed, and changes of data");
 }
 
-/// Floods a limit, and gives how many passed at each instant.
+/// Floods a limit and returns the number that passed at each instant.
 async fn play(server: &RedisServer, store: &RedisStore, time: &AtomicU64, flood: &Flood) -> Vec<(u64, u64)> {
     let share = TIMES * LIMIT / INSTANTS;
     let mut passed = Vec::new();
@@ -149,7 +147,7 @@ async fn play(server: &RedisServer, store: &RedisStore, time: &AtomicU64, flood:
     passed
 }
 
-/// Asserts that no window has more than its bound, and that each has something.
+/// Asserts that each window has something and none more than its bound.
 fn check(name: &str, passed: &[(u64, u64)], bounds: &[Bound]) {
     let within = |from: u64| -> u64 {
         passed.iter().filter(|(at, _)| (from..from + WINDOW).contains(at)).map(|(_, many)| many).sum()
@@ -181,7 +179,7 @@ async fn no_flood_gets_more_than_its_limit_or_ends_it_or_has_its_refusals_writte
 const FIXED_WINDOW: &str = include_str!("../../lua/pluglimit_fixed_window.lua");
 const TOKEN_BUCKET: &str = include_str!("../../lua/pluglimit_token_bucket.lua");
 
-/// A charge to a script of `PlugLimit`'s.
+/// A charge of a `PlugLimit` script.
 fn scripted(key: &str, text: &str, given: &[&str]) -> Charge {
     let run = Run { source: Arc::new(ScriptSource::new("my.lua", text)), arguments: arguments(given.iter().copied()) };
     let bucket = Bucket { key: format!("{key}#script"), fingerprint: 0 };
@@ -189,22 +187,22 @@ fn scripted(key: &str, text: &str, given: &[&str]) -> Charge {
     Charge { terms, ..Charge::new(bucket, Numbers::script(0), 1, Mode::Spend) }
 }
 
-/// What a script says is left of the window, in its third value.
+/// The remaining tokens of the window in a script's third value.
 fn said_left(decisions: &Decisions) -> u64 {
     let Some(Detail::Script(said)) = decisions.detail(0) else { panic!("{decisions:?}") };
     said.values[2].text.parse().unwrap()
 }
 
-/// Floods a script in windows of a second, the shortest it has, and asserts how many pass in each: `least` to the limit.
+/// Floods a script in windows of a second, its shortest, and asserts that `least` to the limit pass in each.
 async fn flood_script(store: &RedisStore, charge: &Charge, least: u64) {
     let key = &charge.bucket.key;
     let (start, mut passed) = (Instant::now(), Vec::new());
-    // The fourth window need not come to its end.
+    // The fourth window may be cut short.
     while passed.len() < 4 {
         assert!(start.elapsed() < Duration::from_secs(30), "{key}: only {passed:?} within 30 s");
         for decisions in ask(store, (0..TIMES * LIMIT).map(|_| charge.clone())).await {
             if !decisions[0].is_denied() {
-                // The first of a window leaves one less than the limit.
+                // The first one leaves one less than the limit.
                 if said_left(&decisions) == LIMIT - 1 {
                     passed.push(0);
                 }
@@ -216,7 +214,7 @@ async fn flood_script(store: &RedisStore, charge: &Charge, least: u64) {
     for window in &passed[..3] {
         assert!((least..=LIMIT).contains(window), "{key}: {passed:?}");
     }
-    // Each window but the first begins when the one before it has ended, and not earlier.
+    // Each window but the first starts after the end of the one before.
     assert!(start.elapsed() >= Duration::from_millis(2_990), "{key}: {passed:?} in {:?}", start.elapsed());
 }
 
@@ -229,7 +227,7 @@ async fn no_flood_gets_more_of_a_script_than_it_allows() {
     let fixed_window = scripted("F:1", FIXED_WINDOW, &[&limit, "1"]);
     let token_bucket = scripted("T:1", TOKEN_BUCKET, &[&limit, "1", &burst]);
     tokio::join!(flood_script(&store, &fixed_window, LIMIT), flood_script(&store, &token_bucket, LIMIT / 2));
-    // In windows that do not end meanwhile, and with nothing that comes back in them.
+    // In windows that do not end meanwhile, without refill.
     for charge in
         [scripted("F:2", FIXED_WINDOW, &[&limit, "3600"]), scripted("T:2", TOKEN_BUCKET, &[&limit, "3600", &limit])]
     {
@@ -238,11 +236,11 @@ async fn no_flood_gets_more_of_a_script_than_it_allows() {
     }
 }
 
-/// How often the server is made to forget its scripts, and the pause before each time.
+/// How often the server loses its scripts, and the pause before each time.
 const FLUSHES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Makes the server forget its scripts again and again.
+/// Flushes the server's scripts repeatedly.
 fn flush(address: &str) {
     let mut connection = TcpStream::connect(address).unwrap();
     for _ in 0..FLUSHES {
@@ -268,7 +266,7 @@ async fn scripts_that_are_lost_under_load_again_and_again_cost_no_request() {
         let (store, flushing, charge) = (store.clone(), flushing.clone(), charges[task % 2].clone());
         tasks.spawn(async move {
             let (mut asked, mut passed) = (0, 0);
-            // 32 tasks want 40 each of either bucket, which is more than it has.
+            // 32 tasks want 40 each of two buckets, which is more than they hold.
             while asked < 40 || !flushing.is_finished() {
                 let batch = Batch { charges: std::slice::from_ref(&charge), effective_from: Micros(0), now: Micros(0) };
                 passed += u64::from(!store.decide(&batch).await.unwrap()[0].is_denied());

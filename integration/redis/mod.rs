@@ -1,4 +1,4 @@
-//! The Redis store against real servers.
+//! The Redis store on real servers.
 
 mod company;
 mod connecting;
@@ -18,14 +18,14 @@ use weir::store::{Batch, Clock, Health, StoreError};
 
 use crate::support::eventually_async;
 
-/// No test measures speed: a machine that runs other tests may leave a process waiting for tens of milliseconds.
+/// A busy machine may keep a process waiting for tens of milliseconds.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn options(url: &str) -> RedisOptions {
     RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::own()) }
 }
 
-/// A store that has its connection.
+/// A connected store.
 async fn connected(options: &RedisOptions) -> Arc<RedisStore> {
     let store = RedisStore::connect(&options.target().unwrap());
     eventually_async("the store connects", async || {
@@ -49,11 +49,11 @@ async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, Sto
     store.decide(&Batch { charges, effective_from: Micros(0), now: Micros(0) }).await
 }
 
-/// Spends 1 of a bucket of 1 000 000 that never refills, and asserts that the call ends soon, whatever its end.
+/// Spends 1 of a bucket of 1 000 000 that never refills; asserts that the call ends soon, with any result.
 async fn spend(store: &RedisStore) -> Result<Decision, StoreError> {
     let start = Instant::now();
     let answer = decide(store, &[charge("A:1", fixed(1_000_000), 1, Mode::Spend)]).await;
-    // The deadline, and much more for a machine that has other things to do.
+    // The deadline, and much more for a busy machine.
     assert!(start.elapsed() < 10 * TIMEOUT, "{answer:?} after {:?}", start.elapsed());
     answer.map(|decisions| decisions[0])
 }
@@ -63,7 +63,7 @@ async fn resumes(store: &RedisStore) {
     eventually_async("limiting resumes", async || spend(store).await).await;
 }
 
-/// The reason that the status gives for having no connection, if it is this one.
+/// Checks the status' reason for having no connection.
 fn last_error(store: &RedisStore, reason: &str) -> Result<String, Health> {
     let status = store.health();
     let found = status.last_error.as_ref().filter(|last_error| last_error.contains(reason)).cloned();

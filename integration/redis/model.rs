@@ -1,5 +1,5 @@
-//! Random limits of all algorithms that memory has too, random charges, random times: memory, the scripts and a naive
-//! reference agree on every decision.
+//! Random limits, charges and times for all algorithms in memory: memory, the scripts and a naive reference agree on
+//! every decision.
 
 mod elevated;
 mod pictures;
@@ -26,17 +26,16 @@ use weir::store::{Batch, Clock, StoreError};
 use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;
 
-/// Traces of a run.
 const TRACES: u32 = 10_000;
 
-/// Where the seeds of failures are kept, which every run tries first.
+/// The file of failed seeds, which every run tries first.
 const FAILURES: &str = "proptest-regressions/redis/model.txt";
 
-/// All of them together.
+/// All implementations.
 struct Stores {
     runtime: Runtime,
     redis: Arc<RedisStore>,
-    /// The time that Redis decides by.
+    /// The clock for Redis' decisions.
     time: Arc<AtomicU64>,
     memory: MemoryStore,
     /// Traces begun, their requests, traces that ended early, and charges that switched elevated numbers on.
@@ -51,16 +50,16 @@ impl Stores {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let time = Arc::new(AtomicU64::new(0));
         let clock = Clock::Set(time.clone());
-        // A trace is sent at once, and other tests may want the processor too.
+        // A trace is sent at once, and other tests need the processor, too.
         let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
         let redis = runtime.block_on(connected(&options));
-        // So that the server knows the script before the requests of a trace are on their way.
+        // The server knows the script before a trace's requests are sent.
         runtime.block_on(decide(&redis, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
         let ([traces, requests, ended], raised) = ([0; 3].map(Cell::new), Cell::new(0));
         Self { runtime, redis, time, memory: MemoryStore::new(DEFAULT_MAX_KEYS), traces, requests, ended, raised }
     }
 
-    /// Plays a trace on each, and compares.
+    /// Plays a trace on each implementation and compares.
     fn play(&self, trace: &Trace) -> Result<(), TestCaseError> {
         let number = self.traces.replace(self.traces.get() + 1);
         let requests = trace.requests(number);
@@ -90,10 +89,10 @@ impl Stores {
         Ok(())
     }
 
-    /// Asks Redis for each of the requests in turn, without waiting for the answers in between. Those that ask at one
-    /// instant under the same rules are sent as one call.
+    /// Sends all requests to Redis in order without waiting for answers. Requests of one instant under the same rules
+    /// share a call.
     async fn ask_redis(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
-        // The runtime begins tasks in the order in which they were spawned, and the store reads the clock before it waits.
+        // The runtime starts tasks in the order of their spawning, and the store reads the clock before it waits.
         let asked: Vec<_> = requests
             .iter()
             .cloned()
@@ -114,8 +113,8 @@ impl Stores {
     }
 }
 
-/// Whether a request went beyond the calendar that it brought: its clock has stepped back by more than a window behind what
-/// a bucket has seen. In memory that bucket goes on, so from there on the stores have different buckets.
+/// Returns whether a request left its calendar: its clock has stepped back by more than a window behind a bucket's
+/// date. Memory keeps that bucket, so the stores differ from there on.
 fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Refused(text)) if text.contains("the clock is not within the windows of"))
 }
@@ -126,7 +125,8 @@ fn memory_and_redis_and_a_naive_reference_agree_on_every_decision() {
     let stores = Stores::new(&server);
     let config = Config {
         cases: TRACES,
-        // Without optimisation the default takes as long as all the rest: each part of a trace has a generator of its own.
+        // Without optimisation the default takes as long as everything else: each part of a trace has its own
+        // generator.
         rng_algorithm: RngAlgorithm::XorShift,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(FAILURES))),
         ..Config::default()

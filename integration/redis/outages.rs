@@ -21,7 +21,7 @@ async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
     let store = connected(&options(&server.url())).await;
     spend(&store).await.unwrap();
     server.kill();
-    // It was perhaps sent before the end of the connection was noticed.
+    // It may have been sent before the end of the connection was noticed.
     assert!(matches!(spend(&store).await, Err(StoreError::Down | StoreError::Broken)));
     for _ in 0..20 {
         assert_eq!(spend(&store).await, Err(StoreError::Down));
@@ -44,7 +44,7 @@ async fn a_frozen_server_opens_the_breaker_and_a_thawed_one_closes_it() {
         late += u32::from(matches!(end, Err(StoreError::Late(_))));
         assert!(matches!(end, Err(StoreError::Late(_) | StoreError::Down)), "{end:?}");
     }
-    // The owner's own probe may have been first.
+    // The owner's probe may have been first.
     assert!(late <= 5, "{late} calls waited");
     assert_eq!(spend(&store).await, Err(StoreError::Down));
     assert!(!store.health().connected);
@@ -90,7 +90,7 @@ async fn a_full_server_refuses_spends_until_it_has_room_and_is_not_said_to_be_we
             (true, Some(Fault::Failing), Some(&*text))
         );
     }
-    // What writes nothing is answered, so limits that are used up still hold.
+    // Requests that write nothing are answered, so exhausted limits still hold.
     let over = decide(&store, &[charge("A:1", fixed(1_000_000), 1_000_000, Mode::Spend)]).await.unwrap();
     assert!(over[0].is_denied());
     assert_eq!(store.health().fault, None);
@@ -131,13 +131,13 @@ async fn more_requests_than_the_queue_takes_are_turned_away_at_once() {
     let ends = calls.join_all().await;
     let late = ends.iter().filter(|end| matches!(end, Err(StoreError::Late(_)))).count();
     let busy = ends.iter().filter(|end| matches!(end, Err(StoreError::Busy { .. }))).count();
-    // A process that is held up itself does not blame the server for those that wait.
+    // A process that was held up itself does not blame the server.
     assert!(late + busy == CALLS && busy >= CALLS - BOUND, "{late} late, {busy} busy");
     server.thaw();
     resumes(&store).await;
 }
 
-/// Connections that the server has taken so far, that of the question left out.
+/// Connections that the server has accepted, without the one that asks.
 fn connections(server: &RedisServer) -> u64 {
     let statistics = server.cli(&["INFO", "stats"]);
     let line = statistics.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -168,7 +168,7 @@ async fn a_worker_that_is_held_up_takes_the_reply_that_has_come_meanwhile() {
             tokio::spawn(async move { spend(&store).await })
         };
         for _ in 0..10 {
-            // The call is on its way when the only thread of this runtime stops for longer than a decision may take.
+            // The call is on its way when the runtime's only thread stops for longer than a decision may take.
             tokio::task::yield_now().await;
         }
         std::thread::sleep(timeout + timeout / 4);
@@ -183,10 +183,10 @@ async fn a_connection_that_is_cut_is_replaced_at_once_and_requests_wait_for_that
     let store = connected(&options(&server.url())).await;
     spend(&store).await.unwrap();
     for _ in 0..10 {
-        // What is cut sooner is not replaced at once.
+        // A connection that ends sooner is not replaced at once.
         tokio::time::sleep(Duration::from_millis(120)).await;
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        // A sleep would be as long as the replacement takes.
+        // A sleep would take as long as the replacement.
         for _ in 0..10_000 {
             if !store.health().connected {
                 break;
@@ -231,7 +231,7 @@ async fn a_reply_that_is_lost_or_doubled_answers_no_other_call() {
     }
 }
 
-/// A place for the log of a test.
+/// Collects a test's log.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -250,11 +250,11 @@ async fn the_log_has_one_line_for_each_reason_and_one_for_the_return() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    // The runtime of the test has one thread, so this covers the store's task as well.
+    // The test's runtime has one thread, so this covers the store's task, too.
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut server = RedisServer::start(&RedisConfig { password: Some("secret".into()), ..RedisConfig::default() });
     let store = connected(&options(&server.url())).await;
-    // What is cut sooner is no good connection, and its end a reason of its own.
+    // A connection that ends sooner is a failure with its own reason.
     tokio::time::sleep(Duration::from_millis(120)).await;
     server.kill();
     assert!(matches!(spend(&store).await, Err(StoreError::Down | StoreError::Broken)));
@@ -262,7 +262,7 @@ async fn the_log_has_one_line_for_each_reason_and_one_for_the_return() {
         assert_eq!(spend(&store).await, Err(StoreError::Down));
     }
     eventually_async("several attempts fail", async || last_error(&store, "refused")).await;
-    // It comes back with another password, which is another reason.
+    // It returns with another password, which is another reason.
     server.restart_with(RedisConfig { password: Some("other".into()), ..RedisConfig::default() });
     eventually_async("the password is wrong", async || last_error(&store, "user or password")).await;
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]);

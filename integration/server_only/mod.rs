@@ -1,4 +1,4 @@
-//! What only Redis can keep: queues of work, and scripts of the user.
+//! Limits that need Redis: queues of work and users' scripts.
 
 mod queue;
 mod refused;
@@ -12,12 +12,12 @@ use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
 
-/// A process with these rules and files beside them, once it is connected to its Redis.
+/// A process with these rules and files, connected to its Redis.
 #[track_caller]
 fn serve(limits: &str, files: &[(&str, &str)], redis: &RedisServer, flags: &[&str]) -> Weir {
     let url = redis.url();
     let own = ["--check", "127.0.0.1:0", "--workers", "1", "--store", &url];
-    // Nothing may be decided by a policy here, however busy the machine is, unless a test is about that.
+    // No policy may decide here, even on a busy machine, unless the test is about one.
     let timeout: &[_] = if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "5s"] };
     let flags: Vec<&str> = own.into_iter().chain(timeout.iter().copied()).chain(flags.iter().copied()).collect();
     let weir = Weir::serve_with(limits, &flags, |_, directory| {
@@ -29,7 +29,7 @@ fn serve(limits: &str, files: &[(&str, &str)], redis: &RedisServer, flags: &[&st
     weir
 }
 
-/// Puts other rules in force.
+/// Loads other rules.
 #[track_caller]
 fn reload(weir: &Weir, limits: &str) {
     let before = weir.metric("weir_config_reloads_total{result=\"success\"}");
@@ -38,7 +38,7 @@ fn reload(weir: &Weir, limits: &str) {
     becomes("the rules are read", before + 1, || weir.metric("weir_config_reloads_total{result=\"success\"}"));
 }
 
-/// One call of an application.
+/// Sends an application's call.
 #[track_caller]
 fn call(weir: &Weir, call: &Value) -> (u16, Value) {
     let (mut wire, body) = (Wire::connect(weir.listener("check")), call.to_string());
@@ -50,7 +50,7 @@ fn call(weir: &Weir, call: &Value) -> (u16, Value) {
     (answer.status(), serde_json::from_slice(&answer.body).unwrap())
 }
 
-/// One question of a gateway at the check listener.
+/// Sends a gateway's question to the check listener.
 #[track_caller]
 fn asked(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> Message {
     Wire::connect(weir.listener("check")).get_with(path, fields)

@@ -21,13 +21,13 @@ fn jobs(kind: &str, capacity: u64, rest: &str) -> String {
     )
 }
 
-/// How many entries wait.
+/// The number of waiting entries.
 fn length(redis: &RedisServer, kind: &str) -> u64 {
     let (command, key) = if kind == "stream" { ("XLEN", STREAM) } else { ("LLEN", LIST) };
     redis.cli(&[command, key]).parse().unwrap()
 }
 
-/// What a worker sees of the entry that is next: the payload of a case.
+/// The payload of the next entry, as a worker sees it.
 fn read(redis: &RedisServer, kind: &str) -> String {
     if kind == "stream" {
         let entry = redis.cli(&["XRANGE", STREAM, "-", "+", "COUNT", "1"]);
@@ -37,7 +37,7 @@ fn read(redis: &RedisServer, kind: &str) -> String {
     entry["fields"]["note"].as_str().unwrap().to_owned()
 }
 
-/// Takes an entry away as a worker does.
+/// Takes an entry as a worker does.
 fn acknowledge(redis: &RedisServer, kind: &str) {
     if kind == "stream" {
         let entry = redis.cli(&["XRANGE", STREAM, "-", "+", "COUNT", "1"]);
@@ -52,7 +52,7 @@ fn remaining(state: &str) -> u64 {
     number.parse().unwrap()
 }
 
-/// One step of a case.
+/// Plays one step of a case.
 #[track_caller]
 fn step(weir: &Weir, redis: &RedisServer, kind: &str, step: &Value, case: &Value) {
     let expect = &step["expect"];
@@ -83,7 +83,7 @@ fn every_case_of_a_leaky_queue_holds_for_both_kinds() {
         for case in cases(include_str!("../cases/queue.jsonl")) {
             let capacity = case["limit"]["capacity"].as_u64().unwrap();
             if capacity == 0 {
-                // It is refused when rules load, with the advice to write `deny: true`.
+                // The rules file is rejected with the advice to write `deny: true`.
                 continue;
             }
             redis.cli(&["FLUSHALL"]);
@@ -236,7 +236,7 @@ fn applications_add_and_give_back_entries_by_name() {
         assert_eq!((status, &error["pointer"]), (400, &json!(pointer)), "{wrong}: {told}");
         assert!(error["detail"].as_str().unwrap().contains(part), "{told}");
     }
-    // A refusal by a full queue knows when the oldest entry goes stale.
+    // A full queue's denial says when the oldest entry goes stale.
     let (_, told) = call(&weir, &json!({ "request": { "url": "http://a/jobs", "headers": { "x-user": "bob" } } }));
     assert!(told["limits"][0]["entry"].is_string(), "{told}");
     call(&weir, &spend);
@@ -298,7 +298,7 @@ fn a_queue_that_cannot_be_written_is_a_store_error() {
     assert_eq!(weir.get("/jobs", &[]).status(), 202);
     redis.cli(&["DEL", STREAM]);
     redis.cli(&["SET", STREAM, "mine"]);
-    // One line a second is logged.
+    // The log has one line per second.
     eventually("the log says so", || {
         assert_eq!(weir.get("/jobs", &[]).status(), 200);
         if weir.log().contains("WRONGTYPE") { Ok(()) } else { Err(weir.log()) }
@@ -318,7 +318,7 @@ fn a_queue_in_shadow_takes_nothing_and_a_lost_script_is_sent_again() {
     }
 }
 
-/// Runs the commands of a block of the page on algorithms, with this Redis in place of the usual one and a bound for loops.
+/// Runs a block of the page on algorithms with this Redis, and a timeout for its loops.
 fn run_block(redis: &RedisServer, language: &str, first: &str) -> String {
     let readme = include_str!("../../lua/README.md");
     let start = format!("```{language}\n{first}");

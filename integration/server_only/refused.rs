@@ -1,4 +1,4 @@
-//! Memory keeps neither queues nor scripts.
+//! Memory has neither queues nor scripts.
 
 use crate::support::binary;
 use crate::support::eventually;

@@ -1,4 +1,4 @@
-//! Scripts of the user, through the proxy and the listeners.
+//! Users' scripts, through the proxy and the other listeners.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::weir::Weir;
 const FIXED_WINDOW: &str = include_str!("../../lua/pluglimit_fixed_window.lua");
 const TOKEN_BUCKET: &str = include_str!("../../lua/pluglimit_token_bucket.lua");
 
-/// A limit of `/mine` by one script, `my.lua`, and one of all paths that refills never.
+/// A limit of `/mine` by the script `my.lua`, and a limit of all paths that never refills.
 fn mine(rest: &str) -> String {
     format!(
         "limits:\n  Mine: {{ match: {{ path: /mine }}, by: {{ header: x-user }}, algorithm: script, file: my.lua{rest} }}\n  \
@@ -20,7 +20,7 @@ fn mine(rest: &str) -> String {
     )
 }
 
-/// The same without the limit of all paths, for tests that ask again and again.
+/// The same without the limit of all paths, for tests with many requests.
 fn mine_alone(rest: &str) -> String {
     mine(rest).replace("  All: { by: global, burst: 100 }\n", "")
 }
@@ -29,7 +29,7 @@ fn user(weir: &Weir) -> crate::support::wire::Message {
     weir.get("/mine", &[("x-user", "a")])
 }
 
-/// A value as Lua writes it.
+/// A value in Lua's notation.
 fn lua(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("{{ {} }}", items.iter().map(lua).collect::<Vec<_>>().join(", ")),
@@ -111,7 +111,7 @@ fn plug_limits_limiters_count_through_the_proxy_and_survive_a_flush() {
                 (answer.field("x-ratelimit-reset"), answer.field("x-ratelimit-remaining")),
                 (Some("60"), Some(remaining))
             );
-            // The limit by a count says where it stands, and the script speaks for itself.
+            // The counting limit has its headers, and the script sets its own.
             assert_eq!(answer.field("ratelimit-policy"), Some("\"All\";q=100"));
             if script == TOKEN_BUCKET && remaining == "0" {
                 assert_eq!(answer.field("retry-after"), Some("60"));
@@ -135,7 +135,7 @@ fn a_script_runs_only_if_no_other_limit_refuses() {
         assert_eq!(answer.field("x-ratelimit-limit").is_some(), status == 200);
     }
     assert_eq!(redis.cli(&["GET", "weir:{0}:Mine#script"]), "2");
-    // In shadow it counts, refuses nothing and is not the client's business.
+    // In shadow it counts, denies nothing and is invisible to clients.
     reload(&weir, "limits:\n  Mine: { by: global, algorithm: script, file: my.lua, args: [3, 60], mode: shadow }\n");
     for _ in 0..3 {
         let answer = weir.get("/", &[]);
@@ -217,7 +217,7 @@ fn a_script_that_never_ends_is_waited_for_as_long_as_the_store() {
     weir.until_logged("no answer from the store within 200ms");
     assert_eq!(redis.cli(&["SCRIPT", "KILL"]), "OK");
     std::fs::write(weir.directory().join("my.lua"), "return { 'allow', { '7' } }").unwrap();
-    // A request before the reload would start the endless script once more.
+    // A request before the reload would start the endless script again.
     reload(&weir, &rules);
     eventually("the mended script runs", || match user(&weir) {
         answer if answer.field("x-ratelimit-limit") == Some("7") => Ok(()),
@@ -232,7 +232,7 @@ fn a_changed_script_runs_from_the_next_request_on_and_a_missing_one_changes_noth
     let weir = serve(&mine_alone(""), &[("my.lua", "return { 'allow', { '1' } }")], &redis, &[]);
     assert_eq!(user(&weir).field("x-ratelimit-limit"), Some("1"));
     std::fs::write(weir.directory().join("my.lua"), "return { 'deny', { '2' } }").unwrap();
-    // Nobody is told: the file is watched.
+    // Without a signal: the file is watched.
     eventually("the new script runs", || match user(&weir) {
         answer if answer.status() == 429 && answer.field("x-ratelimit-limit") == Some("2") => Ok(()),
         answer => Err(answer),

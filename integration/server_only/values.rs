@@ -1,11 +1,11 @@
-//! `PlugLimit`'s two limiters, run by hand as `redis-cli --eval` does, with time that goes by when a case says so.
+//! `PlugLimit`'s two limiters, run by hand like `redis-cli --eval`, with a case's time.
 
 use serde_json::Value;
 
 use super::cases;
 use crate::support::redis::RedisServer;
 
-/// Runs a limiter of `lua/` with these arguments: the verdict and the values, or an error.
+/// Runs a limiter of `lua/`: the verdict and the values, or an error.
 fn take(redis: &RedisServer, file: &str, arguments: &[String]) -> Result<(String, Vec<String>), String> {
     let script = format!("{}/lua/{file}", env!("CARGO_MANIFEST_DIR"));
     let mut words = vec!["--eval", &script, "k", ","];
@@ -18,15 +18,15 @@ fn take(redis: &RedisServer, file: &str, arguments: &[String]) -> Result<(String
     Ok((lines.next().unwrap(), lines.collect()))
 }
 
-/// The server's clock, in microseconds.
+/// The server's clock in microseconds.
 fn server_time(redis: &RedisServer) -> i64 {
     let time = redis.cli(&["TIME"]);
     let (seconds, micros) = time.split_once('\n').unwrap();
     seconds.parse::<i64>().unwrap() * 1_000_000 + micros.trim().parse::<i64>().unwrap()
 }
 
-/// Makes it `now` for the bucket, in milliseconds of a case, however much time has gone by on this machine: its window
-/// began at `started`, and it was last written at `written`.
+/// Moves a bucket in time so that now is a case's `now` in milliseconds: its window started at `started`, and its last
+/// write was at `written`.
 fn set_time(redis: &RedisServer, now: i64, started: i64, written: i64, window: i64) {
     if redis.cli(&["EXISTS", "k"]) == "0" {
         return;
@@ -59,9 +59,9 @@ fn check(redis: &RedisServer, case: &Value) {
         let place = format!("{}: {step}", case["case"]);
         match step["op"].as_str().unwrap() {
             "seed_state" => {
-                // 0.9 tokens of 3 are left, in parts of which a token has a million a second of the window.
+                // 0.9 of 3 tokens remain, in parts: a token has a million for each second of the window.
                 let token = 1_000_000 * limit["window_s"].as_i64().unwrap();
-                // Of an instant to come, so that nothing comes back until the next step.
+                // In the future, so that nothing comes back until the next step.
                 let at = server_time(redis) + 10_000_000;
                 let (parts, at) = ((token * 21 / 10).to_string(), at.to_string());
                 redis.cli(&["HSET", "k", "used", "10", "parts", &parts, "at", &at]);
@@ -108,7 +108,7 @@ fn every_case_of_plug_limits_limiters_holds() {
     let redis = RedisServer::plain();
     let mut played = 0;
     for case in cases(include_str!("../cases/pluglimit.jsonl")) {
-        // A switch that is off is `mode: off`, which has its tests elsewhere.
+        // Their off switch is `mode: off`, which other tests cover.
         if case["algorithm"] != "custom_script" && case["limit"].get("enabled").is_none() {
             check(&redis, &case);
             played += 1;

@@ -1,5 +1,5 @@
-//! Numbers that change while requests are on their way and buckets are in use: by a reload, by elevated numbers, by the
-//! end of an override, and with a call that brings its own.
+//! Numbers that change while requests and buckets are in use: by a reload, elevated numbers, the end of an override, or
+//! numbers in a call.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::support::wire::Message;
 
 const ALGORITHMS: [&str; 4] = ["gcra", "fixed_window", "sliding_log", "sliding_window"];
 
-/// Runs a test on memory and on Redis, with a clock that the test moves by seconds, ahead or back.
+/// Runs a test on memory and on Redis, with a clock that the test moves by seconds.
 fn on_both_with_time(rules: &str, test: impl Fn(&Weir, &dyn Fn(i64))) {
     let upstream = Upstream::saying("hi");
     let play = |setup: Setup| {
@@ -40,7 +40,7 @@ fn a_request_that_began_under_older_rules_is_settled_by_those_in_force() {
         )
     };
     for algorithm in ALGORITHMS {
-        // What the slow request costs in the end, and what is left of 1,000 then.
+        // The slow request's final cost, and what remains of 1,000 then.
         for (cost, then) in [(1, 101), (50, 52)] {
             let held = Held::start();
             on_both(&of(algorithm, 10), &held.upstream, |weir| {
@@ -66,21 +66,21 @@ fn what_costs_more_than_the_plain_burst_is_settled_whole_while_elevated_numbers_
                  elevated: { count: 200, period: 1h, for: 15m, activations_per_month: 5 } } }";
     on_both(rules, &upstream, |weir| {
         let mut client = weir.connect();
-        // The first one empties the bucket, the second one has 20 of 200 deducted and the third takes what is left.
+        // The first empties the bucket, the second has 20 of 200 deducted, the third takes the rest.
         for then in [0, 80, 0] {
             assert_eq!(client.get("/header/100").status(), 200);
             settles(weir, "Tokens", then);
         }
         assert_eq!(client.get("/header/100").status(), 429);
     });
-    // More than the plain burst is given back as well.
+    // More than the base burst is refunded, too.
     on_both(&rules.replace("reserve: 1,", "reserve: 100,"), &upstream, |weir| {
         assert_eq!(weir.connect().get("/header/30").status(), 200);
         settles(weir, "Tokens", 170);
     });
 }
 
-/// The clock of these tests begins at 2023-11-14T22:13:20Z.
+/// The clock of these tests starts at 2023-11-14T22:13:20Z.
 #[test]
 fn an_override_ends_when_it_says_and_not_with_the_last_charge_before() {
     let rules = "limits: { Calls: { by: { header: x-id }, count: 5, period: 1h } }\n\
@@ -91,7 +91,7 @@ fn an_override_ends_when_it_says_and_not_with_the_last_charge_before() {
             assert_eq!(ask(weir, &json!({ "limit": "Calls", "id": id, "cost": 100 }))["allowed"], true);
         }
         pass(6);
-        // One was full again before the end of its override; of the other 60 were used then, which is all there is now.
+        // One was full before its override ended; of the other, 60 were used then, which is its whole burst now.
         for (id, remaining, allowed) in [("a", 5, true), ("b", 0, false)] {
             let asked = ask(weir, &json!({ "limit": "Calls", "id": id, "op": "check", "cost": 0 }));
             assert_eq!(asked["limits"][0]["remaining"], remaining, "{asked}");
@@ -114,7 +114,7 @@ fn numbers_of_a_call_hold_from_the_call_on() {
     });
 }
 
-/// As the clock of Redis does when its server is set right, or another one takes over whose clock is behind.
+/// Redis' clock steps back when it is corrected or a replica takes over.
 #[test]
 fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
     for (algorithm, longest) in [
@@ -137,7 +137,7 @@ fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
                 let refused = spend();
                 let wait = refused["limits"][0]["retry_after_ms"].as_i64().unwrap();
                 assert!(refused["allowed"] == false && (1..=longest * 1_000).contains(&wait), "{algorithm}: {refused}");
-                // The clock has moved on; the bucket does not begin to wait again each time that it is looked at.
+                // The clock has moved on, but reading the bucket does not restart its wait.
                 let seconds = (wait + 999) / 1_000;
                 for _ in 0..seconds {
                     pass(1);
@@ -150,7 +150,7 @@ fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
     }
 }
 
-/// As two gateways do that reload at different times.
+/// As with two gateways that reload at different times.
 #[test]
 fn older_rules_of_another_gateway_leave_what_is_used() {
     let of = |algorithm: &str, count: u64| {

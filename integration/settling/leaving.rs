@@ -1,4 +1,4 @@
-//! Clients that leave before the end, upstreams that do not answer, and a store that is away.
+//! Clients that leave early, upstreams that do not answer, and a lost store.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::server::Weir;
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
-/// An upstream that answers each request when it is told what.
+/// An upstream that answers each request as told.
 pub(super) struct Held {
     pub(super) upstream: Upstream,
     say: Sender<String>,
@@ -29,20 +29,20 @@ impl Held {
             while wire.head().is_some() {
                 seen.fetch_add(1, Ordering::Relaxed);
                 let Ok(answer) = said.lock().recv() else { return };
-                // Who has asked may be gone.
+                // The client may have gone.
                 let _ = wire.stream.write_all(answer.as_bytes());
             }
         });
         Self { upstream, say, arrived }
     }
 
-    /// Waits for a request, whose client is told nothing until [`Self::answer`].
+    /// Waits for a request, which gets no answer until [`Self::answer`].
     #[track_caller]
     pub(super) fn has_one(&self) {
         self.has(1);
     }
 
-    /// Waits for so many requests.
+    /// Waits for this many requests.
     #[track_caller]
     fn has(&self, count: u64) {
         becomes("the requests have arrived", count, || self.arrived.load(Ordering::Relaxed));
@@ -86,7 +86,7 @@ fn a_client_that_does_not_wait_pays_all_the_same() {
     }
 }
 
-/// A limit that reserves, and one that counts some answers only.
+/// A limit that reserves, and one that counts only some answers.
 const BOTH: &str = "limits:\n  Tokens: { by: global, count: 10000, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
                     Logins: { by: global, count: 1000, period: 1h, spend_when: { status: 401 } }\n";
 
@@ -135,7 +135,7 @@ fn more_clients_than_can_be_waited_for_pay_at_once() {
 
 #[test]
 fn a_body_that_nobody_reads_to_its_end_changes_nothing() {
-    // It goes on until nobody listens.
+    // It continues until nobody listens.
     let upstream = Upstream::start(|wire, _| {
         let Some(request) = wire.request() else { return };
         let field = if request.start.contains("/header") { "x-tokens-used: 20" } else { "trailer: x-tokens-used" };
@@ -169,7 +169,7 @@ fn what_was_sent_and_not_answered_costs_the_reserve_and_what_was_not_sent_costs_
     let gone = free_port();
     let server = RedisServer::plain();
     for setup in [setup(BOTH), on_redis(BOTH, &server)] {
-        // Nobody listens at the first, and the others are answered here.
+        // Nothing listens on the first; this test answers the others.
         let weir = setup.start(&format!("a.example=http://127.0.0.1:{gone}"));
         becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
         let mut client = weir.connect();
@@ -188,7 +188,7 @@ fn what_was_sent_and_not_answered_costs_the_reserve_and_what_was_not_sent_costs_
 
 #[test]
 fn a_request_that_is_sent_twice_is_settled_once() {
-    // The first connection is closed after its answer, so the third request goes out on another one.
+    // The first connection is closed after its answer, so the third request takes another one.
     let upstream = Upstream::start(|wire, _| {
         wire.request();
         wire.send("HTTP/1.1 200 OK\r\nx-tokens-used: 15\r\ncontent-length: 0\r\n\r\n");

@@ -1,4 +1,4 @@
-//! What a response tells of the cost of its request, through the proxy and on both stores.
+//! Costs that responses tell, through the proxy and on both stores.
 
 mod changing;
 mod leaving;
@@ -18,7 +18,7 @@ use crate::support::upstream::Upstream;
 use crate::support::wire::Message;
 use crate::support::{becomes, eventually};
 
-/// Algorithms that settle; each allows a hundred.
+/// The algorithms that settle. Each allows a hundred.
 const ALGORITHMS: [&str; 4] = [
     "count: 100, period: 1h",
     "algorithm: fixed_window, count: 100, period: 1h",
@@ -26,16 +26,16 @@ const ALGORITHMS: [&str; 4] = [
     "algorithm: sliding_window, count: 100, period: 1h",
 ];
 
-/// A listener for questions beside the proxy, at a time that stands still, so that nothing comes back.
+/// A check listener beside the proxy, on a clock that stands still, so that nothing refills.
 fn setup(rules: &str) -> Setup {
     let clock = Clock::set(Micros::from_millis(1_700_000_000_000));
     Setup { check: true, clock, grace: Duration::from_secs(10), ..Setup::new(rules) }
 }
 
-/// The same with its buckets in Redis.
+/// The same with buckets in Redis.
 fn on_redis(rules: &str, server: &RedisServer) -> Setup {
     let setup = setup(rules);
-    // An answer that is late on a busy machine would be an allowance.
+    // A late answer on a busy machine would be an allowance.
     let timeout = Duration::from_secs(5);
     let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
@@ -43,7 +43,7 @@ fn on_redis(rules: &str, server: &RedisServer) -> Setup {
     Setup { store: Some(store), ..setup }
 }
 
-/// Starts it in front of an upstream, with a connection to its store.
+/// Starts it in front of an upstream and waits for its store.
 fn start(setup: Setup, upstream: &Upstream) -> Weir {
     let weir = setup.start(&format!("http://{}", upstream.address));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
@@ -57,7 +57,7 @@ fn on_both(rules: &str, upstream: &Upstream, test: impl Fn(&Weir)) {
     test(&start(on_redis(rules, &server), upstream));
 }
 
-/// Answers by the path: `/header/5`, `/trailer/5`, `/both/5` (a header of 5 and a trailer of 99), `/status/401`.
+/// Answers by path: `/header/5`, `/trailer/5`, `/both/5` (a header of 5 and a trailer of 99), `/status/401`.
 fn answering() -> Upstream {
     Upstream::answering(|request| {
         let path = request.start.split(' ').nth(1).unwrap();
@@ -96,14 +96,14 @@ fn ask(weir: &Weir, call: &Value) -> Value {
     serde_json::from_slice(&wire.response().body).unwrap()
 }
 
-/// What is left of a limit.
+/// The tokens left of a limit.
 #[track_caller]
 fn left(weir: &Weir, limit: &str) -> u64 {
     let answer = ask(weir, &json!({ "limit": limit, "op": "check", "cost": 0 }));
     answer["limits"][0]["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// Waits until so much is left. Redis is not waited for by the request.
+/// Waits until this many tokens are left. A request does not wait for Redis.
 #[track_caller]
 fn settles(weir: &Weir, limit: &str, expected: u64) {
     becomes(limit, expected, || left(weir, limit));
@@ -284,7 +284,7 @@ fn listeners_that_see_no_response_reserve_and_check() {
             assert_eq!(ask(weir, &request)["allowed"], true);
             assert_eq!((left(weir, "Tokens"), left(weir, "Logins")), (tokens, 1));
         }
-        // Whoever sees the responses settles by itself.
+        // A caller that sees the responses settles by itself.
         ask(weir, &json!({ "limit": "Tokens", "op": "refund", "cost": 7 }));
         assert_eq!(ask(weir, &json!({ "limit": "Logins" }))["allowed"], true);
         assert_eq!((left(weir, "Tokens"), left(weir, "Logins")), (87, 0));

@@ -1,4 +1,4 @@
-//! 5.5: whose request it is, and who says so.
+//! 5.5: the client's address and its sources.
 
 use weir::message::client_address::AddressSource;
 
@@ -6,7 +6,7 @@ use super::{ROW, Row, check, check_all};
 use crate::support::server::Setup;
 use crate::support::upstream::Upstream;
 
-/// Trusts the test's own address and 10.0.0.0/8, and refuses the address 192.0.2.1 and the network `2001:db8:0:1::/64`.
+/// Trusts the test's address and 10.0.0.0/8; denies 192.0.2.1 and `2001:db8:0:1::/64`.
 fn trusting(setup: &mut Setup) {
     setup.trusted = vec!["127.0.0.0/8", "10.0.0.0/8"];
     banning(setup);
@@ -18,7 +18,7 @@ fn banning(setup: &mut Setup) {
         .into();
 }
 
-/// Whether a request with these fields is the banned client's.
+/// Returns whether a request with these headers is the banned client's.
 #[track_caller]
 fn check_client(setup: fn(&mut Setup), fields: &[&str], is_banned: bool) {
     let sent = format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", [fields, &[""]].concat().join("\r\n"));
@@ -59,14 +59,14 @@ fn the_client_is_the_first_from_the_right_that_is_not_trusted() {
         (&["forwarded: for=192.0.2.1, for=_hidden"], false),
         (&["forwarded: for=192.0.2.1, for=unknown"], false),
         (&["forwarded: for=192.0.2.1, proto=https"], false),
-        // A host is the client's word even in the field of a proxy, and its commas and semicolons are text.
+        // A host is the client's word even in a proxy's header; its commas and semicolons are text.
         (&["forwarded: for=192.0.2.2;host=\"x,for=192.0.2.1\""], false),
         (&["forwarded: host=\"x;for=192.0.2.1\";for=192.0.2.2"], false),
         (&["forwarded: for=192.0.2.2;host=\"x\\\",for=192.0.2.1\""], false),
-        // An open quote is the client's too, and ends where the proxy's own words begin.
+        // An open quote is the client's, too, and ends before the proxy's own part.
         (&["forwarded: for=\"192.0.2.2, for=192.0.2.1"], true),
         (&["forwarded: for=\"192.0.2.1, for=192.0.2.2"], false),
-        // Any byte from 0x80 on is the client's, and hides nothing that a proxy has added to its line.
+        // A byte from 0x80 on is the client's, and hides nothing that a proxy has appended.
         (&["x-forwarded-for: \u{e9}, 192.0.2.1"], true),
         (&["x-forwarded-for: \u{e9}", "x-forwarded-for: 192.0.2.1, 10.0.0.1"], true),
         (&["x-forwarded-for: 192.0.2.1, \u{e9}, 10.0.0.1"], false),
@@ -112,7 +112,7 @@ fn the_client_is_in_the_header_that_is_said_to_name_it() {
     }
 }
 
-/// The client is who the header says that is believed, and that the other one says otherwise is counted.
+/// The trusted header names the client; that the other one disagrees is counted.
 #[test]
 fn a_contradiction_is_counted() {
     let upstream = Upstream::saying("hello");
@@ -133,7 +133,7 @@ fn a_contradiction_is_counted() {
         assert_eq!(client.get_with("/", &fields).status(), status, "{list} {forwarded}");
         assert_eq!(count("proxy"), counted, "{list} {forwarded}");
     }
-    // A gateway's peer that is a client is believed to be one; a proxy before the gateway may be contradicted.
+    // A gateway's peer that is a client counts as one; a proxy before the gateway may be contradicted.
     for (list, counted) in [("203.0.113.11", 0), ("203.0.113.11, 127.0.0.3", 1)] {
         gateway.get_with("/envoy/", &[("x-forwarded-for", list), ("forwarded", "for=203.0.113.12")]);
         assert_eq!(count("check"), counted, "{list}");
@@ -196,7 +196,7 @@ fn what_the_upstream_is_told_of_the_client() {
     ]);
 }
 
-/// One subscriber has a /64, so one /64 has one bucket.
+/// A subscriber has a /64, so a /64 has one bucket.
 #[test]
 fn addresses_of_version_6_count_by_their_network() {
     let upstream = Upstream::saying("hello");

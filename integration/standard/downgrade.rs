@@ -1,5 +1,5 @@
-//! 5.3: HTTP/2 in front of HTTP/1.1. Frames and header blocks are written byte by byte, so that what no library sends
-//! can be sent.
+//! 5.3: HTTP/2 in front of HTTP/1.1. Frames and header blocks are written byte by byte, including those that no library
+//! sends.
 
 use super::Recorder;
 use crate::support::server::{Setup, WIDE, Weir};
@@ -18,21 +18,21 @@ const END_HEADERS: u8 = 4;
 
 type Lines = &'static [(&'static str, &'static str)];
 
-/// A request by HTTP/2, and what becomes of it.
+/// An HTTP/2 request and its expected result.
 struct Row {
-    /// The fields, pseudo-fields too, in their order.
+    /// The headers in order, pseudo-headers included.
     fields: Lines,
-    /// DATA, if there is any, and trailers behind it.
+    /// DATA, if any, and trailers after it.
     body: Option<&'static str>,
     trailers: Lines,
-    /// The status, or `refused` if the stream is reset or the connection ends: the library takes a name that cannot even
-    /// be decoded for an error of the connection.
+    /// The status, or `refused` if the stream is reset or the connection ends: the library takes a name that cannot be
+    /// decoded for a connection error.
     back: &'static str,
     /// As in the other tables.
     seen: &'static [&'static str],
 }
 
-/// The fields of a request that is in order, and more.
+/// The headers of a valid request, and more.
 macro_rules! get {
     ($($more:expr),* $(,)?) => {
         &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a.example"), $($more),*]
@@ -55,7 +55,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A header block of literals that are not indexed and not compressed (RFC 7541 section 6.2.2).
+/// A header block of literals without indexing and without Huffman coding (RFC 7541 section 6.2.2).
 fn block(fields: Lines) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -68,7 +68,7 @@ fn block(fields: Lines) -> Vec<u8> {
     block
 }
 
-/// The status that a header block begins with (RFC 7541 sections 6.1 and 6.2, appendices A and B).
+/// The status at the start of a header block (RFC 7541 sections 6.1 and 6.2, appendices A and B).
 fn status(block: &[u8]) -> u16 {
     const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
     match block[0] {
@@ -82,7 +82,7 @@ fn status(block: &[u8]) -> u16 {
     }
 }
 
-/// Three digits in Huffman's code: `0` to `2` have five bits, the others six.
+/// Three Huffman-coded digits: `0` to `2` have five bits, the others six.
 fn unpack(text: &[u8]) -> u16 {
     let bits: Vec<u16> = text.iter().flat_map(|byte| (0..8).rev().map(move |bit| u16::from(byte >> bit & 1))).collect();
     let (mut place, mut number) = (0, 0);
@@ -94,7 +94,7 @@ fn unpack(text: &[u8]) -> u16 {
     number
 }
 
-/// What becomes of stream 1.
+/// The result of stream 1.
 fn outcome(client: &mut Wire) -> String {
     loop {
         let head = client.exactly(9);

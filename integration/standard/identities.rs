@@ -1,4 +1,4 @@
-//! 5.6: whom a request is charged to, whatever bytes it has and however often it says who it is.
+//! 5.6: the id that a request is charged to, whatever its bytes and however often it names itself.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::support::server::{Setup, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::wire::Wire;
 
-/// A limit and requests, each with what it is answered.
+/// A limit, and requests with their answers.
 struct Case {
-    /// What the limit has beside a host of its own and `burst: 1`, without a way to come back.
+    /// The limit's keys beside its own host and `burst: 1` without refill.
     limit: &'static str,
     /// More conditions of its `match`.
     conditions: &'static str,
@@ -273,7 +273,7 @@ const PATHS: &[Case] = &[
     },
 ];
 
-/// Starts a Weir with the limits of all cases, and sends their requests.
+/// Starts a server with the limits of all cases and sends their requests.
 #[track_caller]
 fn check(cases: &[Case], redis: Option<&RedisServer>) {
     let mut rules = "limits:\n".to_owned();
@@ -299,7 +299,7 @@ fn check(cases: &[Case], redis: Option<&RedisServer>) {
 fn start(rules: &str, upstream: &Upstream, redis: Option<&RedisServer>) -> Weir {
     let mut setup = Setup::new(rules);
     if let Some(server) = redis {
-        // An answer that is late on a busy machine would be an allowance.
+        // A late answer on a busy machine would be an allowance.
         let timeout = Duration::from_secs(5);
         let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
         let target = options.target().unwrap();
@@ -337,7 +337,7 @@ fn http2_shows_every_byte_too() {
         let mut client = Frames::connect(weir.proxy);
         let mut block = request("GET", "/", &[]);
         for text in [b"cookie", cookie] {
-            // A literal, its name before its value.
+            // A literal, with its name before its value.
             block.extend((text == b"cookie").then_some(0));
             block.push(text.len().try_into().unwrap());
             block.extend_from_slice(text);

@@ -1,4 +1,4 @@
-//! 5.4: what the listener itself takes.
+//! 5.4: bounds of the listener.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use weir::http::{HeadLimits, HttpLimits};
 
 use super::{ROW, Row, check, check_all};
 
-/// What is long enough for a test and not for a client.
+/// A timeout that is long enough for a test and too short for a client.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn sized(parts: [&str; 2], count: usize) -> &'static str {
@@ -28,7 +28,7 @@ fn heads_are_bounded() {
         Row { line: "5.1.5", sent: sized(TARGET, limits.target - 1), seen: long, ..ROW },
         Row { line: "5.1.5", sent: sized(TARGET, limits.target), back: &["414", "connection: close", "close"], ..ROW },
         Row { line: "5.1.5", sent: sized(TARGET, limits.bytes), back: &["414", "connection: close", "close"], ..ROW },
-        // Its end never comes.
+        // It never ends.
         Row {
             line: "5.1.5",
             sent: sized(["GET /", ""], limits.bytes),
@@ -86,7 +86,7 @@ fn bodies_are_bounded() {
             setup: few,
             ..ROW
         },
-        // A request that is refused costs the connection only if its body is long.
+        // A rejected request ends the connection only if its body is long.
         Row {
             line: "5.1.10",
             sent: "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello",
@@ -135,7 +135,7 @@ fn what_does_not_move_ends() {
             setup: |setup| setup.timeouts.body = SHORT,
             ..ROW
         },
-        // Another request begins and does not end.
+        // Another request starts and does not end.
         Row {
             line: "5.4",
             sent: "GET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: ",

@@ -76,7 +76,7 @@ fn what_connection_must_not_name() {
     }
 }
 
-/// A limit by a field that the upstream never gets would be one that anybody can leave.
+/// A limit by a header that the upstream never gets would be easy to evade.
 #[test]
 fn rules_see_what_the_upstream_sees() {
     let upstream = Upstream::saying("hello");
@@ -255,7 +255,7 @@ fn a_request_line_is_what_it_should_be() {
             "GET / http/1.1\r\nhost: a\r\n\r\n",
             "\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n",
             "\nGET / HTTP/1.1\r\nhost: a\r\n\r\n",
-            // Frameworks that write methods in upper case would take these for methods that limits are for.
+            // Frameworks that upper-case methods would take these for limited ones.
             "get / HTTP/1.1\r\nhost: a\r\n\r\n",
             "Post / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
         ],
@@ -392,7 +392,7 @@ fn a_body_has_one_length() {
             seen: &["GET / HTTP/1.1", "content-length: 3", "=abc", "reused"],
             ..ROW
         },
-        // What follows is the next request and nothing else.
+        // The next bytes are the next request.
         Row {
             line: "5.1.7",
             sent: "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nPOST /2 HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi\
@@ -449,7 +449,7 @@ fn chunks_are_what_they_should_be() {
             line: "5.1.7",
             sent,
             back: &["400", "connection: close", "~cannot be read", "close"],
-            // It has begun; that its end is missing tells the upstream that it is none.
+            // It has started; without its end the upstream knows that it is incomplete.
             seen: &["cut"],
             ..ROW
         });
@@ -605,7 +605,7 @@ fn an_expectation_is_answered_when_it_is_decided() {
         }
         .with_method("TRACE"),
     ]);
-    // The client sends its body only when it is told to.
+    // The client sends its body only after it was told to.
     let upstream = Upstream::saying("hello");
     let weir = Setup::new(WIDE).start(&format!("http://{}", upstream.address));
     let mut client = weir.connect();
@@ -618,7 +618,7 @@ fn an_expectation_is_answered_when_it_is_decided() {
     assert_eq!(upstream.requests()[1].text(), "hi");
 }
 
-/// An upstream that answers without reading leaves a client that waits for a `100 Continue` with the answer alone.
+/// If the upstream answers without reading, a client that waits for a `100 Continue` only gets the answer.
 #[test]
 fn nothing_is_continued_after_the_answer() {
     let upstream = Upstream::start(|wire, _| {
@@ -654,7 +654,7 @@ fn upgrades_are_passed_on_if_they_may_be() {
         plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: TLS/1.2\r\n\r\n"),
         plain("GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\n\r\n"),
         plain("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\n\r\n"),
-        // A client of HTTP/1.0 has no upgrades (RFC 9110 section 7.8).
+        // An HTTP/1.0 client has no upgrades (RFC 9110 section 7.8).
         Row {
             back: &["200", "connection: close", "close"],
             ..plain("GET / HTTP/1.0\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
@@ -672,7 +672,7 @@ fn upgrades_are_passed_on_if_they_may_be() {
             seen: &["POST / HTTP/1.1", "-upgrade", "-connection"],
             ..ROW
         },
-        // Nobody has asked for it.
+        // The client did not ask for it.
         Row {
             line: "5.1.11",
             sent: "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
@@ -681,7 +681,7 @@ fn upgrades_are_passed_on_if_they_may_be() {
             seen: &["GET / HTTP/1.1", "not reused"],
             ..ROW
         },
-        // The upstream stays with HTTP, so what the client sent in advance is a request and is judged as one.
+        // The upstream stays with HTTP, so early bytes of the client are a request and are checked as one.
         Row {
             line: "5.1.11",
             sent: "GET /1 HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n\

@@ -1,7 +1,7 @@
-//! What the standards say a reverse proxy must do, line by line: what is sent, what comes back, what the upstream saw.
+//! The standards' requirements of a reverse proxy, line by line: the request, the response, and what the upstream saw.
 //!
-//! The lines are those of a checklist that was made from RFC 9110, 9112, 9113 and 7239 and from what was found wrong in
-//! other proxies: 5.1 messages, 5.2 paths, 5.3 HTTP/2 in front of HTTP/1.1, 5.4 limits of the listener, 5.5 addresses.
+//! The lines are a checklist from RFC 9110, 9112, 9113 and 7239 and from other proxies' mistakes: 5.1 messages, 5.2
+//! paths, 5.3 HTTP/2 in front of HTTP/1.1, 5.4 bounds, 5.5 addresses.
 
 mod addresses;
 mod downgrade;
@@ -20,28 +20,27 @@ use crate::support::server::{Setup, WIDE};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::{Message, Wire};
 
-/// One line of a table.
 ///
-/// What is expected of a message is a list: its status or its start line first, then `name: value` for a field that must
-/// be there with this value and no other, `-name` for one that must not, `=text` for the body, `~text` for a part of it,
-/// `+name: value` for a trailer, `-+name` for one that must not be there. `then` begins the next message.
+/// An expected message is a list: its status or start line first, then `name: value` for a header with exactly this
+/// value, `-name` for a missing one, `=text` for the body, `~text` for a part of it, `+name: value` for a trailer,
+/// `-+name` for a missing one. `then` starts the next message.
 pub(super) struct Row {
     /// The line of the checklist.
     line: &'static str,
-    /// What the client sends, all at once.
+    /// The client's bytes, sent at once.
     sent: &'static str,
-    /// What the upstream answers to every request, once it has read it.
+    /// The upstream's answer to every request that it has read.
     answer: &'static str,
-    /// What comes back. `close` at the end if the connection ends then; otherwise another request must be answered on it.
+    /// The expected responses. `close` at the end if the connection then ends; otherwise it must serve another request.
     back: &'static [&'static str],
-    /// What the upstream saw: complete requests. Empty if it must see nothing. `cut` if it may see a beginning, but no
-    /// end. `reused` or `not reused` at the end says whether the next request comes by the same connection.
+    /// The complete requests that the upstream must see. `cut` allows a beginning without an end. `reused` or `not
+    /// reused` at the end says whether the next request takes the same connection.
     seen: &'static [&'static str],
-    /// What is set up otherwise than usual.
+    /// Changes of the options.
     setup: fn(&mut Setup),
 }
 
-/// A row that is filled in by what differs.
+/// The base of all rows.
 pub(super) const ROW: Row = Row {
     line: "",
     sent: "",
@@ -51,20 +50,20 @@ pub(super) const ROW: Row = Row {
     setup: |_| {},
 };
 
-/// A request as the upstream got it, complete or not.
+/// A request that the upstream got, complete or not.
 #[derive(Clone, Debug)]
 struct Seen {
     message: Message,
     is_complete: bool,
 }
 
-/// Remembers every request that begins, and answers those that end.
+/// Remembers every request that starts, and answers the complete ones.
 struct Recorder {
     upstream: Upstream,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// Tells whether a connection of the client can still be used, and whether it answers this request and no other.
+/// Tests whether the client's connection still works, and answers in order.
 const PROBE: &str = "/probe-of-the-test";
 
 impl Recorder {
@@ -92,7 +91,7 @@ impl Recorder {
         format!("http://{}", self.upstream.address)
     }
 
-    /// Checks that these requests came, and no other.
+    /// Checks that exactly these requests came.
     #[track_caller]
     fn check(&self, what: &str, expected: &[&str]) {
         if expected.contains(&"cut") {
@@ -140,7 +139,7 @@ fn check_message(what: &str, message: &Message, expected: &[&str]) {
     }
 }
 
-/// Reads what a client is answered with and checks it.
+/// Reads the client's responses and checks them.
 #[track_caller]
 fn check_back(what: &str, client: &mut Wire, is_head: bool, expected: &[&str]) {
     for expected in expected.split(|item| *item == "then") {
@@ -156,7 +155,7 @@ fn check_back(what: &str, client: &mut Wire, is_head: bool, expected: &[&str]) {
     }
 }
 
-/// The one listener of the tables: sends what the row says through a proxy of its own.
+/// Plays a row through a new proxy.
 #[track_caller]
 pub(super) fn check(row: &Row) {
     let what = format!("{} {:?}", row.line, &row.sent[..row.sent.len().min(300)]);
@@ -182,7 +181,7 @@ pub(super) fn check(row: &Row) {
     }
 }
 
-/// As [`check`], for a table.
+/// Plays all rows of a table.
 #[track_caller]
 pub(super) fn check_all(rows: &[Row]) {
     for row in rows {
@@ -190,11 +189,11 @@ pub(super) fn check_all(rows: &[Row]) {
     }
 }
 
-/// As [`check_all`], for requests of which nothing is forwarded, and after which nobody knows where the next begins.
+/// Like [`check_all`], for requests that are not forwarded and after which the next one's start is unknown.
 #[track_caller]
 pub(super) fn check_refused(line: &'static str, status: &'static str, requests: &[&'static str]) {
     for sent in requests {
-        // What is expected lives as long as the tests do.
+        // The expectations live as long as the tests.
         let back: &'static [&'static str] = Box::leak(Box::new([status, "connection: close", "close"]));
         check(&Row { line, sent, back, ..ROW });
     }

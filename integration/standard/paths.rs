@@ -1,4 +1,4 @@
-//! 5.2: one spelling of a path for the rules, and the sent one for the upstream.
+//! 5.2: one spelling of a path for the rules, and the original for the upstream.
 
 use weir::message::path::EscapedSlashes;
 
@@ -6,7 +6,7 @@ use super::{ROW, Row, check, check_refused};
 use crate::support::server::Setup;
 use crate::support::upstream::Upstream;
 
-/// A limit of one request to `/v1/orders`, and the spellings that must not be a way around it.
+/// A limit of one request to `/v1/orders`, and spellings that must not evade it.
 #[test]
 fn no_spelling_has_a_bucket_of_its_own() {
     for target in [
@@ -39,7 +39,7 @@ fn no_spelling_has_a_bucket_of_its_own() {
     }
 }
 
-/// The same for ids: what the rules take for one segment has one bucket.
+/// The same for ids: one segment, as the rules see it, has one bucket.
 #[test]
 fn what_is_another_path_has_another_bucket() {
     let rules = "limits: { PerPath: { by: path, burst: 1, count: 1, period: 1h } }";

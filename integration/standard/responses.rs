@@ -6,7 +6,7 @@ use crate::support::upstream::{Upstream, ok};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
-/// A row for a response that is passed on.
+/// A row for a response that is forwarded.
 const fn passed(
     line: &'static str,
     answer: &'static str,
@@ -281,7 +281,7 @@ fn a_response_that_ends_with_its_connection() {
     client.expect_end();
 }
 
-/// A head that comes byte by byte is still a head.
+/// A head may come byte by byte.
 #[test]
 fn a_response_may_come_in_pieces() {
     let upstream = Upstream::start(|wire, _| {

@@ -1,5 +1,5 @@
-//! A collector that takes what it is sent by OTLP over HTTP, and reads it by the definitions of OTLP 1.9
-//! (`opentelemetry/proto/trace/v1/trace.proto`): no code of the library that sends it stands between.
+//! A collector for OTLP over HTTP that reads exports by OTLP 1.9 (`opentelemetry/proto/trace/v1/trace.proto`), without
+//! the code of the library that sends them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -93,7 +93,6 @@ enum Value {
     Double(f64),
 }
 
-/// What a span is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Internal,
@@ -101,12 +100,11 @@ pub(super) enum Kind {
     Client,
 }
 
-/// A span that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     pub(super) trace_id: String,
     pub(super) id: String,
-    /// Empty if it has none.
+    /// Empty for a root.
     pub(super) parent: String,
     pub(super) state: String,
     pub(super) name: String,
@@ -117,12 +115,12 @@ pub(super) struct Span {
     /// Numbers as text.
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) is_error: bool,
-    /// Of the process.
+    /// The process' attributes.
     pub(super) resource: BTreeMap<String, String>,
 }
 
 impl Span {
-    /// An attribute; empty if it has none of this name.
+    /// An attribute's value, empty if missing.
     pub(super) fn get(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("", String::as_str)
     }
@@ -134,7 +132,7 @@ pub(super) struct Collector {
 
 impl Collector {
     pub(super) fn start() -> Self {
-        // An empty message: all was taken.
+        // An empty message accepts everything.
         let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
         Self { upstream: Upstream::answering(move |_| answer.to_owned()) }
     }
@@ -143,22 +141,22 @@ impl Collector {
         self.upstream.address
     }
 
-    /// The base of its URLs.
+    /// The base URL.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address())
     }
 
-    /// The exports that came.
+    /// The received exports.
     pub(super) fn exports(&self) -> Vec<Message> {
         self.upstream.requests()
     }
 
-    /// The spans that came.
+    /// The received spans.
     pub(super) fn spans(&self) -> Vec<Span> {
         self.exports().iter().flat_map(|export| spans(&export.body)).collect()
     }
 
-    /// Waits for so many spans.
+    /// Waits for this many spans.
     #[track_caller]
     pub(super) fn until(&self, count: usize) -> Vec<Span> {
         eventually("the spans are exported", || match self.spans() {
@@ -167,7 +165,7 @@ impl Collector {
         })
     }
 
-    /// All spans of a process, which ends for it.
+    /// Ends a process and returns all its spans.
     #[track_caller]
     pub(super) fn all_of(&self, mut weir: Weir) -> Vec<Span> {
         weir.signal("TERM");

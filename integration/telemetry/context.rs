@@ -1,4 +1,4 @@
-//! A trace that nobody records here: it passes, and the access log names it.
+//! A trace that is not recorded passes, and the access log names it.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn a_trace_is_passed_on_untouched_and_named_in_the_access_log() {
     assert_eq!(traces, [Some("4bf92f3577b34da6a3ce929d0e0e4736"), None, None]);
 }
 
-/// Of a build without the feature.
+/// In a build without the feature.
 #[cfg(not(feature = "otel"))]
 #[test]
 fn a_binary_that_exports_no_traces_says_so() {

@@ -1,4 +1,4 @@
-//! The filter of the log, changed by the admin listener.
+//! The log filter, changed through the admin API.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// What is logged when a client of the admin listener speaks no HTTP, and at no level above `debug`.
+/// The log line for an admin client that does not speak HTTP, at `debug` only.
 const DETAIL: &str = "an admin connection ended: invalid HTTP method parsed";
 
 fn ask(weir: &Weir, method: &str, token: Option<&str>, body: &str) -> (u16, Value) {
@@ -22,7 +22,7 @@ fn ask(weir: &Weir, method: &str, token: Option<&str>, body: &str) -> (u16, Valu
     (answer.status(), serde_json::from_str(answer.text()).unwrap())
 }
 
-/// Sends what is no HTTP to the admin listener, and waits until it has noticed.
+/// Sends bytes other than HTTP to the admin listener, and waits until it has noticed.
 fn provoke(weir: &Weir) {
     let mut wire = Wire::connect(weir.admin);
     wire.send("\u{1}\r\n\r\n");
@@ -48,7 +48,7 @@ fn a_filter_holds_until_it_is_taken_back() {
     weir.until_logged(DETAIL);
     assert_eq!(ask(&weir, "DELETE", Some("s3cret"), ""), (200, usual.clone()));
     provoke(&weir);
-    // Nothing to take back, and said once more: what was logged before is there when this is.
+    // A second marker: earlier lines are in the log when it is.
     assert_eq!(ask(&weir, "DELETE", Some("s3cret"), ""), (200, usual));
     let again = "the log's filter is that of the flag again";
     eventually("both are told", || match lines(&weir, again) {
@@ -70,7 +70,7 @@ fn a_filter_that_nobody_takes_back_ends_by_itself() {
         state => Err(state),
     });
     weir.until_logged("its time is over: the log's filter is that of the flag");
-    // Another one takes the time of the one before with it.
+    // A new filter replaces the earlier one and its time.
     assert_eq!(ask(&weir, "PUT", Some("s3cret"), r#"{"filter": "debug", "for": "50ms"}"#).0, 200);
     assert_eq!(ask(&weir, "PUT", Some("s3cret"), r#"{"filter": "trace", "for": "1h"}"#).0, 200);
     eventually("the time of the first is over", || match ask(&weir, "GET", None, "").1 {

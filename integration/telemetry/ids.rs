@@ -1,4 +1,4 @@
-//! Who clients are is not in the log, unless somebody asks for it.
+//! The log contains no client's identity unless configured.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// In every text that clients choose. Their address is one of a network for documentation (RFC 5737).
+/// Part of every text that clients choose. Their address is from a network for documentation (RFC 5737).
 const MARK: &str = "m4rk3d";
 const ADDRESS: &str = "203.0.113.77";
 
@@ -22,9 +22,9 @@ limits:
   Method: { by: method, burst: 2 }
 ";
 
-/// Requests that pass, that are refused, and that break off in every way that comes to mind.
+/// Requests that pass, are denied, or break off in every way.
 fn provoke(weir: &Weir) {
-    // One that is whole asks for the end of the connection; another ends in its midst.
+    // A complete request asks to close the connection; the others end midway.
     let send = |address, text: String| {
         let is_whole = text.contains("connection: close");
         let mut stream = TcpStream::connect(address).unwrap();
@@ -33,7 +33,7 @@ fn provoke(weir: &Weir) {
         if !is_whole {
             stream.shutdown(Shutdown::Write).unwrap();
         }
-        // Until the process has made up its mind, in whatever way.
+        // Until the process has decided.
         let _ = stream.read_to_end(&mut Vec::new());
     };
     let fields = format!(
@@ -85,7 +85,7 @@ fn provoke(weir: &Weir) {
     }
 }
 
-/// The whole log of a process whose upstream is away, at these settings.
+/// The complete log of a process with a lost upstream, with these settings.
 fn log(filter: &str, ids: &str) -> String {
     let mut weir = Weir::serve(
         LIMITS,
@@ -110,7 +110,7 @@ fn log(filter: &str, ids: &str) -> String {
     weir.log()
 }
 
-/// What a gateway says is wrong, and its operator is told once a second: each of these to a process of its own.
+/// A gateway's mistakes, which are logged once per second: each goes to its own process.
 #[test]
 fn a_gateway_that_is_wrong_is_told_without_its_client() {
     for (fields, part) in [

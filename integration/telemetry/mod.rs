@@ -1,4 +1,4 @@
-//! What the process tells of itself and of requests: its log and the filter of that, refusals, ids, and traces.
+//! The process' reports: its log and the filter, denials, ids, and traces.
 
 #[cfg(feature = "otel")]
 mod collector;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::weir::Weir;
 
-/// The fields of all lines of the log that have this message.
+/// The fields of all log lines with this message.
 fn lines(weir: &Weir, message: &str) -> Vec<Value> {
     let log = weir.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,4 +1,4 @@
-//! What is logged of refused requests: some of them, and how many there were.
+//! The log of denials: a sample, and their number.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ limits:
   Watched: { match: { path: /watched }, by: { header: x-id }, burst: 1, mode: shadow }
 ";
 
-/// Sends so many requests to `/shut`, many at a time, on some connections; all but the very first are refused.
+/// Sends requests to `/shut`, many at a time, on some connections. All but the first are denied.
 fn flood(weir: &Weir, count: usize) {
     const AT_ONCE: usize = 100;
     let mut clients: Vec<_> = (0..4).map(|_| weir.connect()).collect();
@@ -31,7 +31,7 @@ fn flood(weir: &Weir, count: usize) {
     }
 }
 
-/// How many refusals by a limit there are lines of, and how many these lines speak of beside them.
+/// The logged denials of a limit, and the number of others that these lines report.
 fn told(weir: &Weir, limit: &str) -> (usize, u64) {
     let mut lines = [lines(weir, REFUSED), lines(weir, "a request would have been refused")].concat();
     lines.retain(|line| line["limit"] == limit);
@@ -45,7 +45,7 @@ fn told(weir: &Weir, limit: &str) -> (usize, u64) {
 fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
     let mut weir = Weir::serve(LIMITS, &["--workers", "2", "--log-refusals", "5/1h"]);
     flood(&weir, 5_000);
-    // Other rules, of which this limit is one as before: what was counted is not lost.
+    // New rules with the same limit: the count is not lost.
     std::fs::write(weir.limits_file(), format!("{LIMITS}  Another: {{ by: ip, count: 1000000, period: 1s }}\n"))
         .unwrap();
     weir.signal("HUP");
@@ -68,7 +68,7 @@ fn a_flood_that_is_over_is_told_without_another_refusal() {
     });
 }
 
-/// The line of the last refusal of a request to this path with this id, at a process with these flags.
+/// The log line of the last denial on this path with this id, by a process with these flags.
 fn line(flags: &[&str], path: &str, id: &str) -> Value {
     let weir = Weir::serve(LIMITS, flags);
     for _ in 0..2 {
@@ -80,7 +80,7 @@ fn line(flags: &[&str], path: &str, id: &str) -> Value {
     })
 }
 
-/// Members of a line that may be there or not.
+/// Members of a line that may be missing.
 const MAYBE: [&str; 5] = ["id", "path", "host", "retry_after", "trace_id"];
 
 #[track_caller]
@@ -156,7 +156,7 @@ fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
             client.response();
         }
     }
-    // By name once, as the first call was let pass, and both requests.
+    // Once by name, since the first call passed, and both requests.
     let lines = eventually("they are told", || match lines(&weir, REFUSED) {
         lines if lines.len() == 3 => Ok(lines),
         lines => Err((lines, weir.log())),

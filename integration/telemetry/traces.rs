@@ -1,4 +1,4 @@
-//! Traces: which spans a collector gets, what upstreams are told, and what a collector costs that is away.
+//! Traces: a collector's spans, the upstream's headers, and the cost of a lost collector.
 
 use std::net::TcpListener;
 use std::thread;
@@ -28,7 +28,7 @@ limits:
   Closed: { match: { path: /closed }, by: { header: x-id }, deny: true }
 ";
 
-/// A process that exports at once, with these flags and variables besides.
+/// A process that exports at once, with these flags and variables.
 fn serve(collector: &str, flags: &[&str], variables: &[(&str, &str)]) -> Weir {
     Weir::serve_with(LIMITS, &[&["--otlp-endpoint", collector], flags].concat(), |command, _| {
         command.env("OTEL_BSP_SCHEDULE_DELAY", "10").envs(variables.iter().copied());
@@ -136,7 +136,7 @@ fn who_the_client_is_is_told_to_who_asks_for_it() {
     assert_eq!((server.get("client.address"), server.get("server.address")), ("127.0.0.1", "a.example"));
 }
 
-/// What the upstream is told, and how many spans there are, of one request with these fields.
+/// The upstream's headers and the number of spans of one request with these headers.
 #[track_caller]
 fn check(
     variables: &[(&str, &str)],
@@ -171,7 +171,7 @@ fn what_is_not_sampled_is_passed_on_untouched() {
 fn a_request_of_no_trace_begins_one() {
     let is_new = |trace: Option<&str>| trace.is_some_and(|trace| trace.ends_with("-03") && !trace.contains(TRACE));
     check(&[], &[], |trace, _| is_new(trace), 3);
-    // Who cannot be understood is not believed in the rest either.
+    // If one part is invalid, the rest does not count either.
     let wrong = ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1");
     check(&[], &[wrong, ("tracestate", "a=1")], |trace, state| is_new(trace) && state.is_none(), 3);
     let always = [("OTEL_TRACES_SAMPLER", "always_on")];
@@ -254,7 +254,7 @@ fn a_collector_that_is_away_costs_no_request_anything() {
 fn a_collector_that_hangs_fills_the_queue_and_does_not_hold_up_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // Takes connections and says nothing, until the process is gone.
+    // Accepts connections and says nothing until the process is gone.
     let hanging = thread::spawn(move || listener.accept().map(|(stream, _)| (stream, listener)));
     let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")];
     let mut weir = serve(&url, &[], &variables);

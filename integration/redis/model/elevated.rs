@@ -1,4 +1,4 @@
-//! GCRA and fixed windows as a limit has them that may have elevated numbers.
+//! GCRA and fixed windows in a limit that may have elevated numbers.
 
 use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
 use weir::engine::algorithms::details::{Elevated, Elevation};
@@ -7,7 +7,7 @@ use weir::engine::algorithms::numbers::{EXACT, Numbers};
 use super::pictures::Level;
 use super::reference::{Again, Outlook, Picture, Question, What, foresee};
 
-/// When the next month of UTC begins, by a calendar that is not the engine's.
+/// The start of the next UTC month, by another calendar than the engine's.
 fn next_month(at: u64) -> u64 {
     const DAY: i64 = 86_400_000_000;
     let timestamp = jiff::Timestamp::from_microsecond(i64::try_from(at).unwrap() / DAY * DAY).unwrap();
@@ -17,27 +17,27 @@ fn next_month(at: u64) -> u64 {
     u64::try_from(next).unwrap().min(EXACT - 1)
 }
 
-/// A bucket by the numbers that hold, and what is known of the elevated ones.
+/// A bucket under its current numbers, and its elevated state.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Raised {
     level: Level,
-    /// What the limit has, if it has any.
+    /// The limit's elevated numbers, if any.
     elevated: Option<Elevated>,
-    /// Until when they hold, if they have been switched on since the limit's own were looked at.
+    /// Their end, if they were switched on since the limit's own were in force.
     until: Option<u64>,
-    /// How often in the month that ends then.
+    /// The activations in the month that ends then.
     activations: u64,
     month_end: u64,
 }
 
 impl Raised {
-    /// How often they may still be switched on, if they may after so long.
+    /// The activations left, if they may switch on after this time.
     fn activations_left(&self, elevated: &Elevated, later: u64) -> u64 {
         let is_renewed = self.level.instant() + later >= self.month_end;
         elevated.activations_per_month.saturating_sub(if is_renewed { 0 } else { self.activations })
     }
 
-    /// Whether they can be switched on for a charge after so long: what is used then leaves room for it.
+    /// Returns whether they can switch on for a charge after this time: the usage leaves room for it.
     fn can_rise(&self, cost: u64, later: u64) -> bool {
         self.until.is_none()
             && self.elevated.is_some_and(|elevated| {
@@ -62,7 +62,7 @@ impl Raised {
 impl Picture for Raised {
     fn look(&mut self, question: &Question) {
         self.elevated = question.elevated;
-        // A limit without such numbers forgets what it does not know.
+        // A limit without elevated numbers forgets what it does not know.
         let (Some(elevated), false) = (question.elevated, self.level.is_unknown()) else {
             *self = Self { level: std::mem::take(&mut self.level), elevated: question.elevated, ..Self::default() };
             return self.level.look(question);

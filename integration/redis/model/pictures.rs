@@ -1,4 +1,4 @@
-//! What each algorithm knows of a bucket. One more needs a picture here and an arm in [`super::reference`].
+//! The state of each algorithm in the model. A new algorithm needs one here and an arm in [`super::reference`].
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use weir::engine::algorithms::refill::{Kind, Windows};
 
 use super::reference::{Again, Outlook, Picture, Question, What};
 
-/// What is dated further ahead of the clock than this is dated now.
+/// Dates further ahead of the clock than this are reset to now.
 pub(super) const MOST_AHEAD: u64 = 1_000_000;
 
-/// GCRA and fixed windows, which go on with what the other has left.
+/// GCRA and fixed windows, which take over each other's usage.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Level {
     numbers: Option<Numbers>,
-    /// When the bucket was looked at last, or when the window of that instant began.
+    /// The last date of the bucket, or the start of the window of that date.
     since: u64,
     instant: u64,
-    /// In parts of a token. It may be more than the bucket holds.
+    /// In parts of a token. It may exceed the bucket.
     used: u128,
 }
 
-/// The parts that a token has, and those that come back each microsecond, in the smallest integers.
+/// The parts of a token, and the parts that come back per microsecond, in the smallest integers.
 fn parts(numbers: &Numbers) -> (u128, u128) {
     if numbers.refill().windows().is_some() || numbers.count() == 0 {
         return (1, 0);
@@ -36,7 +36,7 @@ fn parts(numbers: &Numbers) -> (u128, u128) {
     (period / divisor, count / divisor)
 }
 
-/// How many windows begin after `from`, where one begins if they are counted from a charge, up to `until`.
+/// The windows that start after `from` up to `until`, counted from `from` or by the clock.
 fn windows_begun(windows: Windows, from: u64, until: u64) -> u128 {
     u128::from(match windows {
         Windows::First(period) => (until - from) / period,
@@ -45,7 +45,7 @@ fn windows_begun(windows: Windows, from: u64, until: u64) -> u128 {
     })
 }
 
-/// When the window began that holds an instant; one begins at `anchor` if they are counted from a charge.
+/// The start of the window around an instant; `anchor` starts one if windows are counted from a charge.
 fn window_start(windows: Windows, anchor: u64, at: u64) -> u64 {
     match windows {
         Windows::First(period) => at - (at - anchor) % period,
@@ -61,7 +61,7 @@ fn is_same(a: &Numbers, b: &Numbers) -> bool {
     }
 }
 
-/// The tokens used once so many windows have begun. The first of them ends what the bucket cannot hold.
+/// The tokens in use after some windows have started. The first drops what the bucket cannot hold.
 fn after_windows(numbers: &Numbers, used: u128, begun: u128) -> u128 {
     if begun == 0 {
         used
@@ -75,7 +75,7 @@ impl Level {
         self.numbers.as_ref().expect("a picture is looked at first")
     }
 
-    /// Whether nothing has happened to it yet.
+    /// Returns whether nothing has happened yet.
     pub(super) const fn is_unknown(&self) -> bool {
         self.numbers.is_none()
     }
@@ -84,19 +84,19 @@ impl Level {
         self.instant
     }
 
-    /// The tokens used after so long, where a part of one counts as one.
+    /// The tokens in use after this time, rounded up.
     pub(super) fn tokens_used(&self, later: u64) -> u128 {
         self.used(later).div_ceil(parts(self.numbers()).0)
     }
 
-    /// Other numbers from now on; what is used stays used.
+    /// Changes the numbers; what is used stays used.
     pub(super) fn exchange(&mut self, numbers: &Numbers) {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
         self.used = (self.used * token).div_ceil(old).min(u128::from(numbers.burst()) * token);
         self.numbers = Some(*numbers);
     }
 
-    /// Other numbers from now on; what is left stays, as far as they have room for it.
+    /// Changes the numbers; what is left stays, as far as they have room.
     pub(super) fn cut(&mut self, numbers: &Numbers) {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
         let left = (u128::from(self.numbers().burst()) * old).saturating_sub(self.used) * token / old;
@@ -104,7 +104,7 @@ impl Level {
         self.numbers = Some(*numbers);
     }
 
-    /// What is used after so long.
+    /// The usage after this time.
     fn used(&self, later: u64) -> u128 {
         let numbers = self.numbers();
         match numbers.refill().windows() {
@@ -116,8 +116,8 @@ impl Level {
         }
     }
 
-    /// What is used at `changed`, in parts of the numbers until then, and when the window began that was under way. Who
-    /// has other numbers takes all windows of a calendar to be as long as the one that the bucket was looked at in.
+    /// The usage at `changed` in parts of the former numbers, and the start of the window then. Other numbers take all
+    /// windows of a calendar for as long as the bucket's last one.
     fn left(&self, changed: u64) -> (u128, u64) {
         let numbers = self.numbers();
         let windows = match numbers.refill().windows() {
@@ -136,12 +136,12 @@ impl Picture for Level {
     fn look(&mut self, &Question { numbers, effective_from, now, .. }: &Question) {
         let capacity = u128::from(numbers.burst()) * parts(&numbers).0;
         let is_even = numbers.refill().windows().is_none();
-        // Who has written it after these numbers took effect may know of others that are newer.
+        // A writer after these numbers took effect may know newer ones.
         let most = if self.since <= effective_from { capacity } else { u128::MAX };
-        // What was used at `from`, and where a window began.
+        // The usage at `from` and a start of a window.
         let (used, anchor, from) = match &self.numbers {
             None => (0, now, now),
-            // Where tokens come back one by one, those that a lowered burst has no room for come back first.
+            // With even refill, a lowered burst first drops what has no room.
             Some(old) if is_same(old, &numbers) => (self.used, self.since, self.since),
             Some(old) => {
                 let changed = effective_from.max(self.since).min(now.max(self.since));
@@ -190,7 +190,7 @@ impl Picture for Level {
         self.used += u128::from(tokens) * parts(self.numbers()).0;
     }
 
-    /// All that is left may be parts of a token.
+    /// All that remains may be parts of a token.
     fn take_up_to(&mut self, tokens: u64) {
         let token = parts(self.numbers()).0;
         let capacity = u128::from(self.numbers().burst()) * token;
@@ -214,15 +214,14 @@ impl Picture for Level {
     }
 }
 
-/// The sliding log.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Log {
     count: u64,
     period: u64,
     instant: u64,
-    /// When, and how many.
+    /// Dates with tokens.
     taken: Vec<(u64, u64)>,
-    /// When what is given back was taken.
+    /// The date of what is refunded.
     back: Option<u64>,
 }
 
@@ -254,7 +253,7 @@ impl Picture for Log {
 
     fn give_back(&mut self, tokens: u64) {
         for _ in 0..tokens {
-            // The oldest of those that are not older, or else the youngest.
+            // The youngest that is not newer, or else the oldest.
             let found = self.back.and_then(|back| self.taken.iter().position(|(at, _)| *at >= back));
             let Some(place) = found.or(self.taken.len().checked_sub(1)) else { return };
             self.taken[place].1 -= 1;
@@ -271,28 +270,27 @@ impl Picture for Log {
     }
 }
 
-/// The sliding window.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Sliding {
     count: u64,
-    /// What a window counts at most.
+    /// The most that a window counts.
     most: u64,
     period: u64,
     tick: u64,
     instant: u64,
-    /// What was taken in each window, by its number since the epoch.
+    /// The tokens taken in each window, by its number since the epoch.
     taken: BTreeMap<i64, u64>,
-    /// When what is given back was taken.
+    /// The date of what is refunded.
     back: Option<u64>,
 }
 
-/// The number of the window that holds an instant.
+/// The number of the window around an instant.
 fn number(at: u64, period: u64) -> i64 {
     i64::try_from(at / period).unwrap()
 }
 
 impl Sliding {
-    /// What counts after so long, in fractions of a token of which `ticks` make one.
+    /// The usage after this time in fractions of a token, `ticks` of which make one.
     fn used(&self, later: u64) -> u128 {
         let at = self.instant + later;
         let window = number(at, self.period);
@@ -308,7 +306,7 @@ impl Sliding {
     /// The least whole number of microseconds for which twice the count times all ticks is below 2^53.
     fn least_tick(count: u64, period: u64) -> u64 {
         let fits = |tick: u64| 2 * u128::from(count) * u128::from(period.div_ceil(tick)) < 1 << 53;
-        // Less cannot be enough, and this is hardly ever more than a few too little.
+        // Less cannot be enough, and this is rarely more than a few too little.
         let least = (2 * u128::from(count) * u128::from(period)) >> 53;
         let mut tick = u64::try_from(least).unwrap().max(1);
         while !fits(tick) {
@@ -324,10 +322,10 @@ impl Picture for Sliding {
             panic!("no sliding window")
         };
         let instant = self.instant.max(question.now);
-        // Who has written it after these numbers took effect may know of others that are newer.
+        // A writer after these numbers took effect may know newer ones.
         let is_later = self.instant > question.effective_from;
         if !self.taken.is_empty() && self.period != period {
-            // What counted when the numbers changed, rounded up to a token, was all taken then.
+            // The usage at the change, rounded up to a token, was all taken then.
             let changed = question.effective_from.max(self.instant).min(instant);
             let used = self.used(changed - self.instant).div_ceil(self.ticks());
             self.taken = BTreeMap::from([(number(changed, period), u64::try_from(used).unwrap())]);
@@ -343,7 +341,7 @@ impl Picture for Sliding {
     fn redate(&mut self, now: u64) -> bool {
         let is_ahead = self.instant > now + MOST_AHEAD;
         if is_ahead {
-            // What this window and the one before have taken, now in the windows around now.
+            // The tokens of this window and the one before, now in the windows around now.
             let back = number(self.instant, self.period) - number(now, self.period);
             self.taken = self.taken.iter().map(|(window, tokens)| (window - back, *tokens)).collect();
             self.instant = now;
@@ -366,7 +364,7 @@ impl Picture for Sliding {
         match self.back.map_or(0, |back| window - number(back.min(self.instant), self.period)) {
             0 => {}
             1 => order.reverse(),
-            // Nothing of it counts any more.
+            // Nothing of it counts anymore.
             _ => return,
         }
         let mut rest = tokens;
@@ -395,13 +393,12 @@ impl Picture for Sliding {
     }
 }
 
-/// Requests in flight.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Slots {
     capacity: u64,
     lease: u64,
     instant: u64,
-    /// The one that is asked for.
+    /// The requested slot.
     slot: Option<Slot>,
     /// Each with the end of its lease.
     held: Vec<(Option<Slot>, u64)>,
@@ -417,7 +414,7 @@ impl Picture for Slots {
     fn look(&mut self, question: &Question) {
         let Kind::Slots(lease) = question.numbers.refill().kind() else { panic!("no slots") };
         (self.capacity, self.lease, self.slot) = (question.numbers.burst(), lease, question.slot);
-        // Time may step back: a lease has the end that it was given.
+        // Time may step back: a lease keeps its end.
         self.instant = question.now;
         self.held.retain(|(_, end)| *end > question.now);
     }
@@ -427,7 +424,7 @@ impl Picture for Slots {
         false
     }
 
-    /// None of them ends later than if it were taken now.
+    /// No lease ends later than one taken now.
     fn refuse(&mut self, _tokens: u64) {
         let latest = (self.instant + self.lease).min(EXACT - 1);
         self.held.iter_mut().filter(|(_, end)| *end > latest + MOST_AHEAD).for_each(|(_, end)| *end = latest);
@@ -437,7 +434,7 @@ impl Picture for Slots {
         self.capacity.saturating_sub(self.held.len() as u64)
     }
 
-    /// One slot, however many tokens.
+    /// One slot, for any number of tokens.
     fn take(&mut self, _tokens: u64) {
         if self.is_held() {
             self.held.retain(|(slot, _)| *slot != self.slot);
@@ -445,7 +442,7 @@ impl Picture for Slots {
         self.held.push((self.slot, (self.instant + self.lease).min(EXACT - 1)));
     }
 
-    /// The slot that is asked for, or as many as can be if all are to be free.
+    /// The requested slot, or as many as possible if all are to be free.
     fn give_back(&mut self, tokens: u64) {
         let is_reset = tokens == u64::MAX;
         self.held.retain(|(slot, _)| !is_reset && *slot != self.slot);
@@ -455,7 +452,7 @@ impl Picture for Slots {
         self.held.is_empty()
     }
 
-    /// Nobody knows when the others come free.
+    /// It is unknown when the others are free.
     fn is_reset(&self, _later: u64) -> bool {
         self.held.is_empty()
     }
@@ -472,7 +469,7 @@ impl Picture for Slots {
             Mode::Refund => nothing(Outcome::Unchanged, Again::AtOnce),
             _ if charge.cost == 0 => nothing(Outcome::Allowed, Again::AtOnce),
             mode => {
-                // Who takes what there is never has to come back, and otherwise whoever asks next may find none.
+                // A holder of a slot need not return; others may find none.
                 let again =
                     if mode == Mode::SpendUpTo || after < self.capacity { Again::AtOnce } else { Again::Perhaps };
                 if after > self.capacity && !self.is_held() {

@@ -1,9 +1,9 @@
-//! What the answers must be, told as naively as can be: every bucket keeps the history of what was taken from it, each
-//! question goes through all of it again, and a wait is found by trying.
+//! The expected answers, as naively as possible: every bucket keeps its history, each question replays all of it, and
+//! waits are found by trial.
 //!
-//! An algorithm says no more than how many tokens fit after some time; allowed, remaining, the waits and all or nothing
-//! follow from that for all of them alike. Of the engine it takes the types that questions and answers are made of, and
-//! the tables of the calendars, which have tests of their own.
+//! An algorithm only says how many tokens fit after some time. Allowed, remaining, waits and all or nothing follow from
+//! that in one way. The engine contributes the types of questions and answers, and the calendars' tables, which have
+//! their own tests.
 
 use std::collections::HashMap;
 
@@ -15,31 +15,29 @@ use weir::engine::algorithms::refill::Kind;
 use super::elevated::Raised;
 use super::pictures::{Log, Sliding, Slots};
 
-/// Longer than any wait that comes to an end: the longest are below 2^53 microseconds.
+/// Longer than any finite wait: the longest are below 2^53 microseconds.
 const NEVER: u64 = 1 << 55;
 
-/// The buckets.
 #[derive(Default)]
 pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
-    /// Whether a bucket of a calendar was dated now by a charge that knows nothing of the calendar. In Redis it keeps the
-    /// length of the window that it was in, in memory it has that of another one.
+    /// Whether a charge without the calendar reset the date of a calendar's bucket. In Redis it keeps the length of its
+    /// window, in memory it takes another one's.
     pub(super) is_vague: bool,
 }
 
-/// When, under which numbers since when, with which elevated ones beside them, and for which slot if it is about one.
+/// The date, the numbers and their date, the elevated numbers, and the slot if there is one.
 #[derive(Clone, Copy)]
 pub(super) struct Question {
     pub(super) numbers: Numbers,
     pub(super) elevated: Option<Elevated>,
     pub(super) slot: Option<Slot>,
-    /// When what is given back was taken, if that is known.
+    /// The date of what is refunded, if known.
     pub(super) taken: Option<u64>,
     pub(super) effective_from: u64,
     pub(super) now: u64,
 }
 
-/// What has happened to a bucket.
 struct Event {
     question: Question,
     what: What,
@@ -56,82 +54,82 @@ pub(super) enum What {
     GivenBack(u64),
     Refused(u64),
     Reset,
-    /// It was found to be dated ahead of the clock.
+    /// Its date was ahead of the clock.
     Redated,
 }
 
-/// When the same charge would fit.
+/// When the same charge fits.
 #[derive(Clone, Copy)]
 pub(super) enum Again {
     AtOnce,
     WhenFits(u64),
-    /// After a second, for want of anything better to say.
+    /// After a second, as nothing better is known.
     Perhaps,
     Never,
 }
 
-/// What becomes of a charge.
+/// The result of a charge.
 pub(super) struct Outlook {
     pub(super) outcome: Outcome,
-    /// What the answer takes into account.
+    /// The state that the answer describes.
     pub(super) what: What,
-    /// Whether that is kept.
+    /// Whether that state is kept.
     pub(super) is_written: bool,
     pub(super) again: Again,
 }
 
-/// What an algorithm knows of a bucket: its history, told event by event.
+/// An algorithm's state of a bucket, built event by event.
 pub(super) trait Picture: Clone + Default + PartialEq {
-    /// It is so late under these numbers, and time stands still if it was later.
+    /// Moves time to this date under these numbers; time does not go back.
     fn look(&mut self, question: &Question);
-    /// Whether it is dated so far ahead of the clock that it is dated now; then it is.
+    /// Resets a date too far ahead of the clock to now; returns whether it did.
     fn redate(&mut self, now: u64) -> bool;
-    /// Whether only charges under these numbers know all of it.
+    /// Returns whether only charges under these numbers know all of it.
     fn is_vague(&self, _numbers: &Numbers) -> bool {
         false
     }
-    /// The whole tokens that fit in so many microseconds from then on. It never falls as time goes by.
+    /// The whole tokens that fit after this many microseconds. It never falls with time.
     fn room(&self, later: u64) -> u64;
     fn take(&mut self, tokens: u64);
-    /// Whether as many can be taken in so many microseconds from then on. Once they can, they always can.
+    /// Returns whether the tokens can be taken after this many microseconds. Once true, it stays true.
     fn fits(&self, tokens: u64, later: u64) -> bool {
         self.room(later) >= tokens
     }
-    /// Switches the elevated numbers on, and takes as many.
+    /// Switches the elevated numbers on and takes the tokens.
     fn raise(&mut self, _tokens: u64) {
         panic!("there are none");
     }
-    /// Takes as many, or all that is left.
+    /// Takes the tokens, or all that are left.
     fn take_up_to(&mut self, tokens: u64) {
         let taken = tokens.min(self.room(0));
         if taken > 0 {
             self.take(taken);
         }
     }
-    /// Gives back as many as there are to give: of the youngest first, or of those first that were taken at an instant.
+    /// Refunds what it can: the youngest first, or those taken at a date first.
     fn give_back(&mut self, tokens: u64);
-    /// Whether all is given back, and nothing is left to be known.
+    /// Returns whether everything is refunded and nothing is left to know.
     fn is_clear(&self) -> bool;
-    /// Whether in so many microseconds the bucket is full, or its window has ended.
+    /// Returns whether after this many microseconds the bucket is full or its window has ended.
     fn is_reset(&self, later: u64) -> bool;
-    /// Counts what was refused, if its limit does.
+    /// Counts a denial, if the limit does.
     fn refuse(&mut self, _tokens: u64) {}
-    /// The burst of the numbers that hold.
+    /// The burst of the current numbers.
     fn limit(&self, charge: &Charge) -> u64 {
         charge.numbers.burst()
     }
-    /// How it stands with the elevated numbers, if the limit has some.
+    /// The state of the elevated numbers, if the limit has some.
     fn elevation(&self, _outlook: &Outlook) -> Option<Elevation> {
         None
     }
-    /// What becomes of a charge.
+    /// The result of a charge.
     fn foresee(&self, charge: &Charge) -> Outlook {
         foresee(self, charge)
     }
 }
 
 impl Reference {
-    /// Decides the charges of a request. A wait is tried first as it is `claimed`: that saves most of the tries.
+    /// Decides a request's charges. A wait is tried first as it is `claimed`, which saves most trials.
     pub(super) fn decide(
         &mut self,
         charges: &[Charge],
@@ -183,7 +181,7 @@ impl Reference {
         decisions
     }
 
-    /// Where the algorithms are told apart.
+    /// Selects the algorithm.
     fn of_kind(&self, charge: &Charge, question: &Question, task: Task<'_>) -> Done {
         let history = self.histories.get(&charge.bucket.key).map_or(&[][..], Vec::as_slice);
         match charge.numbers.refill().kind() {
@@ -196,13 +194,13 @@ impl Reference {
     }
 }
 
-/// What is asked of a picture.
+/// The question to a state.
 enum Task<'a> {
-    /// Whether it is to be dated now.
+    /// Whether its date is to be reset.
     Redate,
-    /// What becomes of the charge by itself.
+    /// The result of the charge alone.
     Foresee,
-    /// The answer, when that is settled; the waits are tried as they are in another one first.
+    /// The answer, once that is known; another answer's waits are tried first.
     Answer(&'a Outlook, &'a Decision),
 }
 
@@ -293,7 +291,7 @@ pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
             let outcome = if mode == Mode::SpendOnly { Outcome::Unchanged } else { Outcome::Denied };
             let mut after = picture.clone();
             after.refuse(cost);
-            // A window that counts no more of what it refuses is left alone.
+            // A window that counts no more denials is left as it is.
             let is_written = mode != Mode::Check && after != *picture;
             let what = if is_written { What::Refused(cost) } else { What::Nothing };
             let again = if cost > charge.numbers.burst() { Again::Never } else { Again::WhenFits(cost) };
@@ -317,7 +315,7 @@ fn answer(after: &impl Picture, charge: &Charge, outlook: &Outlook, claimed: &De
     }
 }
 
-/// The least span of which something holds that goes on to hold; `None` if it never does.
+/// The least time from which a monotonic condition holds; `None` if it never does.
 fn least(claimed: Option<Micros>, holds: impl Fn(u64) -> bool) -> Option<Micros> {
     if let Some(Micros(span)) = claimed.filter(|span| span.0 < NEVER)
         && holds(span)

@@ -11,30 +11,30 @@ use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers};
 use weir::engine::algorithms::refill::{Kind, Windows};
 use weir::engine::algorithms::sliding_window;
 
-/// Ids of a trace, and sets of numbers they are charged under.
+/// The ids of a trace, and their sets of numbers.
 const IDS: u128 = 4;
 const NUMBERS: usize = 3;
 
-/// Names of slots, and none.
+/// Names of slots, and no slot.
 const SLOTS: u128 = 4;
 
-/// The longest trace: as a bucket has hardly a past after fewer steps, and 10 000 of more take a minute.
+/// The longest trace. After fewer steps a bucket has hardly a past, and 10 000 longer ones take a minute.
 const MOST_STEPS: usize = 9;
 
-/// Some instant in 2025.
+/// An instant in 2025.
 const START: u64 = 1_760_000_000_000_000;
 
-/// Limits, and what is asked of them.
+/// Limits and requests.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     allowed: Vec<Allowed>,
     steps: Vec<Step>,
 }
 
-/// What a bucket is charged under: numbers, and others that switch on by themselves.
+/// Numbers, and others that switch on by themselves.
 type Allowed = (Numbers, Option<Arc<Elevated>>);
 
-/// One request as the stores get it.
+/// A request for the stores.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) charges: Vec<Charge>,
@@ -42,36 +42,36 @@ pub(super) struct Request {
     pub(super) now: u64,
 }
 
-/// A charge, in terms of the numbers it is made under.
+/// A charge relative to its numbers.
 #[derive(Clone, Debug)]
 struct Ask {
     id: u128,
     numbers: usize,
     cost: Cost,
     mode: Mode,
-    /// The name of the slot, where it is about one.
+    /// The slot's name, if there is one.
     slot: Option<Slot>,
-    /// Before now the numbers took effect, or in this very call, if not with the rules.
+    /// How long ago the numbers took effect, or in this call, if not with the rules.
     changed: Option<Result<u64, u64>>,
-    /// How long ago was taken what it gives back, if it does and that is known.
+    /// How long ago the refunded tokens were taken, if known.
     ago: Option<u64>,
 }
 
-/// What a charge costs, in terms of its burst.
+/// A cost relative to the burst.
 #[derive(Clone, Debug)]
 enum Cost {
     Exactly(u64),
     /// This many 64ths of the burst.
     Share(u64),
-    /// The burst, and this much on top.
+    /// The burst and this much more.
     Above(u64),
 }
 
 #[derive(Clone, Debug)]
 enum Clocked {
-    /// Neither the clock nor the rules have moved: such requests share a call.
+    /// Neither the clock nor the rules have changed: such requests share a call.
     Still,
-    /// This many 64ths of the time in which these numbers fill a bucket, and so many microseconds more or less.
+    /// This many 64ths of the time that fills a bucket, and some microseconds more or less.
     Share(usize, u64, i64),
     Back(u64),
     To(u64),
@@ -80,18 +80,17 @@ enum Clocked {
 #[derive(Clone, Debug)]
 struct Step {
     clock: Clocked,
-    /// Before now, or from an arbitrary instant on.
+    /// Before now, or since an arbitrary instant.
     effective_from: Result<u64, u64>,
     asks: Vec<Ask>,
 }
 
-/// Any trace.
 pub(super) fn traces() -> impl Strategy<Value = Trace> {
     (vec(allowed(), NUMBERS), vec(step(), 1..=MOST_STEPS)).prop_map(|(allowed, steps)| Trace { allowed, steps })
 }
 
 impl Trace {
-    /// Its requests. The number of the trace keeps its buckets apart from those of others.
+    /// The trace's requests. The trace's number keeps its buckets apart from others'.
     pub(super) fn requests(&self, number: u64) -> Vec<Request> {
         let (mut now, mut effective_from) = (START, START);
         let mut requests = Vec::with_capacity(self.steps.len());
@@ -106,14 +105,14 @@ impl Trace {
     }
 
     fn charges(&self, step: &Step, number: u64, now: u64) -> Vec<Charge> {
-        // As good as random, which is what the store takes fingerprints for.
+        // Pseudo-random, as the store expects of fingerprints.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
         for Ask { id, numbers, cost, mode, slot, changed, ago } in &step.asks {
             let (numbers, elevated) = self.allowed[*numbers].clone();
             let (mark, place) = state(&numbers);
-            // Far apart, so that each bucket has a shard of its own: a sweep would forget a bucket that is full, and after
-            // a step back of the clock it would not have been.
+            // Far apart, so that each bucket has its own shard: a sweep would forget a full bucket, which may not be
+            // full after the clock has stepped back.
             let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
             let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint: shard | u128::from(scattered) };
             let most = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
@@ -131,10 +130,10 @@ impl Trace {
     }
 }
 
-/// The kinds of state that a bucket of an id may have beside each other.
+/// The kinds of state that an id's bucket may have.
 const STATES: u128 = 4;
 
-/// The mark of such a kind in the key, and its number.
+/// The kind's mark in the key, and its number.
 fn state(numbers: &Numbers) -> (&'static str, u128) {
     let kind = numbers.refill().kind();
     let place = match kind {
@@ -147,7 +146,7 @@ fn state(numbers: &Numbers) -> (&'static str, u128) {
     (kind.mark(), place)
 }
 
-/// How long an empty bucket takes to be full, about.
+/// Roughly the time that fills an empty bucket.
 fn time_to_fill(numbers: &Numbers) -> u64 {
     match numbers.refill().kind() {
         Kind::Log(period) | Kind::Slots(period) => return period,
@@ -172,7 +171,7 @@ impl Clocked {
             Self::Back(span) => now.saturating_sub(span),
             Self::To(instant) => instant,
         };
-        // Elevated numbers that switch on in the last microsecond of the clock would end with it, and be forgotten.
+        // Elevated numbers that switch on in the clock's last microsecond would end with it and be forgotten.
         next.min(EXACT - 2)
     }
 }
@@ -196,19 +195,18 @@ impl Cost {
     }
 }
 
-/// Any integer of up to `bits` bits, each length as likely as another.
+/// Any integer of up to `bits` bits, each length equally likely.
 fn any_length(bits: u32) -> impl Strategy<Value = u64> {
     (0..=bits, any::<u64>()).prop_map(|(bits, random)| random.checked_shr(64 - bits).unwrap_or(0))
 }
 
-/// The numbers of a limit of any algorithm.
+/// Numbers of any algorithm.
 fn numbers() -> impl Strategy<Value = Numbers> {
     prop_oneof![9 => even(), 6 => windows(), 1 => fixed(), 4 => logs(), 6 => sliding_windows(), 4 => slots()]
 }
 
-/// Some of those that refill evenly have others beside them: with a higher burst, or with one that is not, as that of a
-/// bucket may become when the rules change. They are on for a part of the time that fills a bucket, so that the clock meets
-/// their end, or for any.
+/// Some evenly refilling limits have elevated numbers, with a higher burst or one that is not, as after a change of
+/// rules. They last for a part of the time that fills a bucket, so that the clock meets their end, or for any time.
 fn allowed() -> impl Strategy<Value = Allowed> {
     let more = prop_oneof![8 => any_length(6), 1 => any_length(50)];
     let span = prop_oneof![3 => (1..300u64).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
@@ -232,15 +230,15 @@ fn everyday() -> impl Strategy<Value = (u64, u64, u64)> {
 }
 
 fn even() -> impl Strategy<Value = Numbers> {
-    // The largest burst that can be counted, or a part of it: levels reach up to 2^53.
+    // The largest countable burst or a part of it: levels reach 2^53.
     let extreme = (any_length(40), any_length(62), any_length(10)).prop_map(|(count, period, part)| {
         let (count, period) = (count + 1, period + 1);
         let token = Numbers::new(1, count, period).map_or(EXACT, |numbers| numbers.token());
         (((EXACT - 1) / token / (part + 1)).max(1), count, period)
     });
-    // A level a microsecond, so that no division hides a sum of levels that was rounded.
+    // A level per microsecond, so that no division hides a rounded sum.
     let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
-    // The uniform limiter: one, and the next when its period is over.
+    // The uniform gate: one, and the next after its period.
     let limiter = (1..100u64).prop_map(|seconds| (1, 1, seconds * 1_000_000_000));
     prop_oneof![2 => everyday(), 2 => extreme, 2 => plain, 1 => limiter]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
@@ -250,7 +248,7 @@ fn fixed() -> impl Strategy<Value = Numbers> {
     any_length(53).prop_filter_map("empty", |burst| Numbers::fixed(burst).ok())
 }
 
-/// Fixed windows: few tokens or as many as can be counted, in a window or in several that add up to the burst.
+/// Fixed windows with few tokens or the most countable, in one window or in several that add up to the burst.
 fn windows() -> impl Strategy<Value = Numbers> {
     let aligned = prop_oneof![Just(Aligned::First), Just(Aligned::Clock)];
     let extreme = (any_length(53), any_length(53), any_length(50))
@@ -279,7 +277,7 @@ fn slots() -> impl Strategy<Value = Numbers> {
         .prop_map(|(capacity, more)| Numbers::slots(capacity, (1_000_000 + more) * 1_000).unwrap())
 }
 
-/// Windows with few tokens, or with so many that their share falls in ticks of more than a microsecond.
+/// Windows with few tokens, or with so many that their share falls in ticks longer than a microsecond.
 fn sliding_windows() -> impl Strategy<Value = Numbers> {
     let everyday = everyday().prop_map(|(_, count, period)| (count, period));
     let brief = (1..100u64, 1..1_000u64).prop_map(|(count, micros)| (count, micros * 1_000));
