@@ -263,11 +263,11 @@ fn an_upgrade_to_h2c_is_not_passed_on() {
     let upstream = Server::start("h11_upstream.py");
     let weir = weir(&format!("http://{}", upstream.address), &["--workers", "1"]);
     let mut client = weir.connect();
-    let fields = [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
-    let answer = client.get_with("/first", &fields);
+    let headers = [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
+    let answer = client.get_with("/first", &headers);
     assert_eq!((answer.status(), answer.text()), (200, "/first"));
     let seen = eventually("the upstream tells of it", || upstream.events().pop().ok_or("nothing"));
-    let names: Vec<_> = seen["fields"].as_array().unwrap().iter().map(|field| &field[0]).collect();
+    let names: Vec<_> = seen["fields"].as_array().unwrap().iter().map(|header| &header[0]).collect();
     assert!(!names.iter().any(|name| ["upgrade", "http2-settings"].iter().any(|hop| is_named(name, hop))), "{names:?}");
 }
 

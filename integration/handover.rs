@@ -71,7 +71,7 @@ pub(crate) fn under_load(address: SocketAddr, work: impl FnOnce(&AtomicUsize)) {
                     let response = wire.get("/");
                     assert_eq!(response.status(), 200);
                     answered.fetch_add(1, Ordering::Relaxed);
-                    if response.field("connection") == Some("close") {
+                    if response.header("connection") == Some("close") {
                         break;
                     }
                 }
@@ -142,7 +142,7 @@ fn what_runs_is_finished_by_the_process_that_began_it() {
     assert_eq!(weir.metric("weir_http_requests_in_flight"), 0, "these are the new process' metrics");
     busy.send("y");
     let response = busy.response();
-    assert_eq!((response.status(), response.field("connection")), (200, Some("close")));
+    assert_eq!((response.status(), response.header("connection")), (200, Some("close")));
     drop(busy);
     assert_eq!(weir.wait().code(), Some(0));
     assert_eq!(weir.get("/", &[]).status(), 200);

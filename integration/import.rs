@@ -178,7 +178,7 @@ fn buckets_of_limitd_decide_as_they_did() {
     listener.take(0, "tenant", "acme", 500, (true, 0, 60_000));
     listener.take(0, "jobs", "x", 20, (true, 0, 6_000));
     // A request alone is not charged.
-    assert_eq!(listener.weir.connect().get("/").field("ratelimit"), None);
+    assert_eq!(listener.weir.connect().get("/").header("ratelimit"), None);
 }
 
 /// The worked example of Boulder's documentation with its overrides.
@@ -200,7 +200,7 @@ fn limits_of_boulder_decide_as_they_did() {
     let mut wire = listener.weir.connect();
     wire.send("POST /acme/new-order HTTP/1.1\r\nhost: a\r\nx-account-id: 12345678\r\ncontent-length: 0\r\n\r\n");
     let refused = wire.response();
-    assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("18")));
+    assert_eq!((refused.status(), refused.header("retry-after")), (429, Some("18")));
     assert_eq!(listener.weir.connect().get_with("/acme/new-order", &[("x-account-id", "12345678")]).status(), 200);
 
     let mut listener = Listener::open(&["boulder", "boulder-defaults.yml", "boulder-overrides.yml"]);

@@ -112,7 +112,7 @@ fn by_policy(weir: &Weir, timeout: Duration, requests: usize) {
                     match (path, answer.status()) {
                         ("/open", 200) | ("/local", 429) => {}
                         ("/closed", 503) => {
-                            assert_eq!(answer.field("retry-after"), Some("1"));
+                            assert_eq!(answer.header("retry-after"), Some("1"));
                             assert!(answer.text().contains("\"violated-policies\":[\"Closed\"]"), "{}", answer.text());
                         }
                         ("/local", 200) => drop(local_passed.fetch_add(1, Ordering::Relaxed)),
@@ -203,7 +203,7 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
     let mut connection = weir.connect();
     let mut ask = || {
         let answer = connection.get("/");
-        (answer.status(), answer.field("ratelimit").unwrap_or("").to_owned())
+        (answer.status(), answer.header("ratelimit").unwrap_or("").to_owned())
     };
     assert_eq!(ask(), (200, "\"L\";r=2".into()));
 
@@ -311,8 +311,8 @@ fn sigterm_lets_what_runs_end_and_takes_nothing_new() {
 fn generations_of_fields_are_chosen() {
     let weir = Weir::serve("limits: { L: { by: global, burst: 3 } }", &["--headers", "x-ratelimit"]);
     let answer = weir.get("/", &[]);
-    assert_eq!(answer.field("x-ratelimit-remaining"), Some("2"));
-    assert_eq!(answer.field("ratelimit"), None);
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("2"));
+    assert_eq!(answer.header("ratelimit"), None);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn the_service_starts_reloads_hands_over_and_stops_as_its_unit_says() {
     fs::write(weir.limits_file(), WIDE.replace("Wide", "Wider")).unwrap();
     assert!(run_all("ExecReload", weir.id()));
     eventually("the new rules are in force", || match weir.get("/", &[]) {
-        answer if answer.field("ratelimit").is_some_and(|left| left.starts_with("\"Wider\"")) => Ok(()),
+        answer if answer.header("ratelimit").is_some_and(|left| left.starts_with("\"Wider\"")) => Ok(()),
         answer => Err(answer),
     });
     fs::write(weir.limits_file(), "limits: { L: { burst: 0 } }").unwrap();
@@ -168,7 +168,7 @@ fn the_service_takes_the_socket_of_its_socket_unit() {
     let mut left = Vec::new();
     for address in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
         let answer = Wire::connect(address.parse().unwrap()).get("/");
-        left.push(answer.field("ratelimit").unwrap_or_default().to_owned());
+        left.push(answer.header("ratelimit").unwrap_or_default().to_owned());
     }
     assert_eq!(left, ["\"Each\";r=999", "\"Each\";r=999"], "they are two clients");
 }

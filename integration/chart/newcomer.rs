@@ -55,7 +55,7 @@ impl Envoy {
 
     fn get(&self) -> (u16, String) {
         let answer = Wire::connect(self.address).get("/");
-        (answer.status(), answer.field("ratelimit-policy").unwrap_or_default().to_owned())
+        (answer.status(), answer.header("ratelimit-policy").unwrap_or_default().to_owned())
     }
 }
 

@@ -83,13 +83,13 @@ fn every_listener_that_is_on_serves() {
     assert_eq!(named, 3 + 3 + 1 + 1, "the decision listeners twice, the proxy and the admin listener");
     assert_eq!(weir.proxy, address(&pod, "proxy"));
     let answer = weir.get("/", &[]);
-    assert_eq!((answer.status(), answer.field("ratelimit")), (200, Some("\"Three\";r=2;t=20")));
+    assert_eq!((answer.status(), answer.header("ratelimit")), (200, Some("\"Three\";r=2;t=20")));
     // An operator's token works.
-    let bucket = |fields: &[(&str, &str)]| {
+    let bucket = |headers: &[(&str, &str)]| {
         let mut wire = Wire::connect(weir.admin);
         let mut head =
             "POST /buckets/Three:127.0.0.1/reset HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n".to_owned();
-        for (name, value) in fields {
+        for (name, value) in headers {
             head.extend([*name, ": ", *value, "\r\n"]);
         }
         wire.send(head + "\r\n");
@@ -169,7 +169,7 @@ fn rules_may_come_from_a_config_map_of_ones_own() {
     let pod = Pod::new(render(&values), Given::from([secret("our-limits", &files)]));
     succeed(&mut pod.command("check-rules"));
     let weir = start(&pod);
-    assert_eq!(weir.get("/", &[]).field("ratelimit"), Some("\"Three\";r=8;t=10"));
+    assert_eq!(weir.get("/", &[]).header("ratelimit"), Some("\"Three\";r=8;t=10"));
 }
 
 #[test]

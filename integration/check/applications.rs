@@ -44,7 +44,7 @@ struct Contract {
 impl Contract {
     fn of(weir: &Weir) -> Self {
         let answer = weir.connect_check().get("/openapi.json");
-        assert_eq!((answer.status(), answer.field("content-type")), (200, Some("application/json")));
+        assert_eq!((answer.status(), answer.header("content-type")), (200, Some("application/json")));
         let document = body(&answer);
         assert_eq!(document["openapi"], "3.1.0");
         let schema = |name: &str| {
@@ -71,7 +71,7 @@ impl Contract {
             400 | 405 | 413 | 415 => (&self.problem, "application/problem+json"),
             other => panic!("{other} is not in the document"),
         };
-        assert_eq!(answer.field("content-type"), Some(kind));
+        assert_eq!(answer.header("content-type"), Some(kind));
         validator.validate(&body(answer)).unwrap_or_else(|error| panic!("{error}: {}", answer.text()));
     }
 }
@@ -112,7 +112,7 @@ impl Application {
         };
         let shown: Vec<String> = told["limits"].as_array().unwrap().iter().map(shown).collect();
         assert_eq!(shown, limits, "{asked}: {told}");
-        assert_eq!(answer.field("cache-control"), Some("no-store"));
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
         told
     }
 }
@@ -154,9 +154,9 @@ fn check_all(weir: &Weir) {
     assert_eq!(told["limits"][0]["retry_after_ms"], 1_800_000, "when another one would fit");
     assert_eq!(told["limits"][0]["reset_after_ms"], 3_600_000);
     let denied = app.call(&alice);
-    assert_eq!((denied.status(), denied.field("retry-after")), (429, Some("1800")));
-    assert_eq!(denied.field("ratelimit"), Some("\"Logins\";r=0;t=1800"));
-    assert_eq!(denied.field("ratelimit-policy"), Some("\"Logins\";q=2;w=3600"));
+    assert_eq!((denied.status(), denied.header("retry-after")), (429, Some("1800")));
+    assert_eq!(denied.header("ratelimit"), Some("\"Logins\";r=0;t=1800"));
+    assert_eq!(denied.header("ratelimit-policy"), Some("\"Logins\";q=2;w=3600"));
     assert_eq!(body(&denied)["retry_after_ms"], 1_800_000);
 
     // The other uses of a bucket.
@@ -216,8 +216,8 @@ fn check_all(weir: &Weir) {
     let together = json!({ "limits": [with(charge("Logins", "vip"), "cost", 9.into()), raised()] });
     app.expect(&together, 429, Some("Logins"), &["Logins denied 9 8", "Raised unchanged 1 0"]);
     let switched = app.call(&raised());
-    assert_eq!(switched.field("ratelimit-policy"), Some("\"Raised\";q=10;w=3600"));
-    assert_eq!(switched.field("ratelimit"), Some("\"Raised\";r=8;t=720"));
+    assert_eq!(switched.header("ratelimit-policy"), Some("\"Raised\";q=10;w=3600"));
+    assert_eq!(switched.header("ratelimit"), Some("\"Raised\";r=8;t=720"));
     let elevated = json!({ "triggered": true, "active": true, "activations_left": 0 });
     assert_eq!(body(&switched)["limits"][0]["elevated"], elevated);
     app.expect(&together, 429, Some("Logins"), &["Logins denied 9 8", "Raised unchanged 10 8"]);
@@ -253,8 +253,8 @@ fn check_all(weir: &Weir) {
         ],
     );
     // The same client meets the same buckets behind a gateway.
-    let fields = [("host", "a.example"), ("x-user", "carol"), ("x-forwarded-for", "192.0.2.1")];
-    assert_eq!(send(&mut app.wire, "GET", "/envoy/both", &fields).status(), 429);
+    let headers = [("host", "a.example"), ("x-user", "carol"), ("x-forwarded-for", "192.0.2.1")];
+    assert_eq!(send(&mut app.wire, "GET", "/envoy/both", &headers).status(), 429);
 }
 
 #[test]
@@ -326,6 +326,6 @@ fn mistakes_are_told_with_their_places() {
     told("application/x-www-form-urlencoded", &good, 415, "Content-Type: application/json");
     let answer = send(&mut weir.connect_check(), "GET", "/json", &[("host", "limiter")]);
     app.contract.check(&answer);
-    assert_eq!((answer.status(), answer.field("allow")), (405, Some("POST")));
+    assert_eq!((answer.status(), answer.header("allow")), (405, Some("POST")));
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Logins\",result=\"allowed\"}"), 0, "nothing was charged");
 }

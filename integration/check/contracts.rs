@@ -45,7 +45,7 @@ fn play(fact: &Value, start: &impl Fn(Setup) -> Weir, store: Option<&RedisServer
         for (key, expected) in step["expect"].as_object().unwrap() {
             let found = match key.as_str() {
                 "status" => answer.status().into(),
-                "retry-after" => answer.field("retry-after").into(),
+                "retry-after" => answer.header("retry-after").into(),
                 "allowed" => told["allowed"].clone(),
                 "mistake" => told["errors"][0]["pointer"].clone(),
                 "limits" => told["limits"].as_array().map(Vec::len).into(),
@@ -117,7 +117,7 @@ fn limits_that_count_nothing_ask_no_store_for_requests() {
     let mut client = weir.connect();
     for _ in 0..3 {
         let response = client.get("/");
-        assert_eq!((response.status(), response.field("ratelimit")), (200, None));
+        assert_eq!((response.status(), response.header("ratelimit")), (200, None));
     }
     assert_eq!((asked(&server), server.cli(&["DBSIZE"]).as_str()), (before, "0"));
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), 3);
@@ -129,12 +129,12 @@ fn a_store_error_lets_the_request_pass_and_is_recorded() {
     let mut server = RedisServer::plain();
     let weir = on_redis("limits: { L: { by: ip, burst: 20, count: 20, period: 1s } }", &server);
     let mut client = weir.connect();
-    assert!(client.get("/").field("ratelimit").is_some());
+    assert!(client.get("/").header("ratelimit").is_some());
     assert_eq!(weir.metric("weir_store_errors_total{kind=\"down\"}"), 0);
     server.kill();
     becomes("the store is away", 0, || weir.metric("weir_store_connections"));
     let response = client.get("/");
-    assert_eq!((response.status(), response.field("ratelimit")), (200, None));
+    assert_eq!((response.status(), response.header("ratelimit")), (200, None));
     assert_eq!(weir.metric("weir_store_errors_total{kind=\"down\"}"), 1);
     assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"error_allowed\"}"), 1);
 }

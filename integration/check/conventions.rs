@@ -34,15 +34,15 @@ struct Asked {
     host: &'static str,
     /// The last byte of the client's address.
     client: u8,
-    fields: Fields<'static>,
+    headers: Fields<'static>,
 }
 
-const ASKED: Asked = Asked { method: "GET", target: "/", host: "shop.example", client: 1, fields: &[] };
+const ASKED: Asked = Asked { method: "GET", target: "/", host: "shop.example", client: 1, headers: &[] };
 
 /// Requests in order, each with the status of its answer.
 fn table() -> Vec<(Asked, u16)> {
-    let login = |user| Asked { method: "POST", target: "/login", client: 2, fields: user, ..ASKED };
-    let search = |target, client, fields| Asked { target, client, fields, ..ASKED };
+    let login = |user| Asked { method: "POST", target: "/login", client: 2, headers: user, ..ASKED };
+    let search = |target, client, headers| Asked { target, client, headers, ..ASKED };
     let free = |cost: &'static str| -> Fields<'static> {
         match cost {
             "9" => &[("x-plan", "free"), ("x-cost", "9")],
@@ -76,7 +76,7 @@ fn table() -> Vec<(Asked, u16)> {
                 target: "/shut/a.B/C",
                 method: "POST",
                 client: 8,
-                fields: &[("content-type", "application/grpc")],
+                headers: &[("content-type", "application/grpc")],
                 ..ASKED
             },
             429,
@@ -114,12 +114,12 @@ struct Told {
 }
 
 fn told(message: &Message, status: u16, violated: Option<String>) -> Told {
-    let field = |name: &str| message.field(name).map(str::to_owned);
+    let header = |name: &str| message.header(name).map(str::to_owned);
     Told {
         status,
-        retry_after: field("retry-after"),
-        policies: field("ratelimit-policy"),
-        left: field("ratelimit"),
+        retry_after: header("retry-after"),
+        policies: header("ratelimit-policy"),
+        left: header("ratelimit"),
         violated,
     }
 }
@@ -130,7 +130,7 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
     let fill = |text: &str| text.replace("{}", name);
     let target = fill(asked.target);
     let client = format!("198.51.{way}.{}", asked.client);
-    let own: Vec<(&str, String)> = asked.fields.iter().map(|(name, value)| (*name, fill(value))).collect();
+    let own: Vec<(&str, String)> = asked.headers.iter().map(|(name, value)| (*name, fill(value))).collect();
     let with = |more: &[(&'static str, &str)]| -> Vec<(String, String)> {
         let more = more.iter().map(|(name, value)| (*name, (*value).to_owned()));
         more.chain(own.iter().cloned()).map(|(name, value)| (name.to_owned(), value)).collect()
@@ -146,7 +146,7 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
         ("x-forwarded-for", &claim),
     ];
     let url = format!("https://{}{target}", asked.host);
-    let (method, to, fields) = match name {
+    let (method, to, headers) = match name {
         "proxy" => (asked.method, target.clone(), with(&[("host", asked.host), ("x-forwarded-for", &claim)])),
         "envoy" => {
             (asked.method, format!("/envoy{target}"), with(&[("host", asked.host), ("x-forwarded-for", &claim)]))
@@ -209,10 +209,10 @@ fn ask(weir: &Weir, way: usize, asked: &Asked) -> Told {
             return told(&answer, answer.status(), denied);
         }
     };
-    let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let mut wire = if name == "proxy" { weir.connect() } else { weir.connect_check() };
-    let answer = send(&mut wire, method, &to, &fields);
-    let status = match answer.field("x-ratelimit-status") {
+    let answer = send(&mut wire, method, &to, &headers);
+    let status = match answer.header("x-ratelimit-status") {
         Some(status) => {
             assert!(to == "/nginx" && answer.status() == 403, "{name}: {answer:?}");
             status.parse().unwrap()
@@ -229,7 +229,7 @@ fn check_all(weir: &Weir) {
     let proxy = ask_as(0);
     for ((asked, status), told) in table().iter().zip(&proxy) {
         // The proxy denies gRPC calls in gRPC's way and passes OPTIONS to the upstream.
-        let is_grpc = asked.fields.iter().any(|(_, value)| *value == "application/grpc");
+        let is_grpc = asked.headers.iter().any(|(_, value)| *value == "application/grpc");
         assert_eq!(told.status, if is_grpc { 200 } else { *status }, "{} {}: {told:?}", asked.method, asked.target);
     }
     for (way, name) in WAYS.iter().enumerate().skip(1) {
@@ -284,7 +284,7 @@ fn a_request_for_the_whole_server_is_charged_alike() {
 fn a_name_with_underscores_is_no_way_around_a_limit() {
     let weir =
         stopped("limits: { PerKey: { by: { header: x-api-key }, burst: 1, count: 1, period: 1h } }").start("echo");
-    let asked = |fields| Asked { client: 1, fields, ..ASKED };
+    let asked = |headers| Asked { client: 1, headers, ..ASKED };
     for (way, name) in WAYS.iter().enumerate() {
         let denied = if *name == "proxy" { 200 } else { 429 };
         assert_eq!(ask(&weir, way, &asked(&[("X-Api-Key", "{}")])).status, 200, "{name}");

@@ -28,7 +28,7 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
         kept.chain(more).copied().collect::<Vec<_>>()
     };
     let mut expected = 0;
-    for (target, fields, part) in [
+    for (target, headers, part) in [
         ("/nginx", nginx(&[], "x-original-uri"), "`X-Original-URI` is missing; write `proxy_set_header"),
         ("/nginx", nginx(&[], "x-original-method"), "`X-Original-Method` is missing"),
         ("/nginx", nginx(&[], "x-original-host"), "`X-Original-Host` is missing"),
@@ -43,10 +43,10 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
         ("/envoy/", vec![("host", "a.example")], "nothing says the client's address"),
         ("/envoy", vec![("host", "a.example"), ("x-forwarded-for", "192.0.2.1")], "path_prefix: /envoy"),
     ] {
-        let answer = send(&mut wire, "GET", target, &fields);
+        let answer = send(&mut wire, "GET", target, &headers);
         // No gateway allows on a 400; nginx logs a failed check.
-        assert_eq!(answer.status(), 400, "{target} {fields:?}: {answer:?}");
-        assert_eq!(answer.field("x-ratelimit-status"), None);
+        assert_eq!(answer.status(), 400, "{target} {headers:?}: {answer:?}");
+        assert_eq!(answer.header("x-ratelimit-status"), None);
         let detail = body(&answer)["detail"].as_str().unwrap().to_owned();
         assert!(detail.starts_with("the gateway's configuration is wrong: ") && detail.contains(part), "{detail}");
         expected += 1;
@@ -63,12 +63,12 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
 fn an_address_is_wanted_only_where_a_limit_goes_by_it() {
     let weir = stopped("limits: { ByHost: { by: host, burst: 1 } }").start("echo");
     let mut wire = weir.connect_check();
-    let fields = [("host", "a.example"), ("method", "GET"), ("path", "/")];
-    assert_eq!(send(&mut wire, "GET", "/nginx", &fields).status(), 200);
-    assert_eq!(send(&mut wire, "GET", "/nginx", &fields).status(), 403);
+    let headers = [("host", "a.example"), ("method", "GET"), ("path", "/")];
+    assert_eq!(send(&mut wire, "GET", "/nginx", &headers).status(), 200);
+    assert_eq!(send(&mut wire, "GET", "/nginx", &headers).status(), 403);
     let shadowed = "limits: { ByHost: { by: host, burst: 1, match: { cidr: 10.0.0.0/8 } } }";
     let weir = stopped(shadowed).start("echo");
-    assert_eq!(send(&mut weir.connect_check(), "GET", "/nginx", &fields).status(), 400);
+    assert_eq!(send(&mut weir.connect_check(), "GET", "/nginx", &headers).status(), 400);
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn the_client_of_a_chain_is_the_first_that_is_not_trusted() {
     let weir = Setup { trusted: vec!["10.0.0.0/8"], ..stopped(RULES) }.start("echo");
     let mut wire = weir.connect_check();
     let mut ask = |chain: &str| {
-        let fields = [("host", "a.example"), ("x-forwarded-for", chain)];
-        send(&mut wire, "GET", "/envoy/", &fields).field("ratelimit").unwrap().to_owned()
+        let headers = [("host", "a.example"), ("x-forwarded-for", chain)];
+        send(&mut wire, "GET", "/envoy/", &headers).header("ratelimit").unwrap().to_owned()
     };
     assert_eq!(ask("203.0.113.1, 192.0.2.1"), "\"PerAddress\";r=1;t=1800");
     assert_eq!(ask("192.0.2.1, 10.0.0.1, 10.0.0.2"), "\"PerAddress\";r=0;t=1800", "it is the same client");
@@ -102,9 +102,9 @@ fn other_paths_and_methods_are_no_allowance() {
     // A subrequest may have any method.
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND", "TRACE"] {
         let (address, weir) = ("192.0.2.1", stopped(RULES).start("echo"));
-        let fields = [("host", "a.example"), ("x-forwarded-for", address)];
+        let headers = [("host", "a.example"), ("x-forwarded-for", address)];
         let mut wire = weir.connect_check();
-        let statuses = [(); 3].map(|()| send(&mut wire, method, "/envoy/", &fields).status());
+        let statuses = [(); 3].map(|()| send(&mut wire, method, "/envoy/", &headers).status());
         assert_eq!(statuses, [200, 200, 429], "{method}");
         let nginx = NGINX.map(|(name, value)| (name, if name == "x-original-method" { method } else { value }));
         assert_eq!(send(&mut wire, method, "/nginx", &nginx).status(), 403, "{method}");
@@ -124,7 +124,7 @@ fn bodies_of_checks_are_passed_over() {
     // A body that is too long to skip ends the connection after the answer.
     wire.send(format!("{head}content-length: 100000000\r\n\r\nhello"));
     let answer = wire.response();
-    assert_eq!((answer.status(), answer.field("connection")), (429, Some("close")));
+    assert_eq!((answer.status(), answer.header("connection")), (429, Some("close")));
     wire.expect_end();
 }
 
@@ -135,7 +135,7 @@ fn calls_are_bounded_and_have_a_deadline() {
     let long = " ".repeat(64 * 1024);
     assert_eq!(post(&mut weir.connect_check(), "application/json", &long).status(), 400, "as long as it may be");
     let answer = post(&mut weir.connect_check(), "application/json", &(long + " "));
-    assert_eq!((answer.status(), answer.field("connection")), (413, Some("close")));
+    assert_eq!((answer.status(), answer.header("connection")), (413, Some("close")));
     assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_bytes\"}"), 1);
 
     let head = "POST /json HTTP/1.1\r\nhost: limiter\r\ncontent-type: application/json\r\n";
@@ -155,26 +155,26 @@ fn checks_come_by_http2_too() {
     let address = weir.connect_check().stream.peer_addr().unwrap();
     let mut client = Frames::connect(address);
     let mut ask = |stream: u32| {
-        let fields = block(&[
+        let headers = block(&[
             (":method", "PUT"),
             (":scheme", "http"),
             (":authority", "a.example"),
             (":path", "/envoy/x?y"),
             ("x-forwarded-for", "192.0.2.1"),
         ]);
-        client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &fields));
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers));
         client.stream(stream)[0].status()
     };
     assert_eq!([ask(1), ask(3), ask(5)], [200, 200, 429]);
     let call = br#"{"limit": "PerAddress", "id": "192.0.2.1", "op": "reset"}"#;
-    let fields = block(&[
+    let headers = block(&[
         (":method", "POST"),
         (":scheme", "http"),
         (":authority", "limiter"),
         (":path", "/json"),
         ("content-type", "application/json"),
     ]);
-    client.send(frame(HEADERS, END_HEADERS, 7, &fields));
+    client.send(frame(HEADERS, END_HEADERS, 7, &headers));
     client.send(frame(DATA, END_STREAM, 7, call));
     assert_eq!(client.stream(7)[0].status(), 200);
 }

@@ -55,9 +55,9 @@ fn on_redis_with(setup: Setup, server: &RedisServer) -> Weir {
 
 /// Sends a request without a body and reads the response.
 #[track_caller]
-fn send(wire: &mut Wire, method: &str, target: &str, fields: Fields<'_>) -> Message {
+fn send(wire: &mut Wire, method: &str, target: &str, headers: Fields<'_>) -> Message {
     let mut head = format!("{method} {target} HTTP/1.1\r\n");
-    for (name, value) in fields {
+    for (name, value) in headers {
         head.extend([*name, ": ", *value, "\r\n"]);
     }
     wire.send(head + "\r\n");

@@ -54,7 +54,7 @@ fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
 }
 
 /// The client's status, 200 if it passes, and the value of a header in the answer.
-fn seen(response: &CheckResponse, field: &str) -> (i32, Option<String>) {
+fn seen(response: &CheckResponse, name: &str) -> (i32, Option<String>) {
     let (status, headers) = match response.http_response.as_ref().unwrap() {
         HttpResponse::OkResponse(ok) => (200, &ok.response_headers_to_add),
         HttpResponse::DeniedResponse(denied) | HttpResponse::ErrorResponse(denied) => {
@@ -63,7 +63,7 @@ fn seen(response: &CheckResponse, field: &str) -> (i32, Option<String>) {
     };
     let header = |option: &HeaderValueOption| {
         let header = option.header.as_ref().unwrap();
-        (header.key == field).then(|| header.value.clone())
+        (header.key == name).then(|| header.value.clone())
     };
     (status, headers.iter().find_map(header))
 }

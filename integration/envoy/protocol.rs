@@ -49,15 +49,15 @@ struct Answer {
 }
 
 /// Calls a method on a new connection. Each piece of the body is a frame.
-async fn call(weir: &Weir, path: &str, fields: &[(&'static str, &str)], pieces: &[&[u8]]) -> Answer {
+async fn call(weir: &Weir, path: &str, headers: &[(&'static str, &str)], pieces: &[&[u8]]) -> Answer {
     let stream = TcpStream::connect(weir.grpc).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
     let mut head = Request::builder().method(Method::POST).uri(format!("http://a.example{path}"));
-    if !fields.iter().any(|(name, _)| *name == "content-type") {
+    if !headers.iter().any(|(name, _)| *name == "content-type") {
         head = head.header("content-type", "application/grpc");
     }
-    for (name, value) in fields {
+    for (name, value) in headers {
         head = head.header(*name, *value);
     }
     let (response, mut body) = client.send_request(head.body(()).unwrap(), pieces.is_empty()).unwrap();
@@ -125,7 +125,7 @@ async fn messages_that_are_nested_too_deep_are_refused() {
 #[tokio::test]
 async fn calls_that_are_none_are_told_so() {
     let weir = serve(ConnectionAge::default());
-    for (path, fields, status, code) in [
+    for (path, headers, status, code) in [
         ("/envoy.service.auth.v3.Authorization/Nothing", &[][..], 200, "12"),
         ("/", &[], 200, "12"),
         (CHECK, &[("content-type", "application/json")], 415, ""),
@@ -134,8 +134,8 @@ async fn calls_that_are_none_are_told_so() {
         (CHECK, &[("grpc-timeout", "soon")], 200, "3"),
         (CHECK, &[("grpc-timeout", "100m")], 200, "3"),
     ] {
-        let answer = call(&weir, path, fields, &[&framed(&[])]).await;
-        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{path} {fields:?} {}", answer.message);
+        let answer = call(&weir, path, headers, &[&framed(&[])]).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{path} {headers:?} {}", answer.message);
     }
     assert_eq!(Wire::connect(weir.grpc).get("/").status(), 415);
     let answer = Wire::connect(weir.grpc).get_with(CHECK, &[("content-type", "application/grpc")]);

@@ -36,7 +36,7 @@ impl Asked {
     fn step(self, gateway: SocketAddr, step: &Step) -> Message {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", step.method, step.target, step.host);
         for (name, value) in
-            step.fields.iter().copied().chain(self.forwarded_for.map(|value| ("x-forwarded-for", value)))
+            step.headers.iter().copied().chain(self.forwarded_for.map(|value| ("x-forwarded-for", value)))
         {
             head.extend([name, ": ", value, "\r\n"]);
         }
@@ -100,7 +100,7 @@ fn check_told(what: &str, chain: &Chain, step: &Step, answer: &Message) {
         assert_eq!(given, *remaining, "{name}: {what}");
         check_seconds(reset, *seconds, &what);
     }
-    let retry_after = answer.field("retry-after").map(|value| value.parse::<u64>().unwrap());
+    let retry_after = answer.header("retry-after").map(|value| value.parse::<u64>().unwrap());
     assert_eq!(retry_after.is_some(), told.retry_after.is_some(), "{what}");
     if let (Some(given), Some(expected)) = (retry_after, told.retry_after) {
         check_seconds(given, expected, &what);
@@ -113,8 +113,8 @@ fn check_told(what: &str, chain: &Chain, step: &Step, answer: &Message) {
 #[track_caller]
 fn check_refusal(what: &str, chain: &Chain, step: &Step, answer: &Message) {
     let is_bare = chain.gateway.exceptions.bare_head && step.method == "HEAD";
-    assert_eq!(answer.field("content-type"), (!is_bare).then_some("application/problem+json"), "{what}");
-    assert_eq!(answer.field("cache-control"), Some("no-store"), "{what}");
+    assert_eq!(answer.header("content-type"), (!is_bare).then_some("application/problem+json"), "{what}");
+    assert_eq!(answer.header("cache-control"), Some("no-store"), "{what}");
     if step.method == "HEAD" {
         return;
     }
@@ -142,18 +142,18 @@ fn policies(answer: &Message) -> BTreeMap<String, (u64, u64)> {
 
 /// The members of a list with two integers each, from all its lines, read by another parser.
 #[track_caller]
-fn members(answer: &Message, field: &str, keys: [&str; 2]) -> BTreeMap<String, (u64, u64)> {
-    let text = answer.all(field).join(", ");
+fn members(answer: &Message, header: &str, keys: [&str; 2]) -> BTreeMap<String, (u64, u64)> {
+    let text = answer.all(header).join(", ");
     if text.is_empty() {
         return BTreeMap::new();
     }
-    let list: sfv::List = sfv::Parser::new(&text).parse().unwrap_or_else(|error| panic!("{field}: {text}: {error}"));
+    let list: sfv::List = sfv::Parser::new(&text).parse().unwrap_or_else(|error| panic!("{header}: {text}: {error}"));
     let members = list.iter().map(|entry| {
-        let sfv::ListEntry::Item(item) = entry else { panic!("{field}: {text}") };
+        let sfv::ListEntry::Item(item) = entry else { panic!("{header}: {text}") };
         let name = item.bare_item.as_string().unwrap().as_str().to_owned();
         let number = |key: &str| {
             let integer = item.params.get(key).and_then(sfv::BareItem::as_integer);
-            u64::try_from(i64::from(integer.unwrap_or_else(|| panic!("{field}: {text}")))).unwrap()
+            u64::try_from(i64::from(integer.unwrap_or_else(|| panic!("{header}: {text}")))).unwrap()
         };
         (name, (number(keys[0]), number(keys[1])))
     });

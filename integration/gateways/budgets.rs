@@ -54,7 +54,7 @@ fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     // The report comes after the client's answer.
     for passed in 1..=4 {
         let answer = get();
-        assert_eq!((answer.status(), answer.field("x-service")), (200, Some("models")), "request {passed}");
+        assert_eq!((answer.status(), answer.header("x-service")), (200, Some("models")), "request {passed}");
         becomes("what was used is reported", 2 * passed, || weir.metric(calls));
     }
     assert_eq!(get().status(), 429);

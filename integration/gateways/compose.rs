@@ -131,7 +131,7 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     };
     let answer = ask("GET", "/");
     assert_eq!((answer.status(), answer.text()), (200, "hello"));
-    assert!(answer.field("ratelimit").is_some_and(|left| left.starts_with("\"RequestsPerAddress\";r=")), "{answer:?}");
+    assert!(answer.header("ratelimit").is_some_and(|left| left.starts_with("\"RequestsPerAddress\";r=")), "{answer:?}");
     for (method, path, limit, passing) in
         [("POST", "/login", "LoginsPerAddress", 5), ("GET", "//reports/1", "Reports", 3)]
     {

@@ -13,7 +13,7 @@ pub(super) struct Step {
     pub(super) method: &'static str,
     pub(super) target: &'static str,
     pub(super) host: &'static str,
-    pub(super) fields: &'static [(&'static str, &'static str)],
+    pub(super) headers: &'static [(&'static str, &'static str)],
     pub(super) body: &'static str,
     pub(super) told: Told,
 }
@@ -64,7 +64,7 @@ const fn refused(
 const BAD_REQUEST: Told = Told { status: 400, retry_after: None, policies: &[], left: &[], violated: &[] };
 
 const STEP: Step =
-    Step { method: "GET", target: "/", host: "www.example.com", fields: &[], body: "", told: passes(&[ADDRESS], &[]) };
+    Step { method: "GET", target: "/", host: "www.example.com", headers: &[], body: "", told: passes(&[ADDRESS], &[]) };
 
 /// Requests covered only by the limit of addresses, by what remains after each.
 const GET_4: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 4, 60)]), ..STEP };
@@ -100,12 +100,12 @@ pub(super) const JOINED_KEYS: Row = Row {
     client: "127.0.0.15",
     steps: &[
         Step {
-            fields: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
+            headers: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
             told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
             ..STEP
         },
         Step {
-            fields: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
+            headers: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
             told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 2, 60)]),
             ..STEP
         },
@@ -136,17 +136,17 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         client: "127.0.0.4",
         steps: &[
             Step {
-                fields: &[("x-api-key", "alpha")],
+                headers: &[("x-api-key", "alpha")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
                 ..STEP
             },
             Step {
-                fields: &[("X-API-Key", "alpha")],
+                headers: &[("X-API-Key", "alpha")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 1, 120)]),
                 ..STEP
             },
             Step {
-                fields: &[("x-api-key", "beta")],
+                headers: &[("x-api-key", "beta")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 2, 180), ("RequestsPerKey", 2, 60)]),
                 ..STEP
             },
@@ -158,12 +158,12 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         client: "127.0.0.5",
         steps: &[
             Step {
-                fields: &[("x-api-key", "alpha")],
+                headers: &[("x-api-key", "alpha")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 0, 60)]),
                 ..STEP
             },
             Step {
-                fields: &[("x-api-key", "alpha")],
+                headers: &[("x-api-key", "alpha")],
                 told: refused(60, &[ADDRESS, KEY], &[("RequestsPerKey", 0, 60)], &["RequestsPerKey"]),
                 ..STEP
             },
@@ -174,12 +174,12 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         what: "an override without a limit, and one that lets nothing pass",
         client: "127.0.0.6",
         steps: &[
-            Step { fields: &[("x-api-key", "partner")], ..GET_4 },
-            Step { fields: &[("x-api-key", "partner")], ..GET_3 },
-            Step { fields: &[("x-api-key", "partner")], ..GET_2 },
-            Step { fields: &[("x-api-key", "partner")], ..GET_1 },
+            Step { headers: &[("x-api-key", "partner")], ..GET_4 },
+            Step { headers: &[("x-api-key", "partner")], ..GET_3 },
+            Step { headers: &[("x-api-key", "partner")], ..GET_2 },
+            Step { headers: &[("x-api-key", "partner")], ..GET_1 },
             Step {
-                fields: &[("x-api-key", "stolen")],
+                headers: &[("x-api-key", "stolen")],
                 told: Told { status: 429, retry_after: None, policies: &[], left: &[], violated: &["RequestsPerKey"] },
                 ..STEP
             },
@@ -221,10 +221,10 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         what: "what a client says of its address is not believed",
         client: "127.0.0.10",
         steps: &[
-            Step { fields: &[("x-forwarded-for", "192.0.2.1")], ..GET_4 },
-            Step { fields: &[("x-forwarded-for", "192.0.2.2, 192.0.2.3")], ..GET_3 },
-            Step { fields: &[("x-real-ip", "192.0.2.4"), ("forwarded", "for=192.0.2.5")], ..GET_2 },
-            Step { fields: &[("x-envoy-external-address", "192.0.2.6"), ("x-client-ip", "192.0.2.7")], ..GET_1 },
+            Step { headers: &[("x-forwarded-for", "192.0.2.1")], ..GET_4 },
+            Step { headers: &[("x-forwarded-for", "192.0.2.2, 192.0.2.3")], ..GET_3 },
+            Step { headers: &[("x-real-ip", "192.0.2.4"), ("forwarded", "for=192.0.2.5")], ..GET_2 },
+            Step { headers: &[("x-envoy-external-address", "192.0.2.6"), ("x-client-ip", "192.0.2.7")], ..GET_1 },
         ],
     },
     Row {
@@ -232,7 +232,7 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         client: "127.0.0.11",
         steps: &[
             Step {
-                fields: &[
+                headers: &[
                     ("x-forwarded-method", "GET"),
                     ("x-forwarded-uri", "/"),
                     ("x-forwarded-host", "unknown.test"),
@@ -240,18 +240,18 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
                 ..LOGIN_1
             },
             Step {
-                fields: &[("x-original-method", "GET"), ("x-original-uri", "/"), ("x-original-host", "unknown.test")],
+                headers: &[("x-original-method", "GET"), ("x-original-uri", "/"), ("x-original-host", "unknown.test")],
                 ..LOGIN_0
             },
-            Step { fields: &[("x-original-url", "http://unknown.test/"), ("x-original-path", "/")], ..LOGIN_DENIED },
+            Step { headers: &[("x-original-url", "http://unknown.test/"), ("x-original-path", "/")], ..LOGIN_DENIED },
         ],
     },
     Row {
         what: "a name with underscores, which an application may take for the key, does not reach it",
         client: "127.0.0.14",
         steps: &[
-            Step { fields: &[("x_api_key", "alpha")], ..GET_4 },
-            Step { fields: &[("X_API_Key", "stolen")], ..GET_3 },
+            Step { headers: &[("x_api_key", "alpha")], ..GET_4 },
+            Step { headers: &[("X_API_Key", "stolen")], ..GET_3 },
         ],
     },
     Row {
@@ -259,12 +259,12 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         client: "127.0.0.15",
         steps: &[
             Step {
-                fields: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
+                headers: &[("x-api-key", "junk1"), ("x-api-key", "gamma")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 4, 60), ("RequestsPerKey", 2, 60)]),
                 ..STEP
             },
             Step {
-                fields: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
+                headers: &[("x-api-key", "junk2"), ("x-api-key", "gamma")],
                 told: passes(&[ADDRESS, KEY], &[("RequestsPerAddress", 3, 120), ("RequestsPerKey", 1, 120)]),
                 ..STEP
             },

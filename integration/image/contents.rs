@@ -88,7 +88,7 @@ fn its_command_serves_the_sample_rules_and_its_health_check_finds_it() {
     });
     let answer = weir.get("/", &[]);
     assert_eq!((answer.status(), answer.text()), (200, "hello"));
-    assert!(answer.field("ratelimit").is_some_and(|left| left.starts_with("\"RequestsPerIPAddress\"")), "{answer:?}");
+    assert!(answer.header("ratelimit").is_some_and(|left| left.starts_with("\"RequestsPerIPAddress\"")), "{answer:?}");
     let check = |admin: &str| finish(image.command("HEALTHCHECK", &[]).env("WEIR_ADMIN", admin));
     let admin = format!("0.0.0.0:{}", weir.admin.port());
     eventually("it is ready", || Some(check(&admin)).filter(|health| health.out == "ready\n").ok_or(()));

@@ -28,8 +28,8 @@ pub(super) fn queries() -> Vec<Query> {
 /// Other mentions of metrics: variables and annotations, for which a quiet process has no data.
 pub(super) fn mentions() -> Vec<String> {
     let dashboard = dashboard();
-    let of = |list: &Value, field: &str| -> Vec<String> {
-        let texts = list["list"].as_array().unwrap().iter().filter_map(|item| item[field].as_str().map(str::to_owned));
+    let of = |list: &Value, header: &str| -> Vec<String> {
+        let texts = list["list"].as_array().unwrap().iter().filter_map(|item| item[header].as_str().map(str::to_owned));
         texts.collect()
     };
     [of(&dashboard["templating"], "definition"), of(&dashboard["annotations"], "expr")].concat()

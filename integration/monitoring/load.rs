@@ -59,13 +59,13 @@ impl Loaded {
 
     /// Asks as nginx does.
     pub(super) fn check(&self) {
-        let fields = [
+        let headers = [
             ("x-original-method", "GET"),
             ("x-original-uri", "/"),
             ("x-original-host", "a.example"),
             ("x-id", "nginx"),
         ];
-        let answer = Wire::connect(self.check).get_with("/nginx", &fields);
+        let answer = Wire::connect(self.check).get_with("/nginx", &headers);
         assert_eq!(answer.status(), 200, "{answer:?}");
     }
 

@@ -36,7 +36,7 @@ fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
 #[track_caller]
 fn check_refused(answer: &Message, limit: &str) {
     assert_eq!(answer.status(), 429, "{}", answer.text());
-    let wait: u64 = answer.field("retry-after").unwrap().parse().unwrap();
+    let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((3_500..=3_600).contains(&wait), "{wait}");
     let problem: Value = serde_json::from_str(answer.text()).unwrap();
     assert_eq!(problem["detail"], format!("{limit} is blocked for this id; retry after {wait} s"));
@@ -48,7 +48,7 @@ fn check_refused(answer: &Message, limit: &str) {
 fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
     each_store(|store, _| {
         let weir = serve(store);
-        let fields = [("x-id", "7"), ("x-zone", "eu")];
+        let headers = [("x-id", "7"), ("x-zone", "eu")];
         let buckets = [
             ("/even", "Even:7"),
             ("/windows", "Windows:7"),
@@ -67,7 +67,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
             let limit = bucket.split(':').next().unwrap();
             // At once, on every worker.
             for _ in 0..6 {
-                check_refused(&weir.get(path, &fields), limit);
+                check_refused(&weir.get(path, &headers), limit);
             }
             let remaining = done(&weir, "GET", &format!("/buckets/{bucket}"), "")["windows"][0]["remaining"].clone();
             assert_eq!(remaining, 10, "a refusal takes nothing");
@@ -81,7 +81,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
         for (path, bucket) in buckets {
             assert_eq!(done(&weir, "DELETE", &format!("/buckets/{bucket}/block"), "")["blocked"], Value::Null);
             for _ in 0..6 {
-                assert!(spend(&weir, path, &fields), "{bucket}");
+                assert!(spend(&weir, path, &headers), "{bucket}");
             }
         }
         assert_eq!((weir.metric("weir_blocks"), done(&weir, "GET", "/blocks", "")), (0, json!({"blocks": []})));
@@ -128,7 +128,7 @@ fn a_block_ends_by_itself_and_leaves_nothing() {
         // A second block replaces the first.
         block(&weir, "Wide:7", r#"{"for": "700ms"}"#);
         let refused = weir.get("/wide", &[("x-id", "7")]);
-        assert_eq!((refused.status(), refused.field("retry-after")), (429, Some("1")));
+        assert_eq!((refused.status(), refused.header("retry-after")), (429, Some("1")));
         eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
         becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
         assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
@@ -276,8 +276,9 @@ limits:
 
 /// The status and the `Retry-After` of a listener for the address 192.0.2.7 or the user `bob`.
 async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
-    let told = |answer: Message| (answer.status(), answer.field("retry-after").map(str::to_owned));
-    let via = |path: &str, fields: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, fields));
+    let told = |answer: Message| (answer.status(), answer.header("retry-after").map(str::to_owned));
+    let via =
+        |path: &str, headers: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, headers));
     let grpc = format!("http://{}", weir.listener("grpc"));
     match listener {
         "proxy" => told(weir.get("/", &[("x-forwarded-for", "192.0.2.7")])),
@@ -292,15 +293,15 @@ async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
             ],
         ),
         "nginx" => {
-            let fields = [
+            let headers = [
                 ("x-original-uri", "/"),
                 ("x-original-method", "GET"),
                 ("x-original-host", "a"),
                 ("x-real-ip", "192.0.2.7"),
             ];
-            let answer = Wire::connect(weir.listener("check")).get_with("/nginx", &fields);
-            let status = answer.field("x-ratelimit-status").map_or(answer.status(), |status| status.parse().unwrap());
-            (status, answer.field("retry-after").map(str::to_owned))
+            let answer = Wire::connect(weir.listener("check")).get_with("/nginx", &headers);
+            let status = answer.header("x-ratelimit-status").map_or(answer.status(), |status| status.parse().unwrap());
+            (status, answer.header("retry-after").map(str::to_owned))
         }
         "json" => {
             let body = r#"{"request": {"method": "GET", "url": "http://a/", "ip": "192.0.2.7"}}"#;

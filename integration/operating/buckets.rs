@@ -16,7 +16,7 @@ fn remaining(state: &Value) -> Vec<u64> {
 fn every_algorithm_is_looked_at_and_changed() {
     each_store(|store, name| {
         let weir = serve(store);
-        let fields = [("x-id", "7"), ("x-zone", "eu")];
+        let headers = [("x-id", "7"), ("x-zone", "eu")];
         for (path, bucket, algorithm, most) in [
             ("/even", "Even:7", "gcra", &[10][..]),
             ("/windows", "Windows:7", "fixed_window", &[10]),
@@ -33,7 +33,7 @@ fn every_algorithm_is_looked_at_and_changed() {
             });
             assert_eq!(remaining(&fresh), left(0), "{name} {bucket}");
             for _ in 0..4 {
-                assert!(spend(&weir, path, &fields), "{name} {bucket}");
+                assert!(spend(&weir, path, &headers), "{name} {bucket}");
             }
             for _ in 0..2 {
                 let state = done(&weir, "GET", &at, "");
@@ -48,7 +48,7 @@ fn every_algorithm_is_looked_at_and_changed() {
             let state = done(&weir, "PUT", &at, r#"{"remaining": 2}"#);
             assert_eq!(remaining(&state), vec![2; most.len()], "{name} {bucket}");
             assert_eq!(
-                (spend(&weir, path, &fields), spend(&weir, path, &fields), spend(&weir, path, &fields)),
+                (spend(&weir, path, &headers), spend(&weir, path, &headers), spend(&weir, path, &headers)),
                 (true, true, false)
             );
             let empty = done(&weir, "GET", &at, "");
@@ -60,7 +60,7 @@ fn every_algorithm_is_looked_at_and_changed() {
                 assert!(wait.as_u64().is_some_and(|wait| wait > 3_000_000), "{name} {empty}");
             }
             assert_eq!(remaining(&done(&weir, "POST", &format!("{at}/reset"), "")), left(0), "{name} {bucket}");
-            assert!(spend(&weir, path, &fields), "{name} {bucket}");
+            assert!(spend(&weir, path, &headers), "{name} {bucket}");
             assert_eq!(remaining(&done(&weir, "PUT", &at, r#"{"remaining": 0}"#)), vec![0; most.len()]);
             let full = format!("{{\"remaining\": {}}}", most.iter().max().unwrap());
             assert_eq!(remaining(&done(&weir, "PUT", &at, &full)), left(0), "{name}: the smaller window is full");
@@ -119,7 +119,7 @@ fn the_numbers_and_the_override_that_gave_them_are_told() {
     assert_eq!((&state["mode"], &state["enforced"]), (&json!("shadow"), &json!(false)));
     let head = ask_with(&weir, "GET", "/buckets/Even:a%2Fb%20c", &[], "");
     assert_eq!(
-        (head.status(), head.field("cache-control")),
+        (head.status(), head.header("cache-control")),
         (200, Some("no-store")),
         "whoever reaches the listener may look"
     );
@@ -127,24 +127,24 @@ fn the_numbers_and_the_override_that_gave_them_are_told() {
 }
 
 /// The answer to these headers without a token.
-fn refused(weir: &Weir, fields: &[(&str, &str)]) -> (u16, Option<String>, String) {
-    let answer = ask_with(weir, "POST", "/buckets/Even:7/reset", fields, "");
-    (answer.status(), answer.field("www-authenticate").map(str::to_owned), answer.text().to_owned())
+fn refused(weir: &Weir, headers: &[(&str, &str)]) -> (u16, Option<String>, String) {
+    let answer = ask_with(weir, "POST", "/buckets/Even:7/reset", headers, "");
+    (answer.status(), answer.header("www-authenticate").map(str::to_owned), answer.text().to_owned())
 }
 
 #[test]
 fn changes_take_a_token() {
     let weir = serve(&[]);
     let challenge = || Some("Bearer realm=\"weir\"".to_owned());
-    for fields in [
+    for headers in [
         &[][..],
         &[("authorization", "Bearer wrong")],
         &[("authorization", "Bearer s3cre")],
         &[("authorization", "Basic s3cret")],
         &[("authorization", "s3cret")],
     ] {
-        let (status, asked_for, text) = refused(&weir, fields);
-        assert_eq!((status, asked_for), (401, challenge()), "{fields:?}: {text}");
+        let (status, asked_for, text) = refused(&weir, headers);
+        assert_eq!((status, asked_for), (401, challenge()), "{headers:?}: {text}");
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"reset\",result=\"unauthorized\"}"), 5);
     weir.until_logged("a change of a bucket was refused");
@@ -167,8 +167,8 @@ fn who_has_changed_what_is_in_the_log() {
     for (given, path, body) in
         [("s3cret", "/buckets/Even:7/refund", r#"{"cost": 3}"#), ("nameless-1", "/buckets/Fixed/reset", "{}")]
     {
-        let fields = [("authorization", &*token(given)), ("user-agent", "curl/8")];
-        assert_eq!(ask_with(&weir, "POST", path, &fields, body).status(), 200, "{path}");
+        let headers = [("authorization", &*token(given)), ("user-agent", "curl/8")];
+        assert_eq!(ask_with(&weir, "POST", path, &headers, body).status(), 200, "{path}");
     }
     weir.until_logged(r#""message":"a bucket was changed: made full""#);
     let log = weir.log();
@@ -225,7 +225,7 @@ fn mistakes_say_what_would_be_right() {
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"block\",result=\"mistaken\"}"), 3);
     let refused = ask_with(&weir, "DELETE", "/buckets/Even:7", &[], "");
-    assert_eq!(refused.field("allow"), Some("GET, HEAD, PUT"));
+    assert_eq!(refused.header("allow"), Some("GET, HEAD, PUT"));
 }
 
 #[test]

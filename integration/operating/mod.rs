@@ -48,9 +48,9 @@ fn serve(store: &[&str]) -> Weir {
 }
 
 /// Sends a request to the admin listener.
-fn ask_with(weir: &Weir, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Message {
+fn ask_with(weir: &Weir, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Message {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
-    for (name, value) in fields {
+    for (name, value) in headers {
         request.extend([*name, ": ", *value, "\r\n"]);
     }
     let mut wire = Wire::connect(weir.admin);
@@ -74,6 +74,6 @@ fn done(weir: &Weir, method: &str, path: &str, body: &str) -> Value {
 }
 
 /// Spends with one request; returns whether it passed.
-fn spend(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> bool {
-    weir.get(path, fields).status() == 200
+fn spend(weir: &Weir, path: &str, headers: &[(&str, &str)]) -> bool {
+    weir.get(path, headers).status() == 200
 }

@@ -28,9 +28,9 @@ const REQUEST: &str = "GET / HTTP/1.1\r\nhost: a.example\r\n\r\n";
 /// The `X-Forwarded-For` that the upstream gets.
 fn forwarded_for(message: &Message) -> String {
     let echoed: serde_json::Value = serde_json::from_str(message.text()).unwrap();
-    let fields = echoed["headers"].as_array().unwrap();
-    let field = fields.iter().find(|field| field[0] == "x-forwarded-for").unwrap();
-    field[1].as_str().unwrap().to_owned()
+    let headers = echoed["headers"].as_array().unwrap();
+    let header = headers.iter().find(|header| header[0] == "x-forwarded-for").unwrap();
+    header[1].as_str().unwrap().to_owned()
 }
 
 /// A version 2 header for 192.0.2.2 with an extension.

@@ -117,8 +117,8 @@ fn the_combined_format_goes_to_a_file_that_can_be_moved_away() {
     let flags = ["--access-log", "access.log", "--access-log-format", "combined", "--workers", "1"];
     let weir = Weir::serve(LIMITS, &flags);
     let log = log_of(&weir);
-    let fields = [("referer", "https://b.example/"), ("user-agent", "curl/8")];
-    weir.get("/free", &fields);
+    let headers = [("referer", "https://b.example/"), ("user-agent", "curl/8")];
+    weir.get("/free", &headers);
     let line = lines(&log, 1)[0].clone();
     let (before, after) = (line.split(" [").next().unwrap(), line.split("] ").nth(1).unwrap());
     assert_eq!(before, "127.0.0.1 - -");
@@ -129,7 +129,7 @@ fn the_combined_format_goes_to_a_file_that_can_be_moved_away() {
         std::fs::rename(&log, &moved).unwrap();
         weir.signal(signal);
         eventually("the file is opened again", || if log.exists() { Ok(()) } else { Err(signal) });
-        weir.get("/free", &fields);
+        weir.get("/free", &headers);
         assert_eq!((lines(&log, 1).len(), lines(&moved, 1).len()), (1, 1));
     }
 }

@@ -14,7 +14,7 @@ fn the_pages_are_there_and_nothing_else() {
     let weir = Setup::new(WIDE).start("echo");
     weir.connect().get("/");
     let metrics = weir.page("/metrics");
-    assert_eq!(metrics.field("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for series in [
         "weir_decisions_total{limit=\"Wide\",result=\"allowed\"} 1",
         "weir_keys 1",
@@ -29,9 +29,9 @@ fn the_pages_are_there_and_nothing_else() {
     let mut client = Wire::connect(weir.admin);
     client.send("POST /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let refused = client.response();
-    assert_eq!((refused.status(), refused.field("allow")), (405, Some("GET, HEAD")));
+    assert_eq!((refused.status(), refused.header("allow")), (405, Some("GET, HEAD")));
     client.send("HEAD /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
-    assert_eq!(client.head().unwrap().field("content-length"), Some("3"));
+    assert_eq!(client.head().unwrap().header("content-length"), Some("3"));
     assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");
 }
 

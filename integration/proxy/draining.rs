@@ -67,7 +67,7 @@ fn what_runs_is_answered_and_nothing_after_it() {
     assert_eq!(weir.page("/healthz").status(), 200);
     go.send(()).unwrap();
     let response = busy.response();
-    assert_eq!((response.text(), response.field("connection")), ("at last", Some("close")));
+    assert_eq!((response.text(), response.header("connection")), ("at last", Some("close")));
     busy.expect_end();
     drop(busy);
     let start = Instant::now();
@@ -86,7 +86,7 @@ fn connections_are_taken_until_load_balancers_have_noticed() {
         page => Err(page),
     });
     let response = before.get("/");
-    assert_eq!((response.status(), response.field("connection")), (200, None), "the delay is for those who come too");
+    assert_eq!((response.status(), response.header("connection")), (200, None), "the delay is for those who come too");
     assert_eq!(weir.get("/", &[]).status(), 200);
     weir.signal("TERM");
     assert!(weir.wait().success());

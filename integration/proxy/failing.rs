@@ -16,9 +16,9 @@ fn weir(upstream: &Upstream) -> Weir {
 #[track_caller]
 fn check_problem(response: &Message, status: u16, part: &str) {
     assert_eq!(response.status(), status, "{}", response.text());
-    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    assert_eq!(response.header("content-type"), Some("application/problem+json"));
     assert!(response.text().contains(part) && !response.text().contains("127.0.0.1"), "{}", response.text());
-    assert!(response.field("ratelimit").is_some(), "the request was charged");
+    assert!(response.header("ratelimit").is_some(), "the request was charged");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn weir(upstream: &Upstream) -> Weir {
 }
 
 fn lines(message: &Message) -> Vec<String> {
-    let mut lines: Vec<_> = message.fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let mut lines: Vec<_> = message.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     lines.sort();
     lines
 }
@@ -63,8 +63,8 @@ fn a_trusted_peer_is_believed() {
     client.send("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 9.9.9.9\r\nx-forwarded-proto: https\r\n\r\n");
     client.response();
     let request = &upstream.requests()[0];
-    assert_eq!(request.field("x-forwarded-for"), Some("9.9.9.9, 127.0.0.1"));
-    assert_eq!(request.field("x-forwarded-proto"), Some("https"));
+    assert_eq!(request.header("x-forwarded-for"), Some("9.9.9.9, 127.0.0.1"));
+    assert_eq!(request.header("x-forwarded-proto"), Some("https"));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn an_absolute_target_counts_more_than_the_host_field() {
     client.send("GET http://b.example/x?y HTTP/1.1\r\nhost: a.example\r\n\r\n");
     assert_eq!(client.response().status(), 200);
     let request = &upstream.requests()[0];
-    assert_eq!((request.start.as_str(), request.field("host")), ("GET /x?y HTTP/1.1", Some("b.example")));
+    assert_eq!((request.start.as_str(), request.header("host")), ("GET /x?y HTTP/1.1", Some("b.example")));
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn an_old_client_gets_an_answer_that_it_understands() {
     let response = client.response();
     // The version is the sender's (RFC 9110 section 6.2); the message contains nothing newer.
     assert_eq!(response.start, "HTTP/1.1 200 OK");
-    assert_eq!((response.field("transfer-encoding"), response.text()), (None, "abc"));
+    assert_eq!((response.header("transfer-encoding"), response.text()), (None, "abc"));
     let request = &upstream.requests()[0];
     assert_eq!(request.start, "GET / HTTP/1.1");
-    assert_eq!(request.field("host"), Some(upstream.address.to_string().as_str()));
-    assert_eq!(request.field("via"), Some("1.0 weir"));
+    assert_eq!(request.header("host"), Some(upstream.address.to_string().as_str()));
+    assert_eq!(request.header("via"), Some("1.0 weir"));
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn what_cannot_be_forwarded_is_a_problem() {
         client.send(request);
         let response = client.response();
         assert_eq!(response.status(), status, "{request}");
-        assert_eq!(response.field("content-type"), Some("application/problem+json"));
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
         assert!(response.text().contains(part), "{request}: {}", response.text());
-        assert_eq!(response.field("allow").is_some(), status == 405);
+        assert_eq!(response.header("allow").is_some(), status == 405);
     }
     assert_eq!(upstream.accepted(), 0);
 }
@@ -157,7 +157,7 @@ fn a_response_without_a_body_has_none() {
         client.send(format!("{method} / HTTP/1.1\r\nhost: a\r\n\r\n"));
         let response = client.head().unwrap();
         assert_eq!(response.status(), status, "{method}");
-        assert_eq!(response.field("content-length").map(ToOwned::to_owned), (method == "HEAD").then(|| "500".into()));
+        assert_eq!(response.header("content-length").map(ToOwned::to_owned), (method == "HEAD").then(|| "500".into()));
         // The next bytes are a response, not a body.
         assert_eq!(client.get("/").text(), "body", "after {method}");
     }
@@ -169,7 +169,7 @@ fn bodies_pass_piece_by_piece_both_ways() {
     // Each side sends its next piece after it has received the other's; a proxy that collects hangs.
     let upstream = Upstream::start(|wire, _| {
         let head = wire.head().unwrap();
-        assert_eq!(head.field("transfer-encoding"), Some("chunked"));
+        assert_eq!(head.header("transfer-encoding"), Some("chunked"));
         wire.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n");
         for number in 0..5 {
             assert_eq!(wire.line(), "2");
@@ -184,7 +184,7 @@ fn bodies_pass_piece_by_piece_both_ways() {
     let mut client = weir.connect();
     client.send("POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\r\n");
     let head = client.head().unwrap();
-    assert_eq!(head.field("transfer-encoding"), Some("chunked"));
+    assert_eq!(head.header("transfer-encoding"), Some("chunked"));
     for number in 0..5 {
         client.send(format!("2\r\nq{number}\r\n"));
         assert_eq!(client.line(), "2");
@@ -233,7 +233,7 @@ fn a_large_body_flows_and_does_not_pile_up() {
         Upstream::start(move |wire, _| {
             let head = wire.head().unwrap();
             drop(go.lock());
-            let mut left: usize = head.field("content-length").unwrap().parse().unwrap();
+            let mut left: usize = head.header("content-length").unwrap().parse().unwrap();
             while left > 0 {
                 let piece = left.min(1 << 20);
                 wire.exactly(piece);
@@ -275,7 +275,7 @@ fn a_large_body_flows_and_does_not_pile_up() {
     let response = client.head().unwrap();
     assert_eq!(received.load(Ordering::Relaxed), SIZE);
     sender.join().unwrap();
-    assert_eq!(response.field("content-length"), Some(SIZE.to_string().as_str()));
+    assert_eq!(response.header("content-length"), Some(SIZE.to_string().as_str()));
     for _ in 0..SIZE >> 20 {
         assert!(client.exactly(1 << 20).iter().all(|byte| *byte == b'r'));
     }

@@ -68,8 +68,8 @@ fn outcome(weir: &Weir, frames: impl AsRef<[u8]>) -> Outcome {
     }
 }
 
-fn head(fields: &[u8]) -> Vec<u8> {
-    frame(HEADERS, END_STREAM | END_HEADERS, 1, fields)
+fn head(headers: &[u8]) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, 1, headers)
 }
 
 #[test]
@@ -92,9 +92,12 @@ fn a_request_goes_through_and_is_an_http_1_request_behind() {
     assert_eq!(frames[1].payload, b"hello");
     let seen = &upstream.requests()[0];
     assert_eq!(seen.start, "POST /x/%2F?y=1 HTTP/1.1");
-    let fields = |name| seen.all(name);
-    assert_eq!((fields("cookie"), fields("x-id"), fields("host")), (vec!["a=1; b=2"], vec!["7"], vec!["a.example"]));
-    assert_eq!((fields("te"), fields("transfer-encoding"), fields("via")), (vec![], vec!["chunked"], vec!["2 weir"]));
+    let headers = |name| seen.all(name);
+    assert_eq!((headers("cookie"), headers("x-id"), headers("host")), (vec!["a=1; b=2"], vec!["7"], vec!["a.example"]));
+    assert_eq!(
+        (headers("te"), headers("transfer-encoding"), headers("via")),
+        (vec![], vec!["chunked"], vec!["2 weir"])
+    );
     assert_eq!((&seen.body[..], &seen.trailers[..]), (&b"some text"[..], &[("x-end".to_owned(), "1".to_owned())][..]));
 }
 
@@ -127,7 +130,7 @@ fn malformed_requests_are_refused_and_the_connection_stays() {
     let weir = weir(WIDE, &upstream);
     let reset = Outcome::Reset(PROTOCOL_ERROR);
     let bad = || Outcome::Status(400);
-    let pseudo = |fields: &[(&str, &str)]| head(&block(fields));
+    let pseudo = |headers: &[(&str, &str)]| head(&block(headers));
     let good = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
     for (what, frames, expected) in [
         ("connection", head(&request("GET", "/", &[("connection", "close")])), &reset),
@@ -248,7 +251,7 @@ fn a_grpc_call_is_refused_by_trailers_alone() {
 fn who_waits_is_told_to_go_on_once_the_request_may_pass() {
     let upstream = Upstream::start(|wire, _| {
         while let Some(request) = wire.request() {
-            assert!(request.field("expect").is_none());
+            assert!(request.header("expect").is_none());
             wire.send("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n");
             wire.send(ok("hello"));
         }

@@ -119,9 +119,9 @@ impl Stage {
         becomes(what, 1, || self.weir.metric("weir_slots_held"));
         let refusal = self.weir.connect().get("/now");
         assert_eq!(refusal.status(), 429, "{what}");
-        assert_eq!(refusal.field("retry-after"), Some("1"), "{what}");
-        assert_eq!(refusal.field("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
-        assert_eq!(refusal.field("ratelimit-policy"), Some("\"One\";q=1"), "{what}");
+        assert_eq!(refusal.header("retry-after"), Some("1"), "{what}");
+        assert_eq!(refusal.header("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
+        assert_eq!(refusal.header("ratelimit-policy"), Some("\"One\";q=1"), "{what}");
         assert!(refusal.text().contains("One allows 1 at once; retry after 1 s"), "{what}: {}", refusal.text());
     }
 
@@ -131,7 +131,7 @@ impl Stage {
         self.holds_none(what);
         let passed = self.weir.connect().get("/now");
         assert_eq!(passed.status(), 200, "{what}");
-        assert_eq!(passed.field("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
+        assert_eq!(passed.header("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
         self.holds_none(what);
     }
 
@@ -417,7 +417,7 @@ fn what_redis_grants_too_late_is_given_back() {
     let weir = Setup { store, ..Setup::new(ONE) }.start(&format!("http://{}", upstream.address));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     eventually("the script is loaded", || match weir.connect().get("/now") {
-        response if response.field("ratelimit").is_some() => Ok(()),
+        response if response.header("ratelimit").is_some() => Ok(()),
         other => Err(other),
     });
     redis.freeze();

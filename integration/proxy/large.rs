@@ -60,7 +60,7 @@ impl Content {
     /// Receives the whole body and compares it.
     #[track_caller]
     fn receive(&mut self, wire: &mut Wire, head: &Message, mut progress: impl FnMut()) {
-        if head.field("transfer-encoding") == Some("chunked") {
+        if head.header("transfer-encoding") == Some("chunked") {
             loop {
                 let size = usize::from_str_radix(&wire.line(), 16).unwrap();
                 self.compare(wire, size, &mut progress);
@@ -70,7 +70,7 @@ impl Content {
                 }
             }
         } else {
-            let length = head.field("content-length").unwrap().parse().unwrap();
+            let length = head.header("content-length").unwrap().parse().unwrap();
             self.compare(wire, length, &mut progress);
         }
         assert_eq!(self.position, BODY, "the body is not whole");
@@ -135,8 +135,8 @@ fn down(weir: &Weir, framing: Framing, progress: impl FnMut()) {
     client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
     let head = client.head().unwrap();
     assert_eq!(head.status(), 200);
-    let field = if framing == Framing::Chunked { "transfer-encoding" } else { "content-length" };
-    assert!(head.field(field).is_some(), "the framing is the upstream's: {head:?}");
+    let header = if framing == Framing::Chunked { "transfer-encoding" } else { "content-length" };
+    assert!(head.header(header).is_some(), "the framing is the upstream's: {head:?}");
     Content::new().receive(&mut client, &head, progress);
 }
 

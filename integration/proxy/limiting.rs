@@ -58,8 +58,8 @@ fn the_client_is_told_where_it_stands() {
     }
     let refusal = client.get("/");
     assert_eq!(refusal.status(), 429);
-    assert_eq!(refusal.field("content-type"), Some("application/problem+json"));
-    assert_eq!(refusal.field("retry-after"), Some("720"));
+    assert_eq!(refusal.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refusal.header("retry-after"), Some("720"));
     check_member(&members(&refusal, "ratelimit")[0], "Five", &[("r", 0..=0), ("t", 720..=720)]);
     let problem: serde_json::Value = serde_json::from_str(refusal.text()).unwrap();
     assert_eq!(problem["violated-policies"], serde_json::json!(["Five"]));
@@ -74,7 +74,7 @@ fn a_refusal_reads_alike_whoever_was_refused_before() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);
     let first = weir.connect().get("/");
-    let length = first.field("content-length").map(ToOwned::to_owned);
+    let length = first.header("content-length").map(ToOwned::to_owned);
     assert_eq!((first.status(), length), (429, Some(first.body.len().to_string())));
     let mut client = weir.connect();
     for (method, version, connection) in
@@ -86,10 +86,10 @@ fn a_refusal_reads_alike_whoever_was_refused_before() {
             client.body(&mut given, false);
             assert_eq!(given.text(), first.text(), "{method} by {version}");
         }
-        assert_eq!((&given.start, given.field("connection")), (&first.start, connection), "{method} by {version}");
-        assert!(given.field("date").is_some());
+        assert_eq!((&given.start, given.header("connection")), (&first.start, connection), "{method} by {version}");
+        assert!(given.header("date").is_some());
         let others = |message: &Message| {
-            let others = message.fields.iter().filter(|(name, _)| name != "date" && name != "connection");
+            let others = message.headers.iter().filter(|(name, _)| name != "date" && name != "connection");
             others.cloned().collect::<Vec<_>>()
         };
         assert_eq!(others(&given), others(&first), "{method} by {version}");
@@ -105,7 +105,7 @@ fn a_grpc_request_is_refused_in_its_own_words() {
         "POST /s/m HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc+proto\r\ncontent-length: 5\r\n\r\nhello",
     );
     let response = client.response();
-    assert_eq!((response.status(), response.field("grpc-status"), response.text()), (200, Some("8"), ""));
+    assert_eq!((response.status(), response.header("grpc-status"), response.text()), (200, Some("8"), ""));
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn a_refused_client_that_waits_to_send_its_body_never_sends_it() {
     assert_eq!(client.head().unwrap().start, "HTTP/1.1 100 Continue");
     client.send("abc");
     assert_eq!(client.response().text(), "hello");
-    assert_eq!(upstream.requests()[0].field("expect"), None);
+    assert_eq!(upstream.requests()[0].header("expect"), None);
     client.send(request);
     let response = client.response();
-    assert_eq!((response.status(), response.field("connection")), (429, Some("close")));
+    assert_eq!((response.status(), response.header("connection")), (429, Some("close")));
     client.expect_end();
 }
 
@@ -147,7 +147,7 @@ fn a_refused_clients_body_is_not_taken_for_its_next_request() {
     for _ in 0..2 {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\nGET / HTTP/1.1");
         let response = client.response();
-        assert_eq!((response.status(), response.field("connection")), (429, None));
+        assert_eq!((response.status(), response.header("connection")), (429, None));
     }
     // The rest may not come: the connection ends after the client could read why.
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nGET / HTTP/1.1");
@@ -156,7 +156,7 @@ fn a_refused_clients_body_is_not_taken_for_its_next_request() {
         client.send(piece);
     }
     let response = client.response();
-    assert_eq!((response.status(), response.field("connection")), (429, Some("close")));
+    assert_eq!((response.status(), response.header("connection")), (429, Some("close")));
     client.expect_end();
 }
 

@@ -103,6 +103,6 @@ fn a_request_that_is_sent_twice_is_charged_once() {
     let weir = Setup::new(limits).start(&urls);
     let response = ask(&weir, "GET");
     assert_eq!((response.status(), bad.accepted()), (200, 1));
-    let left = response.field("ratelimit").unwrap();
+    let left = response.header("ratelimit").unwrap();
     assert!(left.contains("r=4"), "{left}");
 }

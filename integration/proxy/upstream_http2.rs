@@ -249,5 +249,5 @@ fn what_a_call_of_grpc_has_cost_is_in_its_trailers() {
     client.get(1, "/s/m");
     assert!(client.stream(1).last().unwrap().ends_stream());
     becomes("the second call is settled", 1, || weir.metric(&result("refunded")));
-    assert_eq!(weir.connect().get("/s/m").field("ratelimit"), Some("\"Tokens\";r=62"), "100 - 25 - 3, and a reserve");
+    assert_eq!(weir.connect().get("/s/m").header("ratelimit"), Some("\"Tokens\";r=62"), "100 - 25 - 3, and a reserve");
 }

@@ -128,7 +128,7 @@ fn an_upload_that_stops_is_a_408() {
     let start = Instant::now();
     let response = client.response();
     check_took(start, SHORT);
-    assert_eq!((response.status(), response.field("connection")), (408, Some("close")));
+    assert_eq!((response.status(), response.header("connection")), (408, Some("close")));
     client.expect_end();
     assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_timeout\"}"), 1);
 }

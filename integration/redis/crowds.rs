@@ -95,7 +95,7 @@ fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
                 weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}")
             });
             let rejected = weir.get("/", &[]);
-            assert_eq!((rejected.status(), rejected.field("retry-after")), (503, Some("1")), "{policy}");
+            assert_eq!((rejected.status(), rejected.header("retry-after")), (503, Some("1")), "{policy}");
             assert!(rejected.text().contains("Too many requests are waiting"), "{}", rejected.text());
             redis.thaw();
             flood.join().unwrap()

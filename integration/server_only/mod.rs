@@ -52,8 +52,8 @@ fn call(weir: &Weir, call: &Value) -> (u16, Value) {
 
 /// Sends a gateway's question to the check listener.
 #[track_caller]
-fn asked(weir: &Weir, path: &str, fields: &[(&str, &str)]) -> Message {
-    Wire::connect(weir.listener("check")).get_with(path, fields)
+fn asked(weir: &Weir, path: &str, headers: &[(&str, &str)]) -> Message {
+    Wire::connect(weir.listener("check")).get_with(path, headers)
 }
 
 fn cases(text: &str) -> impl Iterator<Item = Value> {

@@ -61,9 +61,9 @@ fn step(weir: &Weir, redis: &RedisServer, kind: &str, step: &Value, case: &Value
             let answer = weir.get(&format!("/jobs?note={}", step["payload"].as_str().unwrap()), &[]);
             let status = if expect["allowed"] == true { 202 } else { 429 };
             assert_eq!(answer.status(), status, "{kind} {case}: {step}");
-            let left = remaining(answer.field("ratelimit").unwrap());
+            let left = remaining(answer.header("ratelimit").unwrap());
             assert_eq!(left, expect["remaining"].as_u64().unwrap(), "{kind} {case}: {step}");
-            assert_eq!(answer.field("retry-after"), None, "nobody knows when a worker comes");
+            assert_eq!(answer.header("retry-after"), None, "nobody knows when a worker comes");
         }
         "ack" => acknowledge(redis, kind),
         "read" => assert_eq!(read(redis, kind), expect["payload"].as_str().unwrap(), "{kind} {case}"),
@@ -103,9 +103,9 @@ fn an_accepted_request_is_answered_with_its_entry_and_goes_no_further() {
     let upstream = Upstream::answering(|_| ok("done"));
     let weir = serve(&jobs("stream", 1, ""), &[], &redis, &["--upstream", &format!("http://{}", upstream.address)]);
     let answer = weir.get("/jobs?note=a%20b", &[("x-user", "alice")]);
-    assert_eq!((answer.status(), answer.field("content-type")), (202, Some("application/json")));
-    assert_eq!(answer.field("ratelimit-policy"), Some("\"Jobs\";q=1"));
-    assert_eq!(answer.field("ratelimit"), Some("\"Jobs\";r=0"));
+    assert_eq!((answer.status(), answer.header("content-type")), (202, Some("application/json")));
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"Jobs\";q=1"));
+    assert_eq!(answer.header("ratelimit"), Some("\"Jobs\";r=0"));
     let told: Value = serde_json::from_slice(&answer.body).unwrap();
     let entry = redis.cli(&["XRANGE", STREAM, "-", "+"]);
     assert_eq!(entry.lines().collect::<Vec<_>>(), [told["id"].as_str().unwrap(), "user", "alice", "note", "a b"]);
@@ -200,7 +200,7 @@ fn a_request_is_queued_only_if_no_other_limit_refuses_it_and_costs_nothing_if_th
     acknowledge(&redis, "stream");
     redis.cli(&["CONFIG", "RESETSTAT"]);
     let answer = weir.get("/jobs", &[("x-user", "a")]);
-    assert_eq!((answer.status(), answer.field("ratelimit")), (429, Some("\"Users\";r=0")));
+    assert_eq!((answer.status(), answer.header("ratelimit")), (429, Some("\"Users\";r=0")));
     assert_eq!((length(&redis, "stream"), redis.calls("xadd"), redis.calls("set")), (1, 0, 0));
 }
 
@@ -256,7 +256,7 @@ fn each_gateway_is_told_what_it_can_pass_on() {
         ("x-real-ip", "192.0.2.1"),
     ];
     let nginx = asked(&weir, "/nginx", &original);
-    assert_eq!((nginx.status(), nginx.field("x-ratelimit-status")), (403, Some("202")));
+    assert_eq!((nginx.status(), nginx.header("x-ratelimit-status")), (403, Some("202")));
     let envoy = asked(&weir, "/envoy/jobs", &[]);
     assert_eq!(envoy.status(), 202);
     assert!(envoy.text().starts_with("{\"id\":\""), "{}", envoy.text());
@@ -275,10 +275,10 @@ fn each_gateway_is_told_what_it_can_pass_on() {
     }
     assert_eq!(length(&redis, "stream"), 2, "nothing was added for a gateway that would let it pass");
     reload(&weir, &jobs("stream", 9, ", then: forward"));
-    for (path, fields) in [("/forward", &forwarded[..]), ("/nginx", &original[..])] {
-        let answer = asked(&weir, path, fields);
+    for (path, headers) in [("/forward", &forwarded[..]), ("/nginx", &original[..])] {
+        let answer = asked(&weir, path, headers);
         assert_eq!(answer.status(), 200, "{path}");
-        let id = answer.field("x-queue-entry").unwrap().to_owned();
+        let id = answer.header("x-queue-entry").unwrap().to_owned();
         assert!(redis.cli(&["XRANGE", STREAM, &id, &id]).starts_with(&id), "{path}");
     }
 }

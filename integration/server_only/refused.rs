@@ -27,5 +27,5 @@ fn a_reload_with_a_queue_in_memory_changes_nothing() {
         let ready = weir.admin("/readyz");
         if ready.text().contains("needs Redis") { Ok(()) } else { Err(ready) }
     });
-    assert!(weir.get("/", &[]).field("ratelimit").unwrap().starts_with("\"L\";r=999"));
+    assert!(weir.get("/", &[]).header("ratelimit").unwrap().starts_with("\"L\";r=999"));
 }

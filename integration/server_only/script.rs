@@ -56,13 +56,13 @@ fn every_case_of_plug_limits_contract_holds() {
             assert_eq!(answer.status(), if expect["allowed"] == true { 200 } else { 429 }, "{name}");
         }
         for (header, value) in expect["http_headers"].as_object().into_iter().flatten() {
-            assert_eq!(answer.field(header), value.as_str(), "{name}: {header}");
+            assert_eq!(answer.header(header), value.as_str(), "{name}: {header}");
         }
         let named = limit["headers"].as_array().unwrap().iter().filter_map(Value::as_str);
         for absent in
             named.filter(|named| expect["http_headers"].get(named).is_none() && expect["http_headers"].is_object())
         {
-            assert_eq!(answer.field(absent), None, "{name}: {absent}");
+            assert_eq!(answer.header(absent), None, "{name}: {absent}");
         }
         if expect["warning"] == "extra_value" {
             weir.until_logged("it gives 4 values, and `headers` has 3 names");
@@ -86,8 +86,8 @@ fn a_script_is_told_its_key_and_its_arguments_and_overrides_change_them() {
         [("a{}", "weir:{0}:Mine:a%7B%7D#script 1", "10|a b,="), ("b", "weir:{0}:Mine:b#script 1", "20")]
     {
         let answer = weir.get("/mine", &[("x-user", user)]);
-        assert_eq!((answer.field("x-key"), answer.field("x-args")), (Some(key), Some(arguments)));
-        assert_eq!(answer.field("x-more"), Some("none"));
+        assert_eq!((answer.header("x-key"), answer.header("x-args")), (Some(key), Some(arguments)));
+        assert_eq!(answer.header("x-more"), Some("none"));
     }
     assert_eq!(weir.get("/mine", &[("x-user", "c")]).status(), 429);
 }
@@ -106,20 +106,20 @@ fn plug_limits_limiters_count_through_the_proxy_and_survive_a_flush() {
             redis.cli(&["SCRIPT", "FLUSH"]);
             let answer = user(&weir);
             assert_eq!(answer.status(), status);
-            assert_eq!(answer.field("x-ratelimit-limit"), Some(first));
+            assert_eq!(answer.header("x-ratelimit-limit"), Some(first));
             assert_eq!(
-                (answer.field("x-ratelimit-reset"), answer.field("x-ratelimit-remaining")),
+                (answer.header("x-ratelimit-reset"), answer.header("x-ratelimit-remaining")),
                 (Some("60"), Some(remaining))
             );
             // The counting limit has its headers, and the script sets its own.
-            assert_eq!(answer.field("ratelimit-policy"), Some("\"All\";q=100"));
+            assert_eq!(answer.header("ratelimit-policy"), Some("\"All\";q=100"));
             if script == TOKEN_BUCKET && remaining == "0" {
-                assert_eq!(answer.field("retry-after"), Some("60"));
+                assert_eq!(answer.header("retry-after"), Some("60"));
             }
         }
         assert_eq!(weir.metric("weir_store_errors_total{kind=\"refused\"}"), 0);
         let all = weir.get("/", &[]);
-        assert_eq!(all.field("ratelimit"), Some("\"All\";r=96"), "what the script refused was not charged");
+        assert_eq!(all.header("ratelimit"), Some("\"All\";r=96"), "what the script refused was not charged");
     }
 }
 
@@ -132,14 +132,14 @@ fn a_script_runs_only_if_no_other_limit_refuses() {
     for status in [200, 200, 429, 429] {
         let answer = weir.get("/", &[]);
         assert_eq!(answer.status(), status);
-        assert_eq!(answer.field("x-ratelimit-limit").is_some(), status == 200);
+        assert_eq!(answer.header("x-ratelimit-limit").is_some(), status == 200);
     }
     assert_eq!(redis.cli(&["GET", "weir:{0}:Mine#script"]), "2");
     // In shadow it counts, denies nothing and is invisible to clients.
     reload(&weir, "limits:\n  Mine: { by: global, algorithm: script, file: my.lua, args: [3, 60], mode: shadow }\n");
     for _ in 0..3 {
         let answer = weir.get("/", &[]);
-        assert_eq!((answer.status(), answer.field("x-ratelimit-limit")), (200, None));
+        assert_eq!((answer.status(), answer.header("x-ratelimit-limit")), (200, None));
     }
     assert_eq!(redis.cli(&["GET", "weir:{0}:Mine#script"]), "3");
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Mine\",result=\"shadow_denied\"}"), 2);
@@ -181,9 +181,9 @@ fn what_goes_wrong_in_a_script_is_the_trouble_of_its_requests_alone() {
         assert_eq!(answer.status(), 503, "{script}");
         weir.until_logged(logged);
         let others = weir.get("/", &[]);
-        assert_eq!((others.status(), others.field("ratelimit")), (200, Some("\"All\";r=99")), "{script}");
+        assert_eq!((others.status(), others.header("ratelimit")), (200, Some("\"All\";r=99")), "{script}");
         reload(&weir, &mine(""));
-        assert_eq!((user(&weir).status(), user(&weir).field("x-ratelimit-limit")), (200, None), "{script}");
+        assert_eq!((user(&weir).status(), user(&weir).header("x-ratelimit-limit")), (200, None), "{script}");
     }
 }
 
@@ -195,11 +195,11 @@ fn a_script_that_cannot_write_is_an_error_and_no_allowance() {
     assert_eq!(user(&weir).status(), 503);
     weir.until_logged("OOM");
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(user(&weir).field("x-ratelimit-remaining"), Some("2"));
+    assert_eq!(user(&weir).header("x-ratelimit-remaining"), Some("2"));
     reload(&weir, &mine(", args: [3, 60]"));
     redis.kill();
     eventually("the store is known to be down", || match user(&weir) {
-        answer if answer.status() == 200 && answer.field("x-ratelimit-limit").is_none() => Ok(()),
+        answer if answer.status() == 200 && answer.header("x-ratelimit-limit").is_none() => Ok(()),
         answer => Err(answer),
     });
     weir.until_logged("no connection to the store");
@@ -220,21 +220,21 @@ fn a_script_that_never_ends_is_waited_for_as_long_as_the_store() {
     // A request before the reload would start the endless script again.
     reload(&weir, &rules);
     eventually("the mended script runs", || match user(&weir) {
-        answer if answer.field("x-ratelimit-limit") == Some("7") => Ok(()),
+        answer if answer.header("x-ratelimit-limit") == Some("7") => Ok(()),
         answer => Err(answer),
     });
-    assert_eq!(weir.get("/others", &[]).field("ratelimit"), Some("\"Others\";r=99"));
+    assert_eq!(weir.get("/others", &[]).header("ratelimit"), Some("\"Others\";r=99"));
 }
 
 #[test]
 fn a_changed_script_runs_from_the_next_request_on_and_a_missing_one_changes_nothing() {
     let redis = RedisServer::plain();
     let weir = serve(&mine_alone(""), &[("my.lua", "return { 'allow', { '1' } }")], &redis, &[]);
-    assert_eq!(user(&weir).field("x-ratelimit-limit"), Some("1"));
+    assert_eq!(user(&weir).header("x-ratelimit-limit"), Some("1"));
     std::fs::write(weir.directory().join("my.lua"), "return { 'deny', { '2' } }").unwrap();
     // Without a signal: the file is watched.
     eventually("the new script runs", || match user(&weir) {
-        answer if answer.status() == 429 && answer.field("x-ratelimit-limit") == Some("2") => Ok(()),
+        answer if answer.status() == 429 && answer.header("x-ratelimit-limit") == Some("2") => Ok(()),
         answer => Err(answer),
     });
     std::fs::remove_file(weir.directory().join("my.lua")).unwrap();
@@ -250,8 +250,8 @@ fn no_value_of_a_script_ends_a_field_or_frames_the_answer() {
         "return { 'deny', { 'a\\r\\nset-cookie: b=c', { 'content-length', '0' }, { 'x y', '1' }, { 'X-Ok', 3.9 } } }";
     let weir = serve(&mine(""), &[("my.lua", script)], &redis, &[]);
     let answer = user(&weir);
-    assert_eq!((answer.status(), answer.field("set-cookie")), (429, None));
-    assert_eq!((answer.field("x-ratelimit-limit"), answer.field("x-ok")), (Some("a  set-cookie: b=c"), Some("3")));
+    assert_eq!((answer.status(), answer.header("set-cookie")), (429, None));
+    assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ok")), (Some("a  set-cookie: b=c"), Some("3")));
     assert!(answer.text().contains("\"violated-policies\":[\"Mine\"]"), "{}", answer.text());
     weir.until_logged("it cannot set the field");
 }
@@ -293,5 +293,5 @@ fn applications_and_logs_hear_all_of_it() {
         }
     }
     let gateway = asked(&weir, "/envoy/mine", &[("x-user", "a")]);
-    assert_eq!((gateway.status(), gateway.field("x-b")), (200, Some("2")));
+    assert_eq!((gateway.status(), gateway.header("x-b")), (200, Some("2")));
 }

@@ -138,8 +138,8 @@ fn a_body_that_nobody_reads_to_its_end_changes_nothing() {
     // It continues until nobody listens.
     let upstream = Upstream::start(|wire, _| {
         let Some(request) = wire.request() else { return };
-        let field = if request.start.contains("/header") { "x-tokens-used: 20" } else { "trailer: x-tokens-used" };
-        wire.send(format!("HTTP/1.1 200 OK\r\n{field}\r\ntransfer-encoding: chunked\r\n\r\n"));
+        let header = if request.start.contains("/header") { "x-tokens-used: 20" } else { "trailer: x-tokens-used" };
+        wire.send(format!("HTTP/1.1 200 OK\r\n{header}\r\ntransfer-encoding: chunked\r\n\r\n"));
         while wire.stream.write_all(b"2\r\nhi\r\n").is_ok() {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -114,7 +114,7 @@ fn settled(weir: &Weir, limit: &str, result: &str) -> u64 {
 }
 
 fn remaining(response: &Message) -> Option<&str> {
-    response.field("ratelimit").and_then(|field| field.split(";r=").nth(1)?.split(';').next())
+    response.header("ratelimit").and_then(|header| header.split(";r=").nth(1)?.split(';').next())
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn the_field_reaches_the_client_as_it_is() {
     let weir = start(setup(&tokens(ALGORITHMS[0])), &upstream);
     let mut client = weir.connect();
     let response = client.get("/header/25");
-    assert_eq!((response.field("x-tokens-used"), response.text()), (Some("25"), "hi"));
+    assert_eq!((response.header("x-tokens-used"), response.text()), (Some("25"), "hi"));
     assert_eq!(remaining(&response), Some("90"), "the fields were written when nobody knew yet");
     let response = client.get("/trailer/12");
     assert_eq!(response.trailers, [("x-tokens-used".to_owned(), "12".to_owned())]);

@@ -20,15 +20,15 @@ fn banning(setup: &mut Setup) {
 
 /// Returns whether a request with these headers is the banned client's.
 #[track_caller]
-fn check_client(setup: fn(&mut Setup), fields: &[&str], is_banned: bool) {
-    let sent = format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", [fields, &[""]].concat().join("\r\n"));
+fn check_client(setup: fn(&mut Setup), headers: &[&str], is_banned: bool) {
+    let sent = format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", [headers, &[""]].concat().join("\r\n"));
     let row = Row { line: "5.5", sent: sent.leak(), setup, ..ROW };
     check(&if is_banned { Row { back: &["429"], ..row } } else { Row { seen: &["GET / HTTP/1.1"], ..row } });
 }
 
 #[test]
 fn the_client_is_the_first_from_the_right_that_is_not_trusted() {
-    for (fields, is_banned) in [
+    for (headers, is_banned) in [
         (&["x-forwarded-for: 192.0.2.1"][..], true),
         (&["x-forwarded-for: 192.0.2.1, 10.0.0.1, 10.0.0.2"], true),
         (&["x-forwarded-for: 192.0.2.1,10.0.0.1"], true),
@@ -77,7 +77,7 @@ fn the_client_is_the_first_from_the_right_that_is_not_trusted() {
         (&["forwarded: for=192.0.2.1", "x-forwarded-for: 192.0.2.2"], false),
         (&["forwarded: for=192.0.2.2", "x-forwarded-for: 192.0.2.1"], true),
     ] {
-        check_client(trusting, fields, is_banned);
+        check_client(trusting, headers, is_banned);
     }
 }
 
@@ -94,7 +94,7 @@ fn the_client_is_in_the_header_that_is_said_to_name_it() {
         trusting(setup);
         setup.client_address = "hops=2".parse().unwrap();
     };
-    for (setup, fields, is_banned) in [
+    for (setup, headers, is_banned) in [
         (trusting as fn(&mut Setup), &BOTH[..], true),
         (trusting, &OTHER_WAY, false),
         (forwarded, &BOTH, false),
@@ -108,7 +108,7 @@ fn the_client_is_in_the_header_that_is_said_to_name_it() {
         (hops, &["x-forwarded-for: 192.0.2.1, unknown, 10.0.0.1"], false),
         (hops, &["forwarded: for=192.0.2.1, for=10.0.0.1"], false),
     ] {
-        check_client(setup, fields, is_banned);
+        check_client(setup, headers, is_banned);
     }
 }
 
@@ -129,8 +129,8 @@ fn a_contradiction_is_counted() {
         ("203.0.113.9", "proto=https", 200, 1),
         ("203.0.113.9", "for=203.0.113.10, for=127.0.0.2", 429, 2),
     ] {
-        let fields = [("x-forwarded-for", list), ("forwarded", forwarded)];
-        assert_eq!(client.get_with("/", &fields).status(), status, "{list} {forwarded}");
+        let headers = [("x-forwarded-for", list), ("forwarded", forwarded)];
+        assert_eq!(client.get_with("/", &headers).status(), status, "{list} {forwarded}");
         assert_eq!(count("proxy"), counted, "{list} {forwarded}");
     }
     // A gateway's peer that is a client counts as one; a proxy before the gateway may be contradicted.
@@ -142,8 +142,8 @@ fn a_contradiction_is_counted() {
 
 #[test]
 fn a_peer_that_is_not_trusted_is_the_client() {
-    for field in ["x-forwarded-for: 192.0.2.1", "forwarded: for=192.0.2.1", "x-real-ip: 192.0.2.1"] {
-        check_client(banning, &[field], false);
+    for header in ["x-forwarded-for: 192.0.2.1", "forwarded: for=192.0.2.1", "x-real-ip: 192.0.2.1"] {
+        check_client(banning, &[header], false);
     }
 }
 

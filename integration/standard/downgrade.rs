@@ -21,7 +21,7 @@ type Lines = &'static [(&'static str, &'static str)];
 /// An HTTP/2 request and its expected result.
 struct Row {
     /// The headers in order, pseudo-headers included.
-    fields: Lines,
+    headers: Lines,
     /// DATA, if any, and trailers after it.
     body: Option<&'static str>,
     trailers: Lines,
@@ -45,7 +45,7 @@ macro_rules! post {
     };
 }
 
-const ROW: Row = Row { fields: get!(), body: None, trailers: &[], back: "200", seen: &[] };
+const ROW: Row = Row { headers: get!(), body: None, trailers: &[], back: "200", seen: &[] };
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
@@ -56,9 +56,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A header block of literals without indexing and without Huffman coding (RFC 7541 section 6.2.2).
-fn block(fields: Lines) -> Vec<u8> {
+fn block(headers: Lines) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in fields {
+    for (name, value) in headers {
         block.push(0);
         for text in [name, value] {
             block.push(u8::try_from(text.len()).ok().filter(|length| *length < 127).unwrap());
@@ -120,12 +120,12 @@ fn connect(weir: &Weir) -> Wire {
 
 #[track_caller]
 fn check(row: &Row) {
-    let what = format!("5.3 {:?} {:?}", row.fields, row.body);
+    let what = format!("5.3 {:?} {:?}", row.headers, row.body);
     let recorder = Recorder::start("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello");
     let weir = Setup::new(WIDE).start(&recorder.url());
     let mut client = connect(&weir);
     let is_last = row.body.is_none() && row.trailers.is_empty();
-    let mut sent = frame(HEADERS, END_HEADERS | u8::from(is_last), 1, &block(row.fields));
+    let mut sent = frame(HEADERS, END_HEADERS | u8::from(is_last), 1, &block(row.headers));
     if let Some(body) = row.body {
         sent.extend(frame(DATA, u8::from(row.trailers.is_empty()), 1, body.as_bytes()));
     }
@@ -141,7 +141,7 @@ fn check(row: &Row) {
 fn requests_become_requests() {
     for row in [
         Row {
-            fields: get!(("x-a", "1"), ("cookie", "a=1"), ("te", "trailers"), ("cookie", "b=2")),
+            headers: get!(("x-a", "1"), ("cookie", "a=1"), ("te", "trailers"), ("cookie", "b=2")),
             seen: &[
                 "GET / HTTP/1.1",
                 "host: a.example",
@@ -157,40 +157,45 @@ fn requests_become_requests() {
             ..ROW
         },
         Row {
-            fields: get!(("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4"), ("transfer_encoding", "chunked")),
+            headers: get!(("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4"), ("transfer_encoding", "chunked")),
             seen: &["GET / HTTP/1.1", "-x_api_key", "-x_forwarded_for", "-transfer_encoding"],
             ..ROW
         },
         Row {
-            fields: &[(":method", "GET"), (":scheme", "http"), (":path", "//a/../%2e?b=%20"), ("host", "a.example:81")],
+            headers: &[
+                (":method", "GET"),
+                (":scheme", "http"),
+                (":path", "//a/../%2e?b=%20"),
+                ("host", "a.example:81"),
+            ],
             seen: &["GET //a/../%2e?b=%20 HTTP/1.1", "host: a.example:81"],
             ..ROW
         },
         Row {
-            fields: &[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "a.example")],
+            headers: &[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "a.example")],
             seen: &["OPTIONS * HTTP/1.1", "host: a.example"],
             ..ROW
         },
         Row {
-            fields: post!(),
+            headers: post!(),
             body: Some("0\r\n\r\nGET /evil HTTP/1.1\r\nhost: a\r\n\r\n"),
             seen: &["POST / HTTP/1.1", "transfer-encoding: chunked", "=0\r\n\r\nGET /evil HTTP/1.1\r\nhost: a\r\n\r\n"],
             ..ROW
         },
         Row {
-            fields: post!(("content-length", "2")),
+            headers: post!(("content-length", "2")),
             body: Some("hi"),
             seen: &["POST / HTTP/1.1", "content-length: 2", "-transfer-encoding", "=hi"],
             ..ROW
         },
         Row {
-            fields: post!(("content-length", "2"), ("expect", "100-continue")),
+            headers: post!(("content-length", "2"), ("expect", "100-continue")),
             body: Some("hi"),
             seen: &["POST / HTTP/1.1", "-expect", "=hi"],
             ..ROW
         },
         Row {
-            fields: post!(),
+            headers: post!(),
             body: Some("hi"),
             trailers: &[("x-sum", "1"), ("content-length", "9"), ("host", "b"), ("authorization", "x")],
             seen: &["POST / HTTP/1.1", "=hi", "+x-sum: 1", "-+content-length", "-+host", "-+authorization"],
@@ -203,7 +208,7 @@ fn requests_become_requests() {
 
 #[test]
 fn fields_that_would_be_others_behind_us_are_refused() {
-    for (fields, back) in [
+    for (headers, back) in [
         (get!(("X-Upper", "1")) as Lines, "refused"),
         (get!(("x a", "1")), "refused"),
         (get!(("x:a", "1")), "refused"),
@@ -256,23 +261,23 @@ fn fields_that_would_be_others_behind_us_are_refused() {
         (&[(":method", "CONNECT"), (":authority", "a.example:443")], "405"),
         (&[(":method", "TRACE"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "405"),
     ] {
-        check(&Row { fields, back, ..ROW });
+        check(&Row { headers, back, ..ROW });
     }
 }
 
 #[test]
 fn a_body_is_as_long_as_it_says() {
     for (length, body) in [("1", "hi"), ("3", "hi"), ("0", "hi"), ("5", "")] {
-        let fields: Lines = Box::leak(Box::new([
+        let headers: Lines = Box::leak(Box::new([
             (":method", "POST"),
             (":scheme", "http"),
             (":path", "/"),
             (":authority", "a"),
             ("content-length", length),
         ]));
-        check(&Row { fields, body: Some(body), back: "refused", seen: &["cut"], ..ROW });
+        check(&Row { headers, body: Some(body), back: "refused", seen: &["cut"], ..ROW });
     }
-    for (fields, back) in [
+    for (headers, back) in [
         (post!(("content-length", "2"), ("content-length", "2")) as Lines, "400"),
         (post!(("content-length", "02")), "400"),
         (post!(("content-length", "2"), ("content-length", "9")), "refused"),
@@ -280,6 +285,6 @@ fn a_body_is_as_long_as_it_says() {
         (post!(("content-length", "2, 2")), "refused"),
         (post!(("content-length", "")), "refused"),
     ] {
-        check(&Row { fields, body: Some("hi"), back, ..ROW });
+        check(&Row { headers, body: Some("hi"), back, ..ROW });
     }
 }

@@ -48,7 +48,7 @@ fn fields_of_the_hop_go() {
 
 #[test]
 fn what_connection_must_not_name() {
-    for field in [
+    for header in [
         "host",
         "Content-Length",
         "transfer-encoding",
@@ -71,7 +71,7 @@ fn what_connection_must_not_name() {
         "x-hop, \u{e9}",
         "x-hop\u{7f}",
     ] {
-        let sent = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: {field}\r\nx-hop: 1\r\n\r\n");
+        let sent = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: {header}\r\nx-hop: 1\r\n\r\n");
         check_refused("5.1.1", "400", &[sent.leak()]);
     }
 }
@@ -701,7 +701,7 @@ fn upgrades_are_passed_on_if_they_may_be() {
     ]);
     let upstream = Upstream::start(move |wire, _| {
         let head = wire.head().unwrap();
-        assert_eq!((head.field("upgrade"), head.field("connection")), (Some("websocket"), Some("upgrade")));
+        assert_eq!((head.header("upgrade"), head.header("connection")), (Some("websocket"), Some("upgrade")));
         wire.send(switched);
         assert_eq!(wire.exactly(5), b"frame");
         wire.send("echo");
@@ -710,8 +710,8 @@ fn upgrades_are_passed_on_if_they_may_be() {
     let mut client = weir.connect();
     client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\r\nframe");
     let response = client.head().unwrap();
-    assert_eq!((response.status(), response.field("upgrade")), (101, Some("websocket")));
-    assert_eq!(response.field("connection"), Some("upgrade"));
+    assert_eq!((response.status(), response.header("upgrade")), (101, Some("websocket")));
+    assert_eq!(response.header("connection"), Some("upgrade"));
     assert_eq!(client.exactly(4), b"echo");
     client.expect_end();
 }

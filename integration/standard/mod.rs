@@ -132,9 +132,9 @@ fn check_message(what: &str, message: &Message, expected: &[&str]) {
             (("+", trailer), _) => has(&message.trailers, trailer),
             (("-", name), _) => match name.strip_prefix('+') {
                 Some(trailer) => lacks(&message.trailers, trailer),
-                None => lacks(&message.fields, name),
+                None => lacks(&message.headers, name),
             },
-            (_, field) => has(&message.fields, field),
+            (_, header) => has(&message.headers, header),
         }
     }
 }

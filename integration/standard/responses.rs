@@ -273,11 +273,11 @@ fn a_response_that_ends_with_its_connection() {
     for _ in 0..2 {
         client.send(GET);
         let response = client.response();
-        assert_eq!((response.field("transfer-encoding"), response.text()), (Some("chunked"), "hello"), "5.1.7");
+        assert_eq!((response.header("transfer-encoding"), response.text()), (Some("chunked"), "hello"), "5.1.7");
     }
     client.send("GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n");
     let response = client.response();
-    assert_eq!((response.field("connection"), response.text()), (Some("close"), "hello"), "5.1.7");
+    assert_eq!((response.header("connection"), response.text()), (Some("close"), "hello"), "5.1.7");
     client.expect_end();
 }
 
@@ -298,9 +298,9 @@ fn a_response_may_come_in_pieces() {
     let mut client = weir.connect();
     for _ in 0..3 {
         client.send(GET);
-        assert_eq!(client.response().field("a"), Some("b"));
+        assert_eq!(client.response().header("a"), Some("b"));
         let response = client.response();
-        assert_eq!((response.field("x"), response.text()), (Some("y"), "hello"));
+        assert_eq!((response.header("x"), response.text()), (Some("y"), "hello"));
         assert_eq!(response.trailers, [("z".to_owned(), "1".to_owned())]);
     }
     assert_eq!(upstream.accepted(), 1);

@@ -78,7 +78,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// A header block of literals without indexing.
-pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     let text = |block: &mut Vec<u8>, text: &str| {
         match text.len() {
             length @ 0..127 => block.push(u8::try_from(length).unwrap()),
@@ -95,7 +95,7 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
         block.extend(text.bytes());
     };
     let mut block = Vec::new();
-    for (name, value) in fields {
+    for (name, value) in headers {
         block.push(0);
         text(&mut block, name);
         text(&mut block, value);

@@ -72,8 +72,8 @@ impl Weir {
     }
 
     /// Sends one request on a new connection.
-    pub(crate) fn get(&self, path: &str, fields: &[(&str, &str)]) -> Message {
-        self.connect().get_with(path, fields)
+    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Message {
+        self.connect().get_with(path, headers)
     }
 
     pub(crate) fn admin(&self, path: &str) -> Message {

@@ -18,19 +18,19 @@ pub(crate) struct Message {
     /// The request line or the status line.
     pub(crate) start: String,
     /// Names are in lower case.
-    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
 }
 
 impl Message {
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
-        self.fields.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str()).collect()
+        self.headers.iter().filter(|(given, _)| given == name).map(|(_, value)| value.as_str()).collect()
     }
 
     /// The value of a header that must not be repeated.
     #[track_caller]
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let values = self.all(name);
         assert!(values.len() < 2, "{name} comes more than once: {values:?}");
         values.first().copied()
@@ -67,8 +67,8 @@ impl Wire {
     }
 
     #[track_caller]
-    pub(crate) fn get_with(&mut self, target: &str, fields: &[(&str, &str)]) -> Message {
-        self.get_from("a.example", target, fields)
+    pub(crate) fn get_with(&mut self, target: &str, headers: &[(&str, &str)]) -> Message {
+        self.get_from("a.example", target, headers)
     }
 
     /// Gets a page of an admin listener on loopback.
@@ -78,9 +78,9 @@ impl Wire {
     }
 
     #[track_caller]
-    pub(crate) fn get_from(&mut self, host: &str, target: &str, fields: &[(&str, &str)]) -> Message {
+    pub(crate) fn get_from(&mut self, host: &str, target: &str, headers: &[(&str, &str)]) -> Message {
         let mut head = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n");
-        for (name, value) in fields {
+        for (name, value) in headers {
             head.extend([*name, ": ", *value, "\r\n"]);
         }
         self.send(head + "\r\n");
@@ -120,13 +120,13 @@ impl Wire {
         let head = String::from_utf8_lossy(&head);
         let mut lines = head.trim_end().split("\r\n");
         let start = lines.next().unwrap().to_owned();
-        Some(Message { start, fields: fields(lines), ..Message::default() })
+        Some(Message { start, headers: headers(lines), ..Message::default() })
     }
 
     /// Reads the body that the headers announce.
     #[track_caller]
     pub(crate) fn body(&mut self, message: &mut Message, until_close: bool) {
-        if message.field("transfer-encoding").is_some_and(|coding| coding == "chunked") {
+        if message.header("transfer-encoding").is_some_and(|coding| coding == "chunked") {
             loop {
                 let size = usize::from_str_radix(&self.line(), 16).unwrap();
                 if size == 0 {
@@ -142,8 +142,8 @@ impl Wire {
                     line => lines.push(line),
                 }
             }
-            message.trailers = fields(lines.iter().map(String::as_str));
-        } else if let Some(length) = message.field("content-length") {
+            message.trailers = headers(lines.iter().map(String::as_str));
+        } else if let Some(length) = message.header("content-length") {
             let length = length.parse().unwrap();
             message.body = self.exactly(length);
         } else if until_close {
@@ -199,7 +199,7 @@ impl Wire {
     }
 }
 
-fn fields<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
+fn headers<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let pair = |line: &str| line.split_once(':').map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()));
     lines.map(|line| pair(line).unwrap()).collect()
 }

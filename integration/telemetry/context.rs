@@ -22,7 +22,7 @@ fn a_trace_is_passed_on_untouched_and_named_in_the_access_log() {
     client.get("/");
     let requests = upstream.requests();
     let passed: Vec<_> =
-        requests.iter().map(|message| (message.field("traceparent"), message.field("tracestate"))).collect();
+        requests.iter().map(|message| (message.header("traceparent"), message.header("tracestate"))).collect();
     assert_eq!(passed, [(Some(TRACEPARENT), Some("a=1")), (Some("nonsense"), Some("a=1")), (None, None)]);
     let records: Vec<Value> = eventually("the lines are written", || {
         let text = std::fs::read_to_string(weir.directory().join("access.log")).unwrap_or_default();

@@ -36,25 +36,25 @@ fn provoke(weir: &Weir) {
         // Until the process has decided.
         let _ = stream.read_to_end(&mut Vec::new());
     };
-    let fields = format!(
+    let headers = format!(
         "host: {MARK}.example\r\nx-id: {MARK}\r\ncookie: sid={MARK}\r\nuser-agent: {MARK}\r\nreferer: http://{MARK}/\r\n\
          x-forwarded-for: {ADDRESS}\r\nauthorization: Basic {MARK}\r\n"
     );
     let target = format!("/a/{MARK}?id={MARK}");
-    let request = format!("GET {target} HTTP/1.1\r\n{fields}connection: close\r\n\r\n");
+    let request = format!("GET {target} HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
     for _ in 0..5 {
         send(weir.proxy, request.clone());
     }
     for text in [
-        format!("{MARK} {target} HTTP/1.1\r\n{fields}connection: close\r\n\r\n"),
-        format!("GET /a/{MARK}%zz HTTP/1.1\r\n{fields}\r\n"),
-        format!("GET {target} HTTP/1.1\r\n{fields}x-cost: {MARK}\r\n\r\n"),
-        format!("GET {target} HTTP/1.1\r\n{fields}{MARK} : x\r\n\r\n"),
-        format!("GET {target} HTTP/1.1\r\n{fields}content-length: {MARK}\r\n\r\n"),
-        format!("GET {target} HTTP/1.1\r\n{fields}transfer-encoding: {MARK}\r\n\r\n"),
-        format!("GET {target} HTTP/9.9\r\n{fields}\r\n"),
-        format!("POST {target} HTTP/1.1\r\n{fields}content-length: 9\r\n\r\n{MARK}"),
-        format!("GET {target} HTTP/1.1\r\n{fields}"),
+        format!("{MARK} {target} HTTP/1.1\r\n{headers}connection: close\r\n\r\n"),
+        format!("GET /a/{MARK}%zz HTTP/1.1\r\n{headers}\r\n"),
+        format!("GET {target} HTTP/1.1\r\n{headers}x-cost: {MARK}\r\n\r\n"),
+        format!("GET {target} HTTP/1.1\r\n{headers}{MARK} : x\r\n\r\n"),
+        format!("GET {target} HTTP/1.1\r\n{headers}content-length: {MARK}\r\n\r\n"),
+        format!("GET {target} HTTP/1.1\r\n{headers}transfer-encoding: {MARK}\r\n\r\n"),
+        format!("GET {target} HTTP/9.9\r\n{headers}\r\n"),
+        format!("POST {target} HTTP/1.1\r\n{headers}content-length: 9\r\n\r\n{MARK}"),
+        format!("GET {target} HTTP/1.1\r\n{headers}"),
         MARK.to_owned(),
         format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{MARK}"),
     ] {
@@ -62,7 +62,7 @@ fn provoke(weir: &Weir) {
     }
     let check = weir.listener("check");
     let original = format!(
-        "x-forwarded-method: GET\r\nx-forwarded-host: {MARK}.example\r\nx-forwarded-uri: {target}\r\n{fields}\
+        "x-forwarded-method: GET\r\nx-forwarded-host: {MARK}.example\r\nx-forwarded-uri: {target}\r\n{headers}\
          x-original-method: GET\r\nx-original-host: {MARK}.example\r\nx-original-uri: {target}\r\nx-real-ip: {ADDRESS}\r\nconnection: close\r\n"
     );
     for path in ["/nginx", "/forward", "/haproxy", &format!("/envoy{target}"), &format!("/{MARK}")] {
@@ -113,7 +113,7 @@ fn log(filter: &str, ids: &str) -> String {
 /// A gateway's mistakes, which are logged once per second: each goes to its own process.
 #[test]
 fn a_gateway_that_is_wrong_is_told_without_its_client() {
-    for (fields, part) in [
+    for (headers, part) in [
         (format!("x-real-ip: {MARK}"), "wrongly: `X-Real-IP` is no IP address"),
         (
             format!("x-original-method: GET\r\nx-original-url: {MARK}"),
@@ -122,7 +122,7 @@ fn a_gateway_that_is_wrong_is_told_without_its_client() {
     ] {
         let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0"]);
         let mut wire = Wire::connect(weir.listener("check"));
-        wire.send(format!("GET /nginx HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n"));
+        wire.send(format!("GET /nginx HTTP/1.1\r\nhost: a\r\n{headers}\r\n\r\n"));
         assert!(wire.response().text().contains(MARK), "the answer tells it");
         weir.until_logged(part);
         assert!(!weir.log().contains(MARK), "{}", weir.log());

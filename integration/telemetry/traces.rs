@@ -65,8 +65,8 @@ fn a_trace_goes_on_through_the_proxy() {
     assert!(server.start <= decision.start && decision.end <= client.end && client.end <= server.end, "{spans:#?}");
     assert_eq!((server.resource["service.name"].as_str(), server.name.as_str()), ("weir", "GET"));
     let passed = &upstream.requests()[0];
-    assert_eq!(passed.field("traceparent"), Some(format!("00-{TRACE}-{}-01", client.id).as_str()));
-    assert_eq!(passed.field("tracestate"), Some("a=1,b=2"));
+    assert_eq!(passed.header("traceparent"), Some(format!("00-{TRACE}-{}-01", client.id).as_str()));
+    assert_eq!(passed.header("tracestate"), Some("a=1,b=2"));
     check_attributes(
         server,
         &[
@@ -92,8 +92,8 @@ fn a_trace_goes_on_through_the_proxy() {
     );
     let export = &collector.exports()[0];
     assert_eq!(export.start, "POST /v1/traces HTTP/1.1");
-    assert_eq!(export.field("content-type"), Some("application/x-protobuf"));
-    assert_eq!(export.field("host"), Some(collector.address().to_string().as_str()));
+    assert_eq!(export.header("content-type"), Some("application/x-protobuf"));
+    assert_eq!(export.header("host"), Some(collector.address().to_string().as_str()));
     eventually("they are counted", || match weir.metric("weir_trace_spans_total{result=\"exported\"}") {
         3 => Ok(()),
         other => Err(other),
@@ -140,16 +140,16 @@ fn who_the_client_is_is_told_to_who_asks_for_it() {
 #[track_caller]
 fn check(
     variables: &[(&str, &str)],
-    fields: &[(&str, &str)],
+    headers: &[(&str, &str)],
     passed_on: impl Fn(Option<&str>, Option<&str>) -> bool,
     count: usize,
 ) {
     let (collector, upstream) = (Collector::start(), Upstream::answering(|_| ok("hello")));
     let weir = serve(&collector.url(), &["--upstream", &format!("http://{}", upstream.address)], variables);
-    weir.get("/", fields);
+    weir.get("/", headers);
     let request = upstream.requests().remove(0);
-    assert!(passed_on(request.field("traceparent"), request.field("tracestate")), "{request:?}");
-    assert_eq!(collector.all_of(weir).len(), count, "{variables:?} {fields:?}");
+    assert!(passed_on(request.header("traceparent"), request.header("tracestate")), "{request:?}");
+    assert_eq!(collector.all_of(weir).len(), count, "{variables:?} {headers:?}");
 }
 
 #[test]
@@ -197,14 +197,14 @@ async fn gateways_are_traced_by_http_and_by_grpc() {
     let weir = serve(&collector.url(), &["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0"], &[]);
     let target = "/nginx";
     let mut wire = Wire::connect(weir.listener("check"));
-    let fields = [
+    let headers = [
         ("x-id", "1"),
         ("x-original-uri", "/closed"),
         ("x-original-method", "GET"),
         ("x-original-host", "a"),
         ("traceparent", SAMPLED),
     ];
-    assert_eq!(wire.get_with(target, &fields).status(), 403);
+    assert_eq!(wire.get_with(target, &headers).status(), 403);
     let spans = collector.until(2);
     let (server, decision) = (only(&spans, Kind::Server), only(&spans, Kind::Internal));
     assert_eq!((server.parent.as_str(), server.get("weir.listener"), &decision.parent), (PARENT, "check", &server.id));
@@ -234,7 +234,7 @@ fn spans_go_to_a_collector_with_tls() {
     let weir = serve(&url, &[], &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca), ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=7")]);
     weir.get("/", &[]);
     assert_eq!(collector.all_of(weir).len(), 3);
-    assert_eq!(collector.exports()[0].field("x-key"), Some("7"));
+    assert_eq!(collector.exports()[0].header("x-key"), Some("7"));
 }
 
 #[test]
