@@ -2,8 +2,9 @@
 
 use http::header::HeaderName;
 
-use super::fields::{Fields, choice, text, truth};
+use super::mapping::Mapping;
 use super::problem::{Findings, Place, Reported, quoted};
+use super::scalars::{one_of, text, truth};
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{Node, Value};
 use crate::engine::rules::by::{Component, Source};
@@ -127,9 +128,9 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         let help = format!("write the plain word `{}`; for IPv6 prefixes, `ip/64`", key.text);
         return Err(findings.error(key.place, format!("`{}` is not a key of an id component", key.text), help));
     }
-    let fields = Fields::of(node, "an id component", &KEYS, findings)?;
-    let form = fields.read("as", findings, |node, findings| choice(node, &FORMS, findings));
-    let duplicates = fields.read("duplicates", findings, |node, findings| choice(node, &DUPLICATES, findings));
+    let fields = Mapping::of(node, "an id component", &KEYS, findings)?;
+    let form = fields.read("as", findings, one_of(&FORMS));
+    let duplicates = fields.read("duplicates", findings, one_of(&DUPLICATES));
     let is_source = |name: &&&str| !matches!(**name, "as" | "duplicates");
     let given: Vec<_> = KEYS.iter().filter(is_source).filter_map(|name| fields.get(name)).collect();
     let [(key, value)] = given[..] else {
@@ -142,7 +143,7 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         "query" => Source::Query(name(value, findings)?),
         "cookie" => Source::Cookie(name(value, findings)?),
         "descriptor" => Source::Descriptor(name(value, findings)?),
-        "tls" => choice(value, &TLS, findings).map(|()| Source::TlsSubject)?,
+        "tls" => one_of(&TLS)(value, findings).map(|()| Source::TlsSubject)?,
         "host" => {
             if !truth(value, findings)? {
                 return Err(findings.error(value.place, "`host` must be `true`", "write `host: true`"));

@@ -1,13 +1,13 @@
-//! The files of other limiters, for those who translate them into ours: a text as one tree that knows its places, and
-//! the complaints about it.
+//! Reads other limiters' files, for `weir import`: a text as one tree that knows its places, and errors about it.
 
-pub(crate) use super::fields::{Fields, text, truth, whole};
+pub(crate) use super::mapping::{Mapping, all, find, list, map};
 pub(crate) use super::overrides::MOST_REGEXES;
 pub(crate) use super::problem::{Findings, Reported, quoted};
+pub(crate) use super::scalars::{positive, text, truth, whole};
 pub(crate) use super::yaml::{Key, Node, Value};
 use super::yaml::{Reader, tree};
 
-/// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are refused.
+/// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are rejected.
 pub(crate) fn read(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
     if !text.trim_start().starts_with(['{', '[']) {
         Reader::refuse_tabs(text, findings)?;
@@ -19,37 +19,6 @@ pub(crate) fn read(text: &str, findings: &mut Findings) -> Result<Node, Reported
 pub(crate) fn documents(text: &str, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
     Reader::refuse_tabs(text, findings)?;
     Reader::new(text).documents(findings)
-}
-
-/// The entries of a map.
-pub(crate) fn entries<'n>(
-    node: &'n Node,
-    what: &str,
-    help: &str,
-    findings: &mut Findings,
-) -> Result<&'n [(Key, Node)], Reported> {
-    match &node.value {
-        Value::Map(entries) => Ok(entries),
-        _ => Err(findings.error(node.place, format!("{what} must be a map, found {}", node.kind()), help)),
-    }
-}
-
-/// The items of a list.
-pub(crate) fn items<'n>(
-    node: &'n Node,
-    what: &str,
-    help: &str,
-    findings: &mut Findings,
-) -> Result<&'n [Node], Reported> {
-    match &node.value {
-        Value::List(items) => Ok(items),
-        _ => Err(findings.error(node.place, format!("{what} must be a list, found {}", node.kind()), help)),
-    }
-}
-
-/// The entry of a key; one without a value is as good as none.
-pub(crate) fn find<'n>(entries: &'n [(Key, Node)], name: &str) -> Option<&'n (Key, Node)> {
-    entries.iter().find(|(key, value)| key.text == name && !value.is_null())
 }
 
 #[cfg(test)]

@@ -1,33 +1,26 @@
-//! One limit of `limits`.
+//! Reads the limits of `limits`.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
-use super::algorithm::{Style, WindowStyle, algorithm};
-use super::by;
-use super::elevated;
-use super::fields::{Fields, choice, text, truth, whole};
-use super::matching;
+use super::algorithms::fixed_window::Windows;
+use super::algorithms::{self, Settings, elevated, queue, script};
+use super::mapping::Mapping;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
-use super::response_cost;
-use super::script::ScriptFile;
+use super::scalars::{one_of, positive, text, truth, whole};
+use super::script_files::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
-use super::{queue, script, server_only};
+use super::{by, matching, response_cost};
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::by::{Component, Source};
 use crate::engine::rules::limit::{Algorithm, Cost, Fallback, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 
-/// The fields of a limit.
-pub(super) const KEYS: &[&str] = &[
+/// The keys of all limits, whatever their algorithm, beyond those of [`numbers::KEYS`].
+const COMMON_KEYS: [&str; 17] = [
     "match",
     "by",
-    "burst",
-    "count",
-    "period",
-    "rates",
-    "unlimited",
-    "deny",
     "cost",
     "cost_from_response",
     "reserve",
@@ -43,34 +36,26 @@ pub(super) const KEYS: &[&str] = &[
     "drain_over_limit",
     "short",
     "algorithm",
-    "aligned",
-    "timezone",
-    "resets_on",
-    "count_denied",
-    "capacity",
-    "lease",
-    "max_age",
-    "kind",
-    "fields",
-    "then",
-    "file",
-    "args",
-    "headers",
-    "elevated",
 ];
 
-/// The fields of a `cost` that the request says itself.
+/// The keys of a limit.
+pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let mut keys: Vec<_> = COMMON_KEYS.into_iter().chain(numbers::KEYS).chain(algorithms::keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+});
+
+/// The keys of `cost` if the request carries it.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
 
-/// The words of `mode`.
 pub(super) const MODES: [(&str, LimitMode); 3] =
     [("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow), ("off", LimitMode::Off)];
 
-/// The words of `missing` and `malformed`.
+/// The values of `missing` and `malformed`.
 pub(super) const FALLBACKS: [(&str, Fallback); 3] =
     [("skip", Fallback::Skip), ("deny", Fallback::Deny), ("shared", Fallback::Shared)];
 
-/// The words of `on_store_error`.
 pub(super) const STORE_ERROR: [(&str, StoreErrorPolicy); 3] =
     [("allow", StoreErrorPolicy::Allow), ("deny", StoreErrorPolicy::Deny), ("local", StoreErrorPolicy::Local)];
 
@@ -90,34 +75,34 @@ pub(super) struct Limits {
 /// A limit that may have mistakes, which have been reported.
 pub(super) struct Draft {
     pub(super) limit: Limit,
-    /// Where its name stands.
+    /// The place of its name.
     pub(super) place: Place,
     /// Whether ids can be checked against its `by`.
     pub(super) by_is_known: bool,
     /// How many regular expressions its overrides have.
     pub(super) regexes: usize,
-    /// How its tokens come back, and those of its overrides; `None` if that has a mistake.
-    pub(super) style: Option<Style>,
-    /// Where it says that it is kept in Redis and nowhere else, if it is.
-    pub(super) needs_redis: Option<Place>,
-    /// Whether what it allows is what the file says.
+    /// The algorithm's settings, which its overrides inherit; `None` if they have a mistake.
+    pub(super) settings: Option<Settings>,
+    /// The place of `algorithm`, if it needs Redis.
+    needs_redis: Option<Place>,
+    /// Whether its numbers have no mistakes.
     pub(super) numbers_are_known: bool,
     short: Option<Place>,
 }
 
 impl Limits {
-    /// No limits yet; these are the files that they may name.
+    /// No limits yet. `scripts` are the files that limits may name.
     pub(super) fn with(scripts: &[ScriptFile]) -> Self {
         Self { scripts: scripts.to_vec(), ..Self::default() }
     }
 
-    /// The draft of this name, in its own spelling.
+    /// Returns the index of a limit. Names match in their exact spelling.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         let place = *self.names.get(&name.to_ascii_lowercase())?;
         (self.drafts[place].limit.name == name).then_some(place)
     }
 
-    /// Help for a name that no limit has.
+    /// Returns help for an unknown name.
     pub(super) fn suggest(&self, name: &str) -> String {
         nearest(name, self.drafts.iter().map(|draft| draft.limit.name.as_str())).map_or_else(
             || "add it under `limits`; a limit without numbers applies only to its overrides".into(),
@@ -144,10 +129,10 @@ impl Limits {
                 self.names.insert(key.text.to_ascii_lowercase(), self.drafts.len());
             }
         }
-        self.drafts.push(draft(key, node, &self.scripts, interner, findings));
+        self.drafts.push(Draft::of(key, node, &self.scripts, interner, findings));
     }
 
-    /// Checks what concerns all limits together, once they are read.
+    /// Checks the limits against each other.
     pub(super) fn check(&self, findings: &mut Findings) {
         let mut shorts: HashMap<String, usize> = self.names.clone();
         for (place, draft) in self.drafts.iter().enumerate() {
@@ -163,16 +148,26 @@ impl Limits {
         }
     }
 
-    /// Warns of limits that cannot apply, once the overrides are read.
+    /// Warns of limits that never apply. Needs the overrides.
     pub(super) fn warn_of_idle(&self, findings: &mut Findings) {
         for draft in &self.drafts {
             let limit = &draft.limit;
             let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if draft.numbers_are_known && !applies {
                 let message = format!("{} never applies: it has no numbers and no overrides", quoted(&limit.name));
-                let in_flight = limit.algorithm == Algorithm::Concurrency;
-                let numbers = if in_flight { "`capacity`" } else { "`count` and `period`" };
+                let numbers = draft.settings.as_ref().map_or("numbers", Settings::number_keys);
                 findings.warning(draft.place, message, format!("add {numbers}, or overrides"));
+            }
+        }
+    }
+
+    /// Reports the limits that do not work in memory.
+    pub(super) fn report_needing_redis(&self, findings: &mut Findings) {
+        for draft in &self.drafts {
+            if let Some(place) = draft.needs_redis.filter(|_| draft.limit.mode != LimitMode::Off) {
+                let message =
+                    format!("{} needs Redis: queues and scripts do not work in memory", quoted(&draft.limit.name));
+                findings.error(place, message, "start with `--store redis://...`, or remove the limit");
             }
         }
     }
@@ -199,77 +194,76 @@ fn check_name(key: &Key, findings: &mut Findings) {
     }
 }
 
-fn draft(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) -> Draft {
-    let mut limit = Limit::new(&key.text);
-    let mut draft = Draft {
-        limit: Limit::new(""),
-        place: key.place,
-        by_is_known: false,
-        regexes: 0,
-        style: None,
-        needs_redis: None,
-        numbers_are_known: false,
-        short: None,
-    };
-    if node.is_null() {
-        let help = "write `{}` for a limit that applies only to its overrides";
-        findings.error(key.place, format!("{} is empty", quoted(&key.text)), help);
-    } else if let Ok(fields) = Fields::of(node, "a limit", KEYS, findings) {
+impl Draft {
+    fn of(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) -> Self {
+        let mut draft = Self {
+            limit: Limit::new(&key.text),
+            place: key.place,
+            by_is_known: false,
+            regexes: 0,
+            settings: None,
+            needs_redis: None,
+            numbers_are_known: false,
+            short: None,
+        };
+        if node.is_null() {
+            let help = "write `{}` for a limit that applies only to its overrides";
+            findings.error(key.place, format!("{} is empty", quoted(&key.text)), help);
+        } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS, findings) {
+            draft.read(&map, scripts, interner, findings);
+        }
+        draft
+    }
+
+    fn read(&mut self, map: &Mapping<'_>, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) {
+        let limit = &mut self.limit;
         let mut paths_are_known = true;
-        if let Some((_, node)) = fields.get("match") {
+        if let Some((_, node)) = map.get("match") {
             let parsed = matching::parse(node, findings);
             (limit.conditions, paths_are_known) = (parsed.conditions, parsed.paths_are_known);
         }
         let paths = paths_are_known.then_some(limit.conditions.paths.as_slice());
-        let by = fields.read("by", findings, |node, findings| by::parse(node, paths, findings));
-        draft.by_is_known = by.is_ok();
-        limit.by = by.ok().flatten().unwrap_or(limit.by);
-        for component in &mut limit.by {
-            component.path_reading = limit.conditions.path_reading;
+        let by = map.read("by", findings, |node, findings| by::parse(node, paths, findings));
+        self.by_is_known = by.is_ok();
+        if let Ok(Some(by)) = by {
+            limit.by = by;
         }
-        if draft.by_is_known && !limit.conditions.domains.is_empty() {
-            draft.by_is_known = check_by_of_domain(&fields, &limit.by, key.place, findings).is_ok();
+        if self.by_is_known && !limit.conditions.domains.is_empty() {
+            self.by_is_known = check_by_of_domain(map, &limit.by, self.place, findings).is_ok();
         }
-        let style = fields.read("algorithm", findings, algorithm);
-        draft.style = style.and_then(|style| Style::of(&fields, &style.unwrap_or_default(), findings)).ok();
-        // With the algorithm in doubt the numbers are checked as those that may say the most.
-        limit.algorithm = draft.style.as_ref().map_or_else(Algorithm::default, Style::algorithm);
-        match &mut draft.style {
-            Some(Style::Queue(_)) => {
-                limit.queue = queue::queue(&fields, paths, findings).map(Box::new).ok();
-                for (_, component) in limit.queue.iter_mut().flat_map(|queue| &mut queue.fields) {
-                    component.path_reading = limit.conditions.path_reading;
-                }
-            }
-            Some(Style::Script(arguments)) => {
-                limit.script = script::script(&fields, scripts, findings).map(Box::new).ok();
+        let algorithm = map.read("algorithm", findings, Settings::of_word);
+        self.settings = algorithm.and_then(|word| word.unwrap_or_default().read(map, findings)).ok();
+        limit.algorithm = self.settings.as_ref().map_or_else(Algorithm::default, Settings::algorithm);
+        match &mut self.settings {
+            Some(Settings::Queue { .. }) => limit.queue = queue::queue(map, paths, findings).map(Box::new).ok(),
+            Some(Settings::Script { arguments }) => {
+                limit.script = script::script(map, scripts, findings).map(Box::new).ok();
                 *arguments = Some(0);
             }
             _ => {}
         }
-        let style = draft.style.clone().unwrap_or_else(|| Style::FixedWindow(WindowStyle::default()));
-        let allowance = numbers::allowance(&fields, &style, interner, findings);
-        let allowance =
-            allowance.and_then(|plain| elevated::of_limit(&fields, plain, draft.style.as_ref(), interner, findings));
-        draft.numbers_are_known = allowance.is_ok();
-        limit.allowance = allowance.unwrap_or(Allowance::Disabled);
-        draft.short = fields.get("short").map(|(_, node)| node.place);
-        options(&fields, &mut limit, findings);
-        if limit.algorithm == Algorithm::Concurrency {
-            in_flight(&fields, &limit, findings);
+        let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, component)| component);
+        for component in limit.by.iter_mut().chain(in_queue) {
+            component.path_reading = limit.conditions.path_reading;
         }
-        if matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script) {
-            draft.needs_redis = fields.get("algorithm").map(|(_, node)| node.place);
-            server_only::check(&fields, &mut limit, findings);
+        // With an unknown algorithm, the numbers are checked like those of the one that accepts the most.
+        let settings = self.settings.clone().unwrap_or_else(|| Settings::FixedWindow(Windows::default()));
+        let allowance = numbers::allowance(map, &settings, interner, findings)
+            .and_then(|plain| elevated::of_limit(map, plain, self.settings.as_ref(), interner, findings));
+        self.numbers_are_known = allowance.is_ok();
+        limit.allowance = allowance.unwrap_or(Allowance::Disabled);
+        self.short = map.get("short").map(|(_, node)| node.place);
+        options(map, limit, findings);
+        if let Some(settings) = &self.settings {
+            settings.check(map, limit, findings);
+            self.needs_redis = settings.needs_redis().then(|| map.value_place("algorithm"));
         }
     }
-    draft.limit = limit;
-    draft
 }
 
-/// Refuses ids that no request of the rate limit service can have: all that it tells is in the descriptor.
+/// Rejects ids that requests of the rate limit service cannot have: they consist of descriptors.
 fn check_by_of_domain(
-    fields: &Fields<'_>,
+    map: &Mapping<'_>,
     by: &[Component],
     name: Place,
     findings: &mut Findings,
@@ -278,7 +272,7 @@ fn check_by_of_domain(
         return Ok(());
     }
     let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";
-    Err(match fields.get("by") {
+    Err(match map.get("by") {
         Some((_, by)) => findings.error(by.place, "with `domain`, an id can only consist of descriptor entries", help),
         None => findings.error(
             name,
@@ -288,83 +282,32 @@ fn check_by_of_domain(
     })
 }
 
-/// Refuses what means nothing for requests in flight, and limits whose requests nobody sees end.
-fn in_flight(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
-    if let Some((key, _)) = fields.get("cost").filter(|_| limit.cost != Cost::Fixed(1)) {
-        let message = "`cost` does not apply to `algorithm: concurrency`: a request takes one slot";
-        findings.error(key.place, message, "remove `cost`, or use another algorithm");
+/// Reads the keys that have defaults. One with a mistake keeps its default.
+fn options(map: &Mapping<'_>, limit: &mut Limit, findings: &mut Findings) {
+    map.set("cost", &mut limit.cost, findings, cost);
+    map.set("mode", &mut limit.mode, findings, one_of(&MODES));
+    map.set("enforce_for", &mut limit.enforce_for, findings, share);
+    if let Some((key, _)) = map.get("enforce_for").filter(|_| limit.mode != LimitMode::Enforce) {
+        findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
     }
-    if let Some((key, _)) = fields.get("per_call").filter(|_| limit.per_call) {
-        let message = "`per_call` does not apply to `algorithm: concurrency`: Weir cannot see such a request end";
-        findings.error(key.place, message, "remove `per_call`");
-    }
-    if let Some((key, _)) = fields.get("drain_over_limit").filter(|_| limit.drain_over_limit) {
-        findings.error(
-            key.place,
-            "`drain_over_limit` does not apply to `algorithm: concurrency`",
-            "remove `drain_over_limit`",
-        );
-    }
-    let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
-    let place = match (fields.get("match"), fields.get("by")) {
-        (Some((key, _)), _) if limit.conditions.needs_descriptor() => key.place,
-        (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.by.iter().any(descriptor) => key.place,
-        _ => return,
-    };
-    let message = "only decision services receive descriptors, and they do not see requests end";
-    findings.error(place, message, "the proxy counts requests in flight; use a `match` and `by` that it can evaluate");
-}
-
-/// Reads the fields that have defaults; one that is wrong keeps its default and has been reported.
-fn options(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
-    if let Ok(Some(cost)) = fields.read("cost", findings, cost) {
-        limit.cost = cost;
-    }
-    if let Ok(Some(mode)) = fields.read("mode", findings, |node, findings| choice(node, &MODES, findings)) {
-        limit.mode = mode;
-    }
-    if let Ok(Some(share)) = fields.read("enforce_for", findings, share) {
-        limit.enforce_for = share;
-        if let (Some((key, _)), false) = (fields.get("enforce_for"), limit.mode == LimitMode::Enforce) {
-            findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
-        }
-    }
-    let mut fallback = |name| fields.read(name, findings, |node, findings| choice(node, &FALLBACKS, findings));
-    if let Ok(Some(missing)) = fallback("missing") {
-        limit.missing = missing;
-    }
-    if let Ok(Some(malformed)) = fallback("malformed") {
-        limit.malformed = malformed;
-    }
-    let policy = fields.read("on_store_error", findings, |node, findings| choice(node, &STORE_ERROR, findings));
-    if let Ok(Some(policy)) = policy {
-        limit.on_store_error = policy;
-    }
-    if let Ok(most) = fields.read("max_keys", findings, at_least_one) {
-        limit.max_keys = most;
-    }
-    if let Ok(most) = fields.read("max_new_keys", findings, at_least_one) {
-        limit.max_new_keys = most;
-    }
-    if let Ok(Some(per_call)) = fields.read("per_call", findings, truth) {
-        limit.per_call = per_call;
-    }
-    if let Ok(Some(drains)) = fields.read("drain_over_limit", findings, truth) {
-        limit.drain_over_limit = drains;
-    }
-    if let Ok(Some(short)) = fields.read("short", findings, short) {
-        limit.short = short;
-    }
-    response_cost::read(fields, limit, findings);
-    warn_of_cost(fields, limit, findings);
+    map.set("missing", &mut limit.missing, findings, one_of(&FALLBACKS));
+    map.set("malformed", &mut limit.malformed, findings, one_of(&FALLBACKS));
+    map.set("on_store_error", &mut limit.on_store_error, findings, one_of(&STORE_ERROR));
+    map.set("max_keys", &mut limit.max_keys, findings, at_least_one);
+    map.set("max_new_keys", &mut limit.max_new_keys, findings, at_least_one);
+    map.set("per_call", &mut limit.per_call, findings, truth);
+    map.set("drain_over_limit", &mut limit.drain_over_limit, findings, truth);
+    map.set("short", &mut limit.short, findings, short);
+    response_cost::read(map, limit, findings);
+    warn_of_cost(map, limit, findings);
 }
 
 fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
     if !matches!(node.value, Value::Map(_)) {
         return whole(node, findings).map(Cost::Fixed);
     }
-    let fields = Fields::of(node, "`cost`", &COST_KEYS, findings)?;
-    match (fields.get("header"), fields.get("query")) {
+    let map = Mapping::of(node, "`cost`", &COST_KEYS, findings)?;
+    match (map.get("header"), map.get("query")) {
         (Some((_, name)), None) => by::header_name(name, findings).map(Cost::Header),
         (None, Some((_, name))) => text(name, findings).map(|name| Cost::Query(name.to_owned())),
         _ => {
@@ -374,10 +317,9 @@ fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
     }
 }
 
-fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
-    // `reserve` may stand in `cost_from_response` as well.
-    let given = ["reserve", "cost", "cost_from_response"].iter().find_map(|name| fields.get(name));
-    let Some((_, node)) = given else { return };
+fn warn_of_cost(map: &Mapping<'_>, limit: &Limit, findings: &mut Findings) {
+    // `reserve` may be in `cost_from_response`.
+    let Some((_, node)) = map.first(&["reserve", "cost", "cost_from_response"]) else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "remove `cost` to count each request as 1";
         findings.warning(node.place, "with a cost of 0, the limit never counts anything", help);
@@ -387,21 +329,18 @@ fn warn_of_cost(fields: &Fields<'_>, limit: &Limit, findings: &mut Findings) {
     }
 }
 
-/// The smallest burst, if a request of the limit's fixed cost can never fit into it.
+/// Returns the smallest burst, if the fixed cost exceeds it.
 pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64> {
     let (Cost::Fixed(cost), Some(windows)) = (cost, allowance.windows()) else { return None };
     let elevated = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
     windows.iter().map(|numbers| numbers.burst().max(elevated)).min().filter(|burst| burst < cost)
 }
 
-fn at_least_one(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    match whole(node, findings)? {
-        0 => Err(findings.error(node.place, "must be at least 1", "remove it to use the default")),
-        number => Ok(number),
-    }
+fn at_least_one(node: &Node, findings: &mut Findings) -> Result<Option<u64>, Reported> {
+    positive(node, "must be at least 1", "remove it to use the default", findings).map(Some)
 }
 
-/// A percentage, in parts of [`WHOLE_SHARE`]; four digits after the point.
+/// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
 fn share(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
     let given = text(node, findings)?;
     let parsed = given.strip_suffix('%').and_then(|number| {

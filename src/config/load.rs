@@ -5,7 +5,6 @@ use super::limit::Limits;
 use super::numbers::Interner;
 use super::overrides::Reading;
 use super::problem::{Findings, Place, Report, Reported, quoted};
-use super::server_only;
 use super::suggest::did_you_mean;
 use super::yaml::{Opened, Reader, Seen};
 use super::{Loaded, Sources};
@@ -67,7 +66,7 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     }
     let mut needs_redis = Report::default();
     let mut findings = Findings::new(limits_name);
-    server_only::report(&loader.limits, &mut findings);
+    loader.limits.report_needing_redis(&mut findings);
     needs_redis.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
     let rules = (report.errors == 0).then(|| {
         let drafts = loader.limits.drafts.into_iter().map(|draft| draft.limit);

@@ -1,4 +1,4 @@
-//! Which requests: `match`.
+//! Reads `match`: the requests that a limit covers.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,9 @@ use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 
-use super::fields::{Fields, choice, one_or_more, text, truth};
+use super::mapping::{Mapping, all, map, one_or_more};
 use super::problem::{Findings, Reported, quoted};
+use super::scalars::{one_of, text, truth};
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::rules::glob::Glob;
@@ -35,25 +36,9 @@ pub(super) const ENTRY_KEYS: [&str; 4] = ["value", "glob", "present", "not"];
 /// The conditions on a host or a network that is a map.
 pub(super) const NOT_KEYS: [&str; 1] = ["not"];
 
-/// Methods that are registered (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
-const METHODS: [&str; 16] = [
-    "GET",
-    "HEAD",
-    "POST",
-    "PUT",
-    "DELETE",
-    "CONNECT",
-    "OPTIONS",
-    "TRACE",
-    "PATCH",
-    "PROPFIND",
-    "PROPPATCH",
-    "MKCOL",
-    "COPY",
-    "MOVE",
-    "LOCK",
-    "UNLOCK",
-];
+/// Registered methods (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
+const METHODS: &str =
+    "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK";
 
 /// The conditions, and whether `path` among them could be read.
 pub(super) struct Conditions {
@@ -61,39 +46,33 @@ pub(super) struct Conditions {
     pub(super) paths_are_known: bool,
 }
 
-/// Parses `match`; what could not be read is left out and has been reported.
+/// Reads `match`. Conditions with mistakes are reported and left out.
 pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
     let mut conditions = Match::default();
-    let Ok(fields) = Fields::of(node, "`match`", &KEYS, findings) else {
+    let Ok(map) = Mapping::of(node, "`match`", &KEYS, findings) else {
         return Conditions { conditions, paths_are_known: false };
     };
-    let methods = fields.read("methods", findings, |node, findings| each(node, findings, method));
-    let hosts = fields.read("host", findings, |node, findings| each_or_not(node, findings, host));
-    let ignores_case = fields.read("path_case", findings, |node, findings| choice(node, &PATH_CASE, findings));
-    let strips = fields.read("path_params", findings, |node, findings| choice(node, &PATH_PARAMS, findings));
-    let reading = Reading {
-        ignores_case: ignores_case.ok().flatten().unwrap_or_default(),
-        strips_parameters: strips.ok().flatten().unwrap_or_default(),
-    };
-    let paths = fields
-        .read("path", findings, |node, findings| each(node, findings, |node, findings| path(node, reading, findings)));
-    let headers = fields.read("headers", findings, headers);
-    let networks = fields.read("cidr", findings, |node, findings| each_or_not(node, findings, network));
-    let domains = fields.read("domain", findings, |node, findings| each(node, findings, domain));
-    let entries = fields.read("descriptor", findings, entries);
+    map.set("methods", &mut conditions.methods, findings, |node, findings| each(node, findings, method));
+    let (mut hosts, mut networks) = (Default::default(), Default::default());
+    map.set("host", &mut hosts, findings, |node, findings| each_or_not(node, findings, host));
+    (conditions.hosts, conditions.other_hosts) = hosts;
+    map.set("path_case", &mut conditions.path_reading.ignores_case, findings, one_of(&PATH_CASE));
+    map.set("path_params", &mut conditions.path_reading.strips_parameters, findings, one_of(&PATH_PARAMS));
+    let reading = conditions.path_reading;
+    let path = |node: &Node, findings: &mut Findings| path(node, reading, findings);
+    let paths = map.read("path", findings, |node, findings| each(node, findings, path));
     let paths_are_known = paths.is_ok();
-    conditions.methods = methods.ok().flatten().unwrap_or_default();
-    (conditions.hosts, conditions.other_hosts) = hosts.ok().flatten().unwrap_or_default();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
-    conditions.path_reading = reading;
-    conditions.headers = headers.ok().flatten().unwrap_or_default();
-    (conditions.networks, conditions.other_networks) = networks.ok().flatten().unwrap_or_default();
-    conditions.domains = domains.ok().flatten().unwrap_or_default();
-    conditions.descriptor = DescriptorMatch::Each(entries.ok().flatten().unwrap_or_default());
-    if let Some((key, _)) = fields.get("domain") {
-        let unknown = KEYS.iter().filter(|name| !matches!(**name, "domain" | "descriptor"));
-        let unknown = unknown.into_iter().find_map(|name| fields.get(name));
-        if let Some((other, _)) = unknown {
+    map.set("headers", &mut conditions.headers, findings, headers);
+    map.set("cidr", &mut networks, findings, |node, findings| each_or_not(node, findings, network));
+    (conditions.networks, conditions.other_networks) = networks;
+    map.set("domain", &mut conditions.domains, findings, |node, findings| each(node, findings, domain));
+    let mut entries = Vec::new();
+    map.set("descriptor", &mut entries, findings, descriptor);
+    conditions.descriptor = DescriptorMatch::Each(entries);
+    if let Some((key, _)) = map.get("domain") {
+        let other = KEYS.iter().filter(|name| !matches!(**name, "domain" | "descriptor"));
+        if let Some((other, _)) = other.into_iter().find_map(|name| map.get(name)) {
             let message = format!("`{}` and `domain` cannot be combined", other.text);
             findings.error(key.place, message, "the rate limit service receives only descriptors");
         }
@@ -101,17 +80,16 @@ pub(super) fn parse(node: &Node, findings: &mut Findings) -> Conditions {
     Conditions { conditions, paths_are_known }
 }
 
-/// Reads a value or each of a list; all are read before the first error counts.
+/// Reads a value, or each value of a list.
 fn each<T>(
     node: &Node,
     findings: &mut Findings,
     read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
 ) -> Result<Vec<T>, Reported> {
-    let read: Vec<_> = one_or_more(node, findings)?.iter().map(|item| read(item, findings)).collect();
-    read.into_iter().collect()
+    all(one_or_more(node, findings)?.iter().map(|item| read(item, findings)))
 }
 
-/// Reads values, or those after `not:`: the ones that are covered, and the ones that are excluded.
+/// Reads values, or those after `not:`. Returns the ones that are covered and the ones that are excluded.
 fn each_or_not<T>(
     node: &Node,
     findings: &mut Findings,
@@ -120,7 +98,7 @@ fn each_or_not<T>(
     if !matches!(node.value, Value::Map(_)) {
         return Ok((each(node, findings, read)?, Vec::new()));
     }
-    let fields = Fields::of(node, "a condition", &NOT_KEYS, findings)?;
+    let fields = Mapping::of(node, "a condition", &NOT_KEYS, findings)?;
     let Some((_, excluded)) = fields.get("not") else {
         return Err(findings.error(node.place, "the map is empty", "write `{ not: VALUE }`"));
     };
@@ -129,7 +107,7 @@ fn each_or_not<T>(
 
 /// Reads `not:`, alone or beside `present: true`; `None` if the map has no `not:`.
 fn excluded<T>(
-    fields: &Fields<'_>,
+    fields: &Mapping<'_>,
     findings: &mut Findings,
     read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
 ) -> Result<Option<Excluded<T>>, Reported> {
@@ -150,6 +128,7 @@ fn excluded<T>(
 fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let method = text(node, findings)?;
     let upper = method.to_ascii_uppercase();
+    let is_registered = |method: &str| METHODS.split(' ').any(|known| known == method);
     if http::Method::from_bytes(method.as_bytes()).is_err() {
         return Err(findings.error(
             node.place,
@@ -157,12 +136,12 @@ fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
             "use a method such as GET",
         ));
     }
-    if method != upper && METHODS.contains(&upper.as_str()) {
+    if method != upper && is_registered(&upper) {
         let message = format!("{} never matches: methods are case-sensitive", quoted(method));
         return Err(findings.error(node.place, message, format!("write {upper}")));
     }
-    if !METHODS.contains(&method)
-        && let Some(known) = nearest(method, METHODS)
+    if !is_registered(method)
+        && let Some(known) = nearest(method, METHODS.split(' '))
     {
         let message = format!("{} is not a registered method", quoted(method));
         findings.warning(node.place, message, format!("did you mean {known}?"));
@@ -184,13 +163,7 @@ fn path(node: &Node, reading: Reading, findings: &mut Findings) -> Result<Patter
 }
 
 fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Reported> {
-    let Value::Map(entries) = &node.value else {
-        let message = format!("`headers` must be a map, found {}", node.kind());
-        return Err(findings.error(node.place, message, "write `headers: { x-plan: free }`"));
-    };
-    if entries.is_empty() {
-        return Err(findings.error(node.place, "the map is empty", "add a header or remove the key"));
-    }
+    let entries = entries(node, "`headers`", "write `headers: { x-plan: free }`", findings)?;
     let mut found: Vec<HeaderMatch> = Vec::with_capacity(entries.len());
     let mut outcome = Ok(());
     for (key, value) in entries {
@@ -208,140 +181,136 @@ fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderMatch>, Rep
 }
 
 fn domain(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
-    let domain = text(node, findings)?;
-    if domain.is_empty() {
-        return Err(findings.error(node.place, "the domain is empty", "use the `domain` of the gateway's filter"));
-    }
-    Ok(domain.to_owned())
-}
-
-fn entries(node: &Node, findings: &mut Findings) -> Result<Vec<EntryMatch>, Reported> {
-    let Value::Map(entries) = &node.value else {
-        let message = format!("`descriptor` must be a map, found {}", node.kind());
-        return Err(findings.error(node.place, message, "write `descriptor: { tenant: acme }`"));
-    };
-    if entries.is_empty() {
-        return Err(findings.error(node.place, "the map is empty", "add an entry or remove the key"));
-    }
-    let read: Vec<_> = entries.iter().map(|(key, value)| entry(key, value, findings)).collect();
-    read.into_iter().collect()
-}
-
-/// One entry. Unlike those of headers its value is compared as it is, spaces included.
-fn entry(key: &Key, node: &Node, findings: &mut Findings) -> Result<EntryMatch, Reported> {
-    let test = match &node.value {
-        Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
-            let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-            return Err(findings.error(node.place, "ambiguous: a value, or whether the entry is present", help));
-        }
-        Value::Scalar { .. } if node.is_null() => {
-            let help = "write `{ present: true }`, or `\"\"` for an empty value";
-            return Err(findings.error(key.place, format!("{} has no value", quoted(&key.text)), help));
-        }
-        Value::Scalar { text, .. } => value_or_glob(text),
-        _ => entry_test(node, findings)?,
-    };
-    Ok(EntryMatch { key: key.text.clone(), test })
-}
-
-fn value_or_glob(text: &str) -> EntryTest {
-    Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob)
-}
-
-/// Reads an excluded value of an entry: a text, which may have `*` in it, or a condition.
-fn excluded_entry(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
-    match &node.value {
-        Value::Map(_) => entry_test(node, findings).and_then(|test| match test {
-            EntryTest::Present(_) | EntryTest::Not(_) => Err(no_negation(node, findings)),
-            test => Ok(test),
-        }),
-        _ => text(node, findings).map(value_or_glob),
+    match text(node, findings)? {
+        "" => Err(findings.error(node.place, "the domain is empty", "use the `domain` of the gateway's filter")),
+        domain => Ok(domain.to_owned()),
     }
 }
 
-fn excluded_header(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Reported> {
-    match &node.value {
-        Value::Map(_) => header_test(node, findings).and_then(|test| match test {
-            HeaderTest::Present(_) | HeaderTest::Not(_) => Err(no_negation(node, findings)),
-            test => Ok(test),
-        }),
-        _ => value(node, findings).map(HeaderTest::Value),
-    }
+fn descriptor(node: &Node, findings: &mut Findings) -> Result<Vec<EntryMatch>, Reported> {
+    let entries = entries(node, "`descriptor`", "write `descriptor: { tenant: acme }`", findings)?;
+    all(entries.iter().map(|(key, value)| {
+        let test = condition(key, value, &ENTRIES, findings)?;
+        Ok(EntryMatch { key: key.text.clone(), test })
+    }))
 }
 
-fn no_negation(node: &Node, findings: &mut Findings) -> Reported {
-    findings.error(node.place, "`not` only excludes values", "to require absence, write `present: false`")
-}
-
-fn entry_test(node: &Node, findings: &mut Findings) -> Result<EntryTest, Reported> {
-    let fields = Fields::of(node, "a condition on an entry", &ENTRY_KEYS, findings)?;
-    let given: Vec<_> = ENTRY_KEYS.iter().filter_map(|name| fields.get(name)).collect();
-    if given.len() <= 2
-        && let Some(excluded) = excluded(&fields, findings, excluded_entry)?
-        && (given.len() == 1 || excluded.is_needed)
-    {
-        return Ok(EntryTest::Not(excluded));
+fn entries<'n>(node: &'n Node, what: &str, help: &str, findings: &mut Findings) -> Result<&'n [(Key, Node)], Reported> {
+    match map(node, what, help, findings)? {
+        [] => Err(findings.error(node.place, "the map is empty", "add an entry or remove the key")),
+        entries => Ok(entries),
     }
-    let [(key, given)] = given[..] else {
-        let message = format!("an entry needs exactly one condition, found {}", given.len());
-        return Err(findings.error(node.place, message, "use one of value, glob, present, not"));
-    };
-    Ok(match key.text.as_str() {
-        "value" => EntryTest::Value(text(given, findings)?.to_owned()),
-        "glob" => {
-            let written = text(given, findings)?;
-            let glob = Glob::parse(written);
-            EntryTest::Glob(glob.ok_or_else(|| {
-                let message = format!("the glob {} has no `*`", quoted(written));
-                findings.error(given.place, message, "use `value:` for an exact match")
-            })?)
-        }
-        _ => EntryTest::Present(truth(given, findings)?),
-    })
 }
 
 fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch, Reported> {
     let name = HeaderName::from_bytes(key.text.as_bytes()).map_err(|_| {
-        let help = "use a name such as x-plan";
-        findings.error(key.place, format!("invalid header name {}", quoted(&key.text)), help)
+        let message = format!("invalid header name {}", quoted(&key.text));
+        findings.error(key.place, message, "use a name such as x-plan")
     });
-    let test = match &node.value {
+    let test = condition(key, node, &HEADERS, findings);
+    Ok(HeaderMatch { name: name?, test: test? })
+}
+
+/// How conditions on headers and on descriptor entries differ.
+struct Kind<T> {
+    /// `header` or `entry`, for errors.
+    what: &'static str,
+    keys: &'static [&'static str],
+    /// Reads a plain value.
+    value: fn(&Node, &mut Findings) -> Result<T, Reported>,
+    /// Reads the value of one of the keys.
+    test: fn(&str, &Node, &mut Findings) -> Result<T, Reported>,
+    not: fn(Excluded<T>) -> T,
+    /// Whether `not:` can exclude it.
+    can_be_excluded: fn(&T) -> bool,
+}
+
+const HEADERS: Kind<HeaderTest> = Kind {
+    what: "header",
+    keys: &HEADER_KEYS,
+    value: |node, findings| value(node, findings).map(HeaderTest::Value),
+    test: |key, node, findings| {
+        Ok(match key {
+            "value" => HeaderTest::Value(value(node, findings)?),
+            "prefix" => HeaderTest::Prefix(value(node, findings)?),
+            "regex" => HeaderTest::Regex(regex(node, findings)?),
+            _ => HeaderTest::Present(truth(node, findings)?),
+        })
+    },
+    not: HeaderTest::Not,
+    can_be_excluded: |test| !matches!(test, HeaderTest::Present(_) | HeaderTest::Not(_)),
+};
+
+/// Unlike those of headers, values of entries are compared with their spaces, and may be globs.
+const ENTRIES: Kind<EntryTest> = Kind {
+    what: "entry",
+    keys: &ENTRY_KEYS,
+    value: |node, findings| {
+        let text = text(node, findings)?;
+        Ok(Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob))
+    },
+    test: |key, node, findings| match key {
+        "value" => Ok(EntryTest::Value(text(node, findings)?.to_owned())),
+        "glob" => {
+            let text = text(node, findings)?;
+            Glob::parse(text).map(EntryTest::Glob).ok_or_else(|| {
+                let message = format!("the glob {} has no `*`", quoted(text));
+                findings.error(node.place, message, "use `value:` for an exact match")
+            })
+        }
+        _ => truth(node, findings).map(EntryTest::Present),
+    },
+    not: EntryTest::Not,
+    can_be_excluded: |test| !matches!(test, EntryTest::Present(_) | EntryTest::Not(_)),
+};
+
+/// Reads the condition on one header or entry.
+fn condition<T>(key: &Key, node: &Node, kind: &Kind<T>, findings: &mut Findings) -> Result<T, Reported> {
+    match &node.value {
         Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
             let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-            Err(findings.error(node.place, "ambiguous: a value, or whether the header is present", help))
+            let message = format!("ambiguous: a value, or whether the {} is present", kind.what);
+            Err(findings.error(node.place, message, help))
         }
         Value::Scalar { .. } if node.is_null() => {
             let help = "write `{ present: true }`, or `\"\"` for an empty value";
             Err(findings.error(key.place, format!("{} has no value", quoted(&key.text)), help))
         }
-        Value::Scalar { .. } => value(node, findings).map(HeaderTest::Value),
-        _ => header_test(node, findings),
-    };
-    Ok(HeaderMatch { name: name?, test: test? })
+        Value::Scalar { .. } => (kind.value)(node, findings),
+        _ => keyed_condition(node, kind, findings),
+    }
 }
 
-fn header_test(node: &Node, findings: &mut Findings) -> Result<HeaderTest, Reported> {
-    let fields = Fields::of(node, "a condition on a header", &HEADER_KEYS, findings)?;
-    let given: Vec<_> = HEADER_KEYS.iter().filter_map(|name| fields.get(name)).collect();
+fn keyed_condition<T>(node: &Node, kind: &Kind<T>, findings: &mut Findings) -> Result<T, Reported> {
+    let map = Mapping::of(node, &format!("a condition on a {}", kind.what), kind.keys, findings)?;
+    let given: Vec<_> = kind.keys.iter().filter_map(|name| map.get(name)).collect();
+    let read = |node: &Node, findings: &mut Findings| excluded_value(node, kind, findings);
     if given.len() <= 2
-        && let Some(excluded) = excluded(&fields, findings, excluded_header)?
+        && let Some(excluded) = excluded(&map, findings, read)?
         && (given.len() == 1 || excluded.is_needed)
     {
-        return Ok(HeaderTest::Not(excluded));
+        return Ok((kind.not)(excluded));
     }
-    let [(key, given)] = given[..] else {
-        let message = format!("a header needs exactly one condition, found {}", given.len());
-        return Err(findings.error(node.place, message, "use one of value, prefix, regex, present, not"));
-    };
-    Ok(match key.text.as_str() {
-        "value" => HeaderTest::Value(value(given, findings)?),
-        "prefix" => HeaderTest::Prefix(value(given, findings)?),
-        "regex" => HeaderTest::Regex(regex(given, findings)?),
-        _ => HeaderTest::Present(truth(given, findings)?),
-    })
+    if let [(key, given)] = given[..] {
+        return (kind.test)(&key.text, given, findings);
+    }
+    let message = format!("a condition needs exactly one test, found {}", given.len());
+    Err(findings.error(node.place, message, format!("use one of {}", kind.keys.join(", "))))
 }
 
-/// A value to compare with; those of requests are trimmed.
+/// Reads a value that `not:` excludes: plain, or a map with a test for values.
+fn excluded_value<T>(node: &Node, kind: &Kind<T>, findings: &mut Findings) -> Result<T, Reported> {
+    if !matches!(node.value, Value::Map(_)) {
+        return (kind.value)(node, findings);
+    }
+    let test = keyed_condition(node, kind, findings)?;
+    if (kind.can_be_excluded)(&test) {
+        return Ok(test);
+    }
+    Err(findings.error(node.place, "`not` only excludes values", "to require absence, write `present: false`"))
+}
+
+/// Reads the value of a header; those of requests are trimmed.
 fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let value = text(node, findings)?;
     if value.trim() != value {
@@ -351,7 +320,7 @@ fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     Ok(value.to_owned())
 }
 
-/// A regular expression; the crate bounds the size of what it compiles to, and runs in linear time.
+/// Reads a regular expression. The crate bounds its size and matches in linear time.
 pub(super) fn regex(node: &Node, findings: &mut Findings) -> Result<Regex, Reported> {
     let pattern = text(node, findings)?;
     Regex::new(pattern).map_err(|error| {
@@ -362,7 +331,7 @@ pub(super) fn regex(node: &Node, findings: &mut Findings) -> Result<Regex, Repor
     })
 }
 
-/// A network; a bare address is one of its own.
+/// Reads a network or a single address.
 pub(super) fn network(node: &Node, findings: &mut Findings) -> Result<IpNet, Reported> {
     let given = text(node, findings)?;
     let parsed = given.parse::<IpNet>().or_else(|_| given.parse::<IpAddr>().map(IpNet::from));

@@ -1,31 +1,29 @@
-//! The files `limits.yaml`, its overrides and those of envoyproxy/ratelimit, turned into [`Rules`]: every mistake at once,
-//! each with its place.
+//! Compiles `limits.yaml`, overrides and the files of envoyproxy/ratelimit into [`Rules`], and reports every mistake with its
+//! place.
 //!
-//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry
-//! becomes values of the engine, and whatever is wrong goes into a [`Report`]; the rules load if it has no errors.
+//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry becomes values of
+//! the engine, and problems go into a [`Report`]; the rules load if it has no errors.
 
-mod algorithm;
+mod algorithms;
 mod by;
 pub(crate) mod directory;
-mod elevated;
 mod envoy_ratelimit;
-mod fields;
 pub(crate) mod foreign;
 mod instant;
 mod limit;
 mod load;
+mod mapping;
 mod matching;
 mod numbers;
 mod overrides;
 mod problem;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
-mod queue;
 mod reload;
 mod response_cost;
+mod scalars;
 mod schema;
-mod script;
-mod server_only;
+mod script_files;
 mod settings;
 mod yaml;
 
@@ -37,42 +35,42 @@ pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, Look, Sources, Watcher};
 pub use schema::SCHEMA;
-pub use script::ScriptFile;
+pub use script_files::ScriptFile;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::suggest;
 
-/// A million overrides take 70 MB; a file beyond this is not meant.
+/// The maximum size of a file. A million overrides take 70 MB.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
 
-/// A file that was read.
+/// The text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name, for messages.
+    /// The file's name, for messages.
     pub name: String,
-    /// What it says.
+    /// The file's text.
     pub text: String,
 }
 
-/// What became of the files.
+/// The result of loading the files.
 #[derive(Debug)]
 pub struct Loaded {
     /// The rules; `None` if the report has errors.
     pub rules: Option<Rules>,
-    /// Everything that is wrong, warnings included.
+    /// All errors and warnings.
     pub report: Report,
-    /// What is wrong beside that if buckets live in memory.
+    /// Further errors if buckets live in memory.
     pub needs_redis: Report,
 }
 
 impl Loaded {
-    /// What became of files that nobody could read.
+    /// The result for files that could not be read.
     pub fn broken(report: Report) -> Self {
         Self { rules: None, report, needs_redis: Report::default() }
     }
 
-    /// The same for buckets in memory, where some limits cannot be kept.
+    /// Adds the errors for buckets in memory, where some limits do not work.
     #[must_use]
     pub fn in_memory(mut self) -> Self {
         if self.needs_redis.errors > 0 {

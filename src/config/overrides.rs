@@ -1,44 +1,31 @@
-//! The overrides: `Name:id` with its numbers, or `Name` with numbers and the ids, networks or expressions they hold for.
+//! Reads overrides: `Name:id` with numbers, or `Name` with numbers and the ids, networks or expressions they apply to.
 
-use super::algorithm::{Style, WindowStyle};
-use super::elevated;
-use super::fields::{Fields, one_or_more, text};
+use std::sync::LazyLock;
+
+use super::algorithms::fixed_window::Windows;
+use super::algorithms::script::args;
+use super::algorithms::{self, Settings, elevated};
 use super::instant::parse_until;
 use super::limit::{Limits, burst_below_cost};
+use super::mapping::{Mapping, map, one_or_more};
 use super::matching::{network, regex};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
-use super::script::args;
+use super::scalars::text;
 use super::yaml::{Key, Node, Value};
-use crate::engine::algorithms::numbers::Allowance;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::numbers::{Allowance, Micros};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::Id;
-use crate::engine::rules::limit::Algorithm;
 use crate::engine::rules::overrides::{Origin, Override, Overrides};
 
-/// The fields of an override.
-pub(super) const KEYS: &[&str] = &[
-    "burst",
-    "count",
-    "period",
-    "rates",
-    "unlimited",
-    "deny",
-    "aligned",
-    "timezone",
-    "resets_on",
-    "capacity",
-    "lease",
-    "max_age",
-    "args",
-    "elevated",
-    "ids",
-    "regex",
-    "cidr",
-    "until",
-    "comment",
-];
+/// The keys of an override.
+pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let own = SUBJECTS.into_iter().chain(["until", "comment"]);
+    let mut keys: Vec<_> = own.chain(numbers::KEYS).chain(algorithms::override_keys()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+});
 
 /// What an override may hold for, where its key names no id.
 const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
@@ -78,11 +65,8 @@ struct Shared<'n> {
 impl Reading<'_> {
     /// Adds the overrides of one item of a list: usually one key.
     pub(super) fn item(&mut self, node: &Node, findings: &mut Findings) {
-        let Value::Map(entries) = &node.value else {
-            let message = format!("an override must be a map, found {}", node.kind());
-            findings.error(node.place, message, "write `- Name: { count: 10, period: 1s, ids: [...] }`");
-            return;
-        };
+        let help = "write `- Name: { count: 10, period: 1s, ids: [...] }`";
+        let Ok(entries) = map(node, "an override", help, findings) else { return };
         if entries.is_empty() {
             findings.error(node.place, "the override is empty", "remove it");
         }
@@ -115,7 +99,7 @@ impl Reading<'_> {
             );
             return;
         }
-        let Ok(fields) = Fields::of(node, "an override", KEYS, findings) else { return };
+        let Ok(fields) = Mapping::of(node, "an override", &KEYS, findings) else { return };
         let shared = self.shared(key, &fields, limit, findings);
         let subject = subject(key, id, &fields, findings);
         if let (Ok(subject), Some(limit)) = (subject, limit) {
@@ -138,52 +122,54 @@ impl Reading<'_> {
     fn shared<'n>(
         &mut self,
         key: &Key,
-        fields: &Fields<'n>,
+        fields: &Mapping<'n>,
         limit: Option<usize>,
         findings: &mut Findings,
     ) -> Result<Shared<'n>, Reported> {
-        let style = limit
-            .and_then(|place| self.limits.drafts[place].style.clone())
-            .map_or_else(|| Ok(Style::FixedWindow(WindowStyle::default())), |base| Style::of(fields, &base, findings));
-        let style = style.and_then(|style| self.with_arguments(style, fields, limit, findings));
-        let base = limit.map(|place| &self.limits.drafts[place]).filter(|draft| draft.numbers_are_known);
-        let base = base.map(|draft| (&draft.limit.allowance, draft.style.as_ref()));
-        let allowance = style.and_then(|style| numbers::allowance(fields, &style, self.interner, findings));
-        let allowance = allowance.and_then(|plain| elevated::of_override(fields, plain, base, self.interner, findings));
+        let draft = limit.map(|place| &self.limits.drafts[place]);
+        let inherited = draft.and_then(|draft| draft.settings.clone());
+        // With an unknown algorithm, the numbers are checked like those of the one that accepts the most.
+        let settings = inherited.map_or_else(
+            || Ok(Settings::FixedWindow(Windows::default())),
+            |inherited| self.settings(&inherited, fields, limit, findings),
+        );
+        let draft = limit.map(|place| &self.limits.drafts[place]);
+        let base = draft.filter(|draft| draft.numbers_are_known);
+        let base = base.map(|draft| (&draft.limit.allowance, draft.settings.as_ref()));
+        let allowance = settings
+            .and_then(|settings| numbers::allowance(fields, &settings, self.interner, findings))
+            .and_then(|plain| elevated::of_override(fields, plain, base, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);
         let (allowance, until, comment) = (allowance?, until?, comment?);
         if allowance == Allowance::Disabled && fields.get("elevated").is_none() {
-            let draft = limit.and_then(|place| self.limits.drafts.get(place));
-            let numbers = match draft.map(|draft| draft.limit.algorithm) {
-                Some(Algorithm::Queue | Algorithm::Concurrency) => "`capacity`",
-                Some(Algorithm::Script) => "`args`",
-                _ => "`count` and `period`",
-            };
+            let settings = draft.and_then(|draft| draft.settings.as_ref());
+            let numbers = settings.map_or("`count` and `period`", Settings::number_keys);
             let help = format!("add {numbers}, `unlimited: true` or `deny: true`");
             return Err(findings.error(key.place, format!("{} sets no numbers", quoted(&key.text)), help));
         }
-        let cost = limit.map(|place| &self.limits.drafts[place].limit.cost);
-        if let Some(burst) = cost.and_then(|cost| burst_below_cost(cost, &allowance)) {
+        if let Some(burst) = draft.and_then(|draft| burst_below_cost(&draft.limit.cost, &allowance)) {
             let message = format!("the limit's cost exceeds this burst of {burst}: no request can pass");
             findings.warning(key.place, message, "raise `burst`, or write `deny: true` if this is intended");
         }
         Ok(Shared { allowance, until, comment })
     }
 
-    /// The style with the arguments of a script that these fields give.
-    fn with_arguments(
+    /// Reads the settings, with the arguments of a script.
+    fn settings(
         &mut self,
-        style: Style,
-        fields: &Fields<'_>,
+        inherited: &Settings,
+        fields: &Mapping<'_>,
         limit: Option<usize>,
         findings: &mut Findings,
-    ) -> Result<Style, Reported> {
-        let (Style::Script(_), Some((_, node))) = (&style, fields.get("args")) else { return Ok(style) };
-        let arguments = args(node, findings)?;
-        let draft = limit.and_then(|place| self.limits.drafts.get_mut(place));
-        let script = draft.and_then(|draft| draft.limit.script.as_mut());
-        Ok(Style::Script(script.map(|script| script.number_of(arguments))))
+    ) -> Result<Settings, Reported> {
+        let mut settings = inherited.read(fields, findings)?;
+        if let (Settings::Script { arguments }, Some((_, node))) = (&mut settings, fields.get("args")) {
+            let given = args(node, findings)?;
+            let draft = limit.and_then(|place| self.limits.drafts.get_mut(place));
+            *arguments = draft.and_then(|draft| Some(draft.limit.script.as_mut()?.number_of(given)));
+        }
+        Ok(settings)
     }
 
     fn until(&self, node: &Node, findings: &mut Findings) -> Result<Micros, Reported> {
@@ -223,7 +209,7 @@ impl Reading<'_> {
         if !matches!(item.value, Value::Map(_)) {
             return self.add_id(limit, shared, text(item, findings)?, item.place, None, findings);
         }
-        let fields = Fields::of(item, "an item of `ids`", &ID_KEYS, findings)?;
+        let fields = Mapping::of(item, "an item of `ids`", &ID_KEYS, findings)?;
         let comment = fields.read("comment", findings, text)?;
         let Some((_, id)) = fields.get("id") else {
             return Err(findings.error(
@@ -324,7 +310,7 @@ enum Subject<'n> {
 fn subject<'n>(
     key: &'n Key,
     id: Option<&'n str>,
-    fields: &Fields<'n>,
+    fields: &Mapping<'n>,
     findings: &mut Findings,
 ) -> Result<Subject<'n>, Reported> {
     let mut given = SUBJECTS.iter().filter_map(|name| fields.get(name));

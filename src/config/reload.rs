@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::directory;
 use super::problem::Problem;
-use super::script::{self, ScriptFile};
+use super::script_files::{self, ScriptFile};
 use super::{Source, read};
 
 /// A file that was changed less than this before it was read may change again without a later time stamp: the clocks
@@ -70,7 +70,7 @@ impl Files {
         let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
         let limits = self.limits.as_deref().map(read).transpose()?;
         let scripts = match (&self.limits, &limits) {
-            (Some(path), Some(source)) => script::read_all(path, &source.text),
+            (Some(path), Some(source)) => script_files::read_all(path, &source.text),
             _ => Vec::new(),
         };
         Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
@@ -131,7 +131,7 @@ impl Watcher {
             }
         };
         self.scripts =
-            self.files.limits.as_deref().map_or_else(Vec::new, |limits| script::paths(limits, &sources.scripts));
+            self.files.limits.as_deref().map_or_else(Vec::new, |limits| script_files::paths(limits, &sources.scripts));
         // Stamps that moved while the files were read, or may stand still while they change, are no help next time.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::by;
-use super::fields::{Fields, one_or_more, text, whole};
+use super::mapping::{Mapping, all, one_or_more};
 use super::problem::{Findings, Reported, quoted};
+use super::scalars::{positive, text};
 use super::yaml::{Key, Node};
 use crate::engine::rules::by::Source;
 use crate::engine::rules::limit::{Cost, Fallback, Limit};
@@ -23,7 +24,7 @@ const WITHOUT_TOKENS: [&str; 3] = ["concurrency", "queue", "script"];
 const POSITIVE: &str = "use 1 to let requests pass while any tokens are left";
 
 /// Reads what the response tells. What is wrong has been reported, and the limit is as without it.
-pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findings) {
+pub(super) fn read(fields: &Mapping<'_>, limit: &mut Limit, findings: &mut Findings) {
     let from_response = fields.read("cost_from_response", findings, from_response);
     let when = fields.read("spend_when", findings, when);
     let reserve = fields.read("reserve", findings, reserve);
@@ -66,7 +67,7 @@ pub(super) fn read(fields: &Fields<'_>, limit: &mut Limit, findings: &mut Findin
 }
 
 /// Refuses limits that nothing can be settled with, or that no response is ever seen of.
-fn check(fields: &Fields<'_>, limit: &Limit, key: &Key, findings: &mut Findings) -> Result<(), Reported> {
+fn check(fields: &Mapping<'_>, limit: &Limit, key: &Key, findings: &mut Findings) -> Result<(), Reported> {
     let name = &key.text;
     if let Some((_, node)) = fields.get("algorithm")
         && let Ok(algorithm) = text(node, &mut Findings::new(""))
@@ -98,7 +99,7 @@ fn check(fields: &Fields<'_>, limit: &Limit, key: &Key, findings: &mut Findings)
 }
 
 fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderName, Option<u64>), Reported> {
-    let fields = Fields::of(node, "`cost_from_response`", &COST_KEYS, findings)?;
+    let fields = Mapping::of(node, "`cost_from_response`", &COST_KEYS, findings)?;
     let header = fields.read("header", findings, by::header_name);
     let reserve = fields.read("reserve", findings, reserve);
     if let Some(header) = header? {
@@ -110,21 +111,16 @@ fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderNa
 
 /// What is taken before.
 fn reserve(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    match whole(node, findings)? {
-        0 => Err(findings.error(node.place, "with a reserve of 0, the limit never denies anything", POSITIVE)),
-        reserve => Ok(reserve),
-    }
+    positive(node, "with a reserve of 0, the limit never denies anything", POSITIVE, findings)
 }
 
 fn when(node: &Node, findings: &mut Findings) -> Result<Statuses, Reported> {
-    let fields = Fields::of(node, "`spend_when`", &WHEN_KEYS, findings)?;
+    let fields = Mapping::of(node, "`spend_when`", &WHEN_KEYS, findings)?;
     let Some((_, codes)) = fields.get("status") else {
         let help = "write `spend_when: { status: [401, 403] }`";
         return Err(findings.error(node.place, "`spend_when` needs `status`", help));
     };
-    // All are looked at before the first error counts, so that all are reported.
-    let codes: Vec<_> = one_or_more(codes, findings)?.iter().map(|code| status(code, findings)).collect();
-    codes.into_iter().collect::<Result<_, _>>().map(Statuses)
+    all(one_or_more(codes, findings)?.iter().map(|code| status(code, findings))).map(Statuses)
 }
 
 /// A code, or a class of them.

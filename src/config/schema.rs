@@ -9,10 +9,11 @@ mod tests {
 
     use serde_json::{Map, Value as Json};
 
+    use super::super::algorithms::{WORDS, elevated, fixed_window, queue};
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::{Node, Value, tree};
-    use super::super::{algorithm, by, elevated, limit, load, matching, numbers, overrides, queue, response_cost};
+    use super::super::{by, limit, load, matching, numbers, overrides, response_cost};
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -204,21 +205,21 @@ mod tests {
         let schema = schema();
         let component = "/$defs/component/anyOf/2/properties";
         same(&schema, "/properties", &load::KEYS);
-        same(&schema, "/$defs/limit/properties", limit::KEYS);
+        same(&schema, "/$defs/limit/properties", &limit::KEYS);
         same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
         for key in ["missing", "malformed"] {
             let place = format!("/$defs/limit/properties/{key}/enum");
             same(&schema, &place, &limit::FALLBACKS.map(|(word, _)| word));
         }
         same(&schema, "/$defs/limit/properties/on_store_error/enum", &limit::STORE_ERROR.map(|(word, _)| word));
-        same(&schema, "/$defs/limit/properties/algorithm/enum", algorithm::ALGORITHMS);
+        same(&schema, "/$defs/limit/properties/algorithm/enum", &WORDS);
         same(&schema, "/$defs/limit/properties/kind/enum", &queue::KINDS.map(|(word, _)| word));
         same(&schema, "/$defs/limit/properties/then/enum", &queue::THEN.map(|(word, _)| word));
         assert_eq!(schema["$defs"]["capacity"]["maximum"], MOST_WAITING);
         assert_eq!(schema["$defs"]["limit"]["properties"]["fields"]["maxProperties"], MOST_FIELDS);
         assert_eq!(schema["$defs"]["limit"]["properties"]["headers"]["maxItems"], MOST_HEADERS);
         assert_eq!(schema["$defs"]["args"]["maxItems"], MOST_ARGUMENTS);
-        same(&schema, "/$defs/aligned/enum", &algorithm::ALIGNED.map(|(word, _)| word));
+        same(&schema, "/$defs/aligned/enum", &fixed_window::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
@@ -239,7 +240,7 @@ mod tests {
         }
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
         same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
-        same(&schema, "/$defs/override/properties", overrides::KEYS);
+        same(&schema, "/$defs/override/properties", &overrides::KEYS);
         same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
         assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);
         assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_COMPONENTS);

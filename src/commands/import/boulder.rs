@@ -7,7 +7,7 @@ use super::amount::Amount;
 use super::document::{Document, Limit, Override, Subject};
 use super::origin;
 use super::text::Value;
-use crate::config::foreign::{self, Fields, Findings, Key, Node, Reported, quoted, text, whole};
+use crate::config::foreign::{self, Findings, Key, Mapping, Node, Reported, all, positive, quoted, text};
 use crate::config::{Report, Source};
 use crate::engine::rules::duration;
 
@@ -128,7 +128,7 @@ fn file(
         foreign::Value::List(items) => {
             let mut pairs = Vec::new();
             for item in items {
-                match foreign::entries(item, "an override", HELP, findings) {
+                match foreign::map(item, "an override", HELP, findings) {
                     Ok(inner) => pairs.extend(inner),
                     Err(reported) => outcome = Err(reported),
                 }
@@ -163,7 +163,7 @@ fn entry(
     let origin = origin(source, key.place);
     let has_ids = matches!(&node.value, foreign::Value::Map(fields) if fields.iter().any(|(key, _)| key.text == "ids"));
     if let Some((name, id)) = key.text.split_once(':') {
-        let fields = Fields::of(node, "an override", &DEFAULT_KEYS, findings)?;
+        let fields = Mapping::of(node, "an override", &DEFAULT_KEYS, findings)?;
         let amount = amount(&fields, findings)?;
         if name.is_empty() || id.trim().is_empty() {
             let message = format!("{} needs a limit and an id", quoted(&key.text));
@@ -171,21 +171,20 @@ fn entry(
         }
         entries.overrides.push((name.to_owned(), origin, vec![(id.to_owned(), None)], amount));
     } else if is_list || has_ids {
-        let fields = Fields::of(node, "an override", &OVERRIDE_KEYS, findings)?;
+        let fields = Mapping::of(node, "an override", &OVERRIDE_KEYS, findings)?;
         let amount = amount(&fields, findings);
         let Some((_, node)) = fields.get("ids") else {
             let message = format!("{} needs `ids`", quoted(&key.text));
             return Err(findings.error(key.place, message, "write `ids: [{ id: ..., comment: ... }]`"));
         };
-        let items = foreign::items(node, "`ids`", "write `ids: [{ id: ..., comment: ... }]`", findings)?;
+        let items = foreign::list(node, "`ids`", "write `ids: [{ id: ..., comment: ... }]`", findings)?;
         if items.is_empty() {
             return Err(findings.error(node.place, "the list is empty", "add an id or remove the override"));
         }
-        let ids: Vec<_> = items.iter().map(|item| id(item, findings)).collect();
-        let ids = ids.into_iter().collect::<Result<Ids, Reported>>()?;
+        let ids = all(items.iter().map(|item| id(item, findings)))?;
         entries.overrides.push((key.text.clone(), origin, ids, amount?));
     } else {
-        let fields = Fields::of(node, "a limit", &DEFAULT_KEYS, findings)?;
+        let fields = Mapping::of(node, "a limit", &DEFAULT_KEYS, findings)?;
         let amount = amount(&fields, findings)?;
         let place = format!("{}:{}", origin.file, origin.line);
         if let Some(first) = places.insert(key.text.clone(), place) {
@@ -201,7 +200,7 @@ fn id(item: &Node, findings: &mut Findings) -> Result<(String, Option<String>), 
     if !matches!(item.value, foreign::Value::Map(_)) {
         return Ok((text(item, findings)?.to_owned(), None));
     }
-    let fields = Fields::sparse(item, "an item of `ids`", &ID_KEYS, findings)?;
+    let fields = Mapping::sparse(item, "an item of `ids`", &ID_KEYS, findings)?;
     let comment = fields.read("comment", findings, text)?.filter(|comment| !comment.is_empty());
     let Some((_, id)) = fields.get("id") else {
         return Err(findings.error(item.place, "an item of `ids` needs `id`", "write `{ id: ..., comment: ... }`"));
@@ -210,15 +209,12 @@ fn id(item: &Node, findings: &mut Findings) -> Result<(String, Option<String>), 
 }
 
 /// All three numbers, which Boulder has no defaults for.
-fn amount(fields: &Fields<'_>, findings: &mut Findings) -> Result<Amount, Reported> {
+fn amount(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Amount, Reported> {
     let mut number = |name: &str| {
         let Some((_, node)) = fields.get(name) else {
             return Err(findings.error(fields.place, format!("`{name}` is missing"), HELP));
         };
-        match whole(node, findings)? {
-            0 => Err(findings.error(node.place, format!("`{name}` must be at least 1"), HELP)),
-            number => Ok(number),
-        }
+        positive(node, format!("`{name}` must be at least 1"), HELP, findings)
     };
     let (burst, count) = (number("burst"), number("count"));
     let Some((_, node)) = fields.get("period") else {

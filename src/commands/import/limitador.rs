@@ -49,7 +49,7 @@ fn file(
     };
     let list = inner(&root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(&root, "limits"));
     let mut outcome = Ok(());
-    for item in foreign::items(list.as_ref().unwrap_or(&root), "the file", help, findings)? {
+    for item in foreign::list(list.as_ref().unwrap_or(&root), "the file", help, findings)? {
         // All are read, so that all mistakes are found.
         outcome = limit(source, item, findings, numbers, document).and(outcome);
     }
@@ -65,7 +65,7 @@ fn limit(
 ) -> Result<(), Reported> {
     let origin = origin(source, node.place);
     let help = "write `namespace`, `max_value` and `seconds`";
-    let given = foreign::entries(node, "a limit", help, findings)?;
+    let given = foreign::map(node, "a limit", help, findings)?;
     let needed = |name: &str, findings: &mut Findings| {
         let missing = || format!("a limit needs `{name}`");
         find(given, name).map(|(_, node)| node).ok_or_else(missing).map_err(|why| findings.error(node.place, why, help))
@@ -180,6 +180,6 @@ fn list<'n>(
     findings: &mut Findings,
 ) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
-    let items = foreign::items(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;
+    let items = foreign::list(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;
     items.iter().map(|item| Ok((text(item, findings)?, item.place))).collect()
 }

@@ -1,15 +1,13 @@
 //! `metadata`: free data, by the types of the YAML 1.2 core schema.
 
+use super::super::mapping::map;
 use super::super::problem::{Findings, Reported};
 use super::super::yaml::{Node, Value};
 use crate::engine::rules::descriptors::Metadata;
 
 /// Reads `metadata`, which is a map.
 pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<Metadata, Reported> {
-    if !matches!(node.value, Value::Map(_)) {
-        let message = format!("`metadata` must be a map, found {}", node.kind());
-        return Err(findings.error(node.place, message, "write `metadata: { key: value }`"));
-    }
+    map(node, "`metadata`", "write `metadata: { key: value }`", findings)?;
     Ok(value(node))
 }
 

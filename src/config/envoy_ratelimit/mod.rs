@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 
-use super::fields::{Fields, text, truth};
 use super::foreign;
+use super::mapping::{Mapping, list};
 use super::problem::{Findings, Place, Reported, quoted};
+use super::scalars::{text, truth};
 use super::yaml::{Node, Value};
 use crate::engine::rules::by::{Component, Source};
 use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
@@ -105,7 +106,7 @@ impl Domains {
     }
 
     fn document(&mut self, file: &str, document: &Node, findings: &mut Findings) -> Result<(), Reported> {
-        let fields = Fields::sparse(document, "the file", &KEYS, findings)?;
+        let fields = Mapping::sparse(document, "the file", &KEYS, findings)?;
         // The name by which a control plane knows the document.
         let name = fields.read("name", findings, text);
         let domain = domain(&fields, findings);
@@ -134,7 +135,7 @@ impl Domains {
     }
 }
 
-fn domain(fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Reported> {
+fn domain(fields: &Mapping<'_>, findings: &mut Findings) -> Result<String, Reported> {
     let help = "use the `domain` of the gateway's filter";
     let Some((_, node)) = fields.get("domain") else {
         return Err(findings.error(fields.place, "the file has no `domain`", help));
@@ -148,13 +149,9 @@ fn domain(fields: &Fields<'_>, findings: &mut Findings) -> Result<String, Report
 impl Reading<'_> {
     /// Reads the descriptors of one level. The depth of the text bounds the recursion.
     fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings, findings: &mut Findings) {
-        let Value::List(items) = &node.value else {
-            let message = format!("`descriptors` must be a list, found {}", node.kind());
-            findings.error(node.place, message, "write one `- key: NAME` per descriptor");
-            return;
-        };
+        let Ok(items) = list(node, "`descriptors`", "write one `- key: NAME` per descriptor", findings) else { return };
         for item in items {
-            // What is wrong has been reported, and the others may be right.
+            // A mistake has been reported; the others may be right.
             let (Ok(()) | Err(Reported)) = self.descriptor(item, above, siblings, findings);
         }
     }
@@ -166,7 +163,7 @@ impl Reading<'_> {
         siblings: &mut Siblings,
         findings: &mut Findings,
     ) -> Result<(), Reported> {
-        let fields = Fields::sparse(node, "a descriptor", &DESCRIPTOR_KEYS, findings)?;
+        let fields = Mapping::sparse(node, "a descriptor", &DESCRIPTOR_KEYS, findings)?;
         let level = level(&fields, findings);
         let limit = self.limit(&fields, findings);
         let below = fields.get("descriptors");
@@ -192,7 +189,7 @@ impl Reading<'_> {
     }
 
     /// The limit of a descriptor, if it has one, without its name and what it covers.
-    fn limit(&mut self, fields: &Fields<'_>, findings: &mut Findings) -> Result<Option<Limit>, Reported> {
+    fn limit(&mut self, fields: &Mapping<'_>, findings: &mut Findings) -> Result<Option<Limit>, Reported> {
         let is_shadow = fields.read("shadow_mode", findings, truth);
         let is_quota = fields.read("quota_mode", findings, truth);
         let metadata = fields.read("metadata", findings, metadata::read);
@@ -214,7 +211,7 @@ impl Reading<'_> {
     }
 
     /// Says once in a file what becomes of the switches that make metrics of values.
-    fn explain_metrics(&mut self, fields: &Fields<'_>, name: &str, findings: &mut Findings) -> Result<(), Reported> {
+    fn explain_metrics(&mut self, fields: &Mapping<'_>, name: &str, findings: &mut Findings) -> Result<(), Reported> {
         let is_on = fields.read(name, findings, truth)?.unwrap_or(false);
         if let (Some((key, _)), true, false) = (fields.get(name), is_on, self.metrics_are_explained) {
             self.metrics_are_explained = true;
@@ -226,7 +223,7 @@ impl Reading<'_> {
 }
 
 /// The entry that a descriptor is for.
-fn level(fields: &Fields<'_>, findings: &mut Findings) -> Result<Level, Reported> {
+fn level(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Level, Reported> {
     let key = fields.read("key", findings, text);
     let value = fields.read("value", findings, text);
     let shares = fields.read("share_threshold", findings, truth);

@@ -1,24 +1,22 @@
 //! `rate_limit`: how much.
 
-use super::super::fields::{Fields, text, truth, whole};
+use super::super::mapping::{Mapping, all, list};
 use super::super::problem::{Findings, Reported, quoted};
+use super::super::scalars::{text, truth, whole};
 use super::super::suggest::did_you_mean;
-use super::super::yaml::{Node, Value};
+use super::super::yaml::Node;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, Unit};
 
 /// The fields of `rate_limit`.
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// The fields of an item of `replaces`.
-const REPLACES_KEYS: [&str; 1] = ["name"];
-
 /// A name goes into headers and metadata.
 const LONGEST_NAME: usize = 256;
 
 /// Reads `rate_limit`.
 pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<(DescriptorRule, Allowance), Reported> {
-    let fields = Fields::sparse(node, "`rate_limit`", &KEYS, findings)?;
+    let fields = Mapping::sparse(node, "`rate_limit`", &KEYS, findings)?;
     let name = fields.read("name", findings, name);
     let unlimited = fields.read("unlimited", findings, truth);
     let unit = fields.read("unit", findings, unit);
@@ -86,19 +84,14 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 }
 
 fn replaces(node: &Node, findings: &mut Findings) -> Result<Vec<String>, Reported> {
-    let Value::List(items) = &node.value else {
-        let message = format!("`replaces` must be a list, found {}", node.kind());
-        return Err(findings.error(node.place, message, "write `replaces: [{ name: NAME }]`"));
-    };
-    let read = |item: &Node, findings: &mut Findings| {
-        let fields = Fields::sparse(item, "an item of `replaces`", &REPLACES_KEYS, findings)?;
-        match fields.read("name", findings, text)? {
+    let items = list(node, "`replaces`", "write `replaces: [{ name: NAME }]`", findings)?;
+    all(items.iter().map(|item| {
+        let map = Mapping::sparse(item, "an item of `replaces`", &["name"], findings)?;
+        match map.read("name", findings, text)? {
             None | Some("") => {
                 Err(findings.error(item.place, "an item of `replaces` needs `name`", "write `{ name: NAME }`"))
             }
             Some(name) => Ok(name.to_owned()),
         }
-    };
-    let read: Vec<_> = items.iter().map(|item| read(item, findings)).collect();
-    read.into_iter().collect()
+    }))
 }

@@ -111,7 +111,7 @@ fn exclusions_say_what_would_be_right() {
         ("headers: { x-a: { not: ' b' } }", "write `b`"),
         ("headers: { x-a: { not: { regex: '(' } } }", "invalid regular expression"),
         ("headers: { x-a: { not: b, present: false } }", "remove `not`, or write `present: true`"),
-        ("headers: { x-a: { not: b, value: c } }", "a header needs exactly one condition, found 2"),
+        ("headers: { x-a: { not: b, value: c } }", "a condition needs exactly one test, found 2"),
         ("headers: { x-a: { not: { present: true } } }", "to require absence, write `present: false`"),
         ("descriptor: { a: { not: { glob: b } } }", "has no `*`"),
         ("descriptor: { a: { not: { not: b } } }", "`not` only excludes values"),
@@ -148,7 +148,7 @@ fn numbers_say_what_would_be_right() {
         ("unlimited: yes", "write `true`"),
         ("rates: [{ count: 10, period: 1s }, { burst: 50, count: 1000, period: 1d }]", ""),
         ("rates: []", "use 1 to 8"),
-        ("rates: [{ burst: 1 }]", "a window needs"),
+        ("rates: [{ burst: 1 }]", "`burst` needs `count` and `period`"),
         ("rates: [{}]", "a window needs"),
         ("rates: [{ count: 1, period: 1s }], burst: 3", "move it into one of the `rates`"),
         ("rates: { count: 1, period: 1s }", "must be a list"),
@@ -352,9 +352,9 @@ fn windows_say_what_would_be_right() {
 #[test]
 fn what_slides_says_what_would_be_right() {
     for (fields, expected) in [
-        ("sliding_log, burst: 20, count: 10, period: 1m", "the burst of a sliding log must equal its count"),
+        ("sliding_log, burst: 20, count: 10, period: 1m", "`burst` must equal `count` with `algorithm: sliding_log`"),
         ("sliding_window, burst: 20, count: 10, period: 1m", "remove `burst`, or write 10"),
-        ("sliding_window, burst: 20", "a sliding window needs `count` and `period`"),
+        ("sliding_window, burst: 20", "`burst` needs `count` and `period`"),
         ("sliding_window, count: 10, period: month", "calendar periods need `algorithm: fixed_window`"),
         ("sliding_window, count: 10, period: 1m, aligned: clock", "`aligned` needs `algorithm: fixed_window`"),
         ("sliding_window, count: 10, period: 1500ns", "whole number of microseconds"),

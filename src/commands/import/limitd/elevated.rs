@@ -22,7 +22,7 @@ impl Reading<'_, '_> {
         let Some((key, node)) = find(given, "elevated_limits") else { return Ok(None) };
         let origin = self.origin(key.place);
         let help = "write `{ size: 100, per_second: 50 }`";
-        let fields = foreign::entries(node, "`elevated_limits`", help, &mut self.findings)?;
+        let fields = foreign::map(node, "`elevated_limits`", help, &mut self.findings)?;
         let own = self.numbers(fields, base.rate.map(|(_, interval)| interval), notes)?;
         let seconds = match find(fields, "erl_activation_period_seconds") {
             Some((_, node)) => Some(whole(node, &mut self.findings)?),

@@ -97,7 +97,7 @@ impl Reading<'_, '_> {
     fn file(&mut self) -> Result<(), Reported> {
         let root = foreign::read(&self.source.text, &mut self.findings)?;
         let help = "write `buckets:` with the types below it";
-        let all = foreign::entries(&root, "limitd's configuration", help, &mut self.findings)?;
+        let all = foreign::map(&root, "limitd's configuration", help, &mut self.findings)?;
         let Some((_, buckets)) = find(all, "buckets") else {
             // The files of limitd's configurator hold the buckets alone.
             if !all.is_empty() && all.iter().all(|(_, node)| matches!(node.value, foreign::Value::Map(_))) {
@@ -107,7 +107,7 @@ impl Reading<'_, '_> {
         };
         self.settings(all);
         let help = "write `TYPE: { size: 10, per_second: 5 }` below it";
-        let buckets = foreign::entries(buckets, "`buckets`", help, &mut self.findings)?;
+        let buckets = foreign::map(buckets, "`buckets`", help, &mut self.findings)?;
         self.buckets(buckets)
     }
 
@@ -139,7 +139,7 @@ impl Reading<'_, '_> {
     fn bucket(&mut self, key: &Key, node: &Node) -> Result<(), Reported> {
         let origin = self.origin(key.place);
         let help = "write `{ size: 10, per_second: 5 }`";
-        let bucket = foreign::entries(node, "a bucket", help, &mut self.findings)?;
+        let bucket = foreign::map(node, "a bucket", help, &mut self.findings)?;
         let mut notes = Vec::new();
         if let Some((_, purpose)) = find(bucket, "purpose") {
             notes.push(text(purpose, &mut self.findings)?.to_owned());
@@ -172,7 +172,7 @@ impl Reading<'_, '_> {
         for name in ["overrides", "override"] {
             let Some((_, overrides)) = find(bucket, name) else { continue };
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
-            for (key, node) in foreign::entries(overrides, "overrides", help, &mut self.findings)? {
+            for (key, node) in foreign::map(overrides, "overrides", help, &mut self.findings)? {
                 outcome = self.one_override(key, node, &base).and(outcome);
             }
         }
@@ -182,7 +182,7 @@ impl Reading<'_, '_> {
     fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> Result<(), Reported> {
         let origin = self.origin(key.place);
         let help = "write `{ size: 100, per_second: 50 }`";
-        let given = foreign::entries(node, "an override", help, &mut self.findings)?;
+        let given = foreign::map(node, "an override", help, &mut self.findings)?;
         let mut notes = Vec::new();
         let mut numbers = self.numbers(given, base.numbers.rate.map(|(_, interval)| interval), &mut notes)?;
         let elevated_alone = find(given, "elevated_limits").is_some()

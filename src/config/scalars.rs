@@ -1,84 +1,11 @@
-//! Reading the fields of a map, with complaints that say what would be right.
+//! Reads single values: text, numbers, truth values and words.
 
-use super::problem::{Findings, Place, Reported, quoted};
+use super::problem::{Findings, Reported, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Key, Node, Value};
+use super::yaml::{Node, Value};
 use crate::engine::algorithms::numbers::EXACT;
 
-/// The field of the file format that this version does not have. It is refused by name: to accept it and to enforce
-/// something else would be worse than to fail.
-const NOT_YET: &str = "when";
-
-/// The fields of one map.
-#[derive(Clone, Copy)]
-pub(crate) struct Fields<'n> {
-    entries: &'n [(Key, Node)],
-    pub(crate) place: Place,
-}
-
-impl<'n> Fields<'n> {
-    /// The fields of `node`, which should be a map with these `known` keys; `what` names it.
-    pub(crate) fn of(node: &'n Node, what: &str, known: &[&str], findings: &mut Findings) -> Result<Self, Reported> {
-        let fields = Self::sparse(node, what, known, findings)?;
-        for (key, value) in fields.entries {
-            if known.contains(&key.text.as_str()) && value.is_null() {
-                findings.error(key.place, format!("{} has no value", quoted(&key.text)), "add one or remove the key");
-            }
-        }
-        Ok(fields)
-    }
-
-    /// As [`Self::of`], for files of others in which a key without a value is as good as none.
-    pub(crate) fn sparse(
-        node: &'n Node,
-        what: &str,
-        known: &[&str],
-        findings: &mut Findings,
-    ) -> Result<Self, Reported> {
-        let Value::Map(entries) = &node.value else {
-            let message = format!("{what} must be a map, found {}", node.kind());
-            return Err(findings.error(node.place, message, format!("its keys are {}", list(known))));
-        };
-        for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
-            unknown(key, what, known, findings);
-        }
-        Ok(Self { entries, place: node.place })
-    }
-
-    /// The entry of a key; one without a value counts as absent, it has been reported.
-    pub(crate) fn get(&self, name: &str) -> Option<&'n (Key, Node)> {
-        self.entries.iter().find(|(key, value)| key.text == name && !value.is_null())
-    }
-
-    /// Reads the value of a key, if it is there.
-    pub(crate) fn read<T>(
-        &self,
-        name: &str,
-        findings: &mut Findings,
-        read: impl FnOnce(&'n Node, &mut Findings) -> Result<T, Reported>,
-    ) -> Result<Option<T>, Reported> {
-        self.get(name).map(|(_, node)| read(node, findings)).transpose()
-    }
-}
-
-fn unknown(key: &Key, what: &str, known: &[&str], findings: &mut Findings) {
-    let shown = quoted(&key.text);
-    if key.text == NOT_YET {
-        let message = format!("{shown} is not supported by this version of Weir");
-        findings.error(key.place, message, "remove it; it would not be enforced");
-    } else if findings.is_full() {
-        findings.error(key.place, "", "");
-    } else {
-        let help = did_you_mean(&key.text, known.iter().copied());
-        findings.error(key.place, format!("unknown key {shown} in {what}"), help);
-    }
-}
-
-fn list(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
-}
-
-/// The text of a scalar, plain or quoted: YAML's types play no part.
+/// Reads text, plain or quoted: YAML's types are ignored.
 pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => {
@@ -92,7 +19,7 @@ pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n st
     }
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 pub(crate) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Reported> {
     let help = match &node.value {
         Value::Scalar { text, plain } => match (text.as_str(), plain) {
@@ -111,7 +38,7 @@ pub(crate) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Report
     Err(findings.error(node.place, "expected `true` or `false`", help))
 }
 
-/// A whole number from 0 to what can be counted exactly.
+/// Reads a whole number from 0 to [`EXACT`] - 1.
 pub(crate) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     let Value::Scalar { text, plain } = &node.value else {
         let message = format!("expected a whole number, found {}", node.kind());
@@ -160,28 +87,30 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
     Err(("is not a whole number", "write digits only, such as 1000".into()))
 }
 
-/// One of a few words.
-pub(super) fn choice<T: Copy>(
+/// Reads a whole number of at least 1. `help` says what to write instead of 0.
+pub(crate) fn positive(
     node: &Node,
-    choices: &[(&'static str, T)],
+    zero: impl AsRef<str>,
+    help: impl AsRef<str>,
     findings: &mut Findings,
-) -> Result<T, Reported> {
-    let given = text(node, findings)?;
-    if let Some((_, value)) = choices.iter().find(|(word, _)| *word == given) {
-        return Ok(*value);
+) -> Result<u64, Reported> {
+    match whole(node, findings)? {
+        0 => Err(findings.error(node.place, zero, help)),
+        number => Ok(number),
     }
-    let help = did_you_mean(given, choices.iter().map(|(word, _)| *word));
-    Err(findings.error(node.place, format!("unknown value {}", quoted(given)), help))
 }
 
-/// A single value or a list of them, which must not be empty.
-pub(super) fn one_or_more<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n [Node], Reported> {
-    match &node.value {
-        Value::List(items) if items.is_empty() => {
-            Err(findings.error(node.place, "the list is empty", "add a value or remove the key"))
+/// Returns a reader for one of a few words.
+pub(super) fn one_of<T: Copy>(
+    choices: &'static [(&'static str, T)],
+) -> impl Fn(&Node, &mut Findings) -> Result<T, Reported> {
+    |node, findings| {
+        let given = text(node, findings)?;
+        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == given) {
+            return Ok(*value);
         }
-        Value::List(items) => Ok(items),
-        _ => Ok(std::slice::from_ref(node)),
+        let help = did_you_mean(given, choices.iter().map(|(word, _)| *word));
+        Err(findings.error(node.place, format!("unknown value {}", quoted(given)), help))
     }
 }
 
