@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use weir::store::Clock;
+use weir::clock::Clock;
 
 use crate::support::binary::run_in;
 use crate::support::programs::repository;

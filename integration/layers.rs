@@ -21,9 +21,12 @@ const SECRETS: &[(&str, &[&str])] = &[
     ("redis::", &["store"]),
     ("hyper::", &["listeners", "server", "telemetry", "http"]),
     ("tokio::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store/redis"]),
-    ("tracing::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store/mod.rs", "store/redis"]),
-    ("Instant::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store"]),
-    ("SystemTime::", &["commands", "server", "listeners", "http", "telemetry", "store", "config"]),
+    (
+        "tracing::",
+        &["commands", "server", "listeners", "limiter", "http", "telemetry", "store/mod.rs", "store/redis", "clock.rs"],
+    ),
+    ("Instant::", &["commands", "server", "listeners", "limiter", "http", "telemetry", "store", "clock.rs"]),
+    ("SystemTime::", &["commands", "server", "listeners", "http", "telemetry", "clock.rs", "config"]),
 ];
 
 #[test]

@@ -66,6 +66,7 @@
 //! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
 //! - Only a full bucket leaves the memory store before its time, because a full bucket says nothing.
 
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod engine;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use weir::store::Clock;
+use weir::clock::Clock;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 /// A server on its own socket. It is killed when this is dropped.
@@ -26,7 +26,7 @@ impl Server {
 
     /// A connected store on it.
     pub(crate) fn connect(&self, runtime: &Runtime) -> Arc<RedisStore> {
-        let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::own()) };
+        let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::machine()) };
         let url = format!("redis+unix://{}/redis", self.directory.path().display());
         let target = RedisOptions { url, ..options }.target().unwrap();
         let store = runtime.block_on(async { RedisStore::connect(&target) });

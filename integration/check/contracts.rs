@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::numbers::Micros;
 use weir::engine::rules::fingerprint::Fingerprinter;
-use weir::store::Clock;
 
 use super::{body, call, charge, on_redis, on_redis_with, stopped};
 use crate::support::becomes;

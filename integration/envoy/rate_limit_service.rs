@@ -27,13 +27,14 @@ use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use weir::clock::Clock;
 use weir::config::{self, Source, Sources};
 use weir::engine::algorithms::numbers::Micros;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::rule_set::Rules;
 use weir::server::MakeStore;
+use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Clock, Store};
 
 use crate::support::eventually_async;
 use crate::support::redis::RedisServer;

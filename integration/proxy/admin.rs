@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use weir::clock::Clock;
+use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Clock, Store};
 
 use crate::support::server::{Setup, WIDE};
 use crate::support::wire::Wire;
@@ -112,7 +113,7 @@ fn a_store_that_is_away_is_told_and_requests_are_answered() {
     setup.workers = 2;
     setup.store = Some(Arc::new(|| {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let options = RedisOptions::new(format!("redis://{free}"), Clock::own());
+        let options = RedisOptions::new(format!("redis://{free}"), Clock::machine());
         Ok(Store::Redis(RedisStore::connect(&options.target().unwrap())))
     }));
     let weir = setup.start("echo");

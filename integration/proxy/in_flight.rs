@@ -5,11 +5,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use weir::clock::Clock;
 use weir::http::{Routes, Timeouts, UpstreamOptions};
 use weir::server::MakeStore;
+use weir::store::Store;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Clock, Store};
 
 use crate::support::frames::{DATA, END_HEADERS, Frames, HEADERS, RST_STREAM, frame, request};
 use crate::support::redis::RedisServer;
@@ -77,7 +78,7 @@ fn upstream() -> (Upstream, mpsc::Sender<()>) {
 
 /// A store on the test's own Redis.
 fn on_redis(server: &RedisServer, timeout: Duration) -> MakeStore {
-    let target = RedisOptions { timeout, ..RedisOptions::new(server.url(), Clock::own()) }.target().unwrap();
+    let target = RedisOptions { timeout, ..RedisOptions::new(server.url(), Clock::machine()) }.target().unwrap();
     Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))))
 }
 
@@ -439,7 +440,7 @@ fn what_redis_grants_on_a_connection_that_breaks_is_given_back() {
     let (upstream, go) = upstream();
     let target = RedisOptions {
         timeout: Duration::from_secs(5),
-        ..RedisOptions::new(format!("redis://{}", relay.address), Clock::own())
+        ..RedisOptions::new(format!("redis://{}", relay.address), Clock::machine())
     };
     let target = target.target().unwrap();
     let rules = "limits: { One: { algorithm: concurrency, capacity: 10, by: global } }";

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sfv::{BareItem, Item, List, ListEntry, Parser};
-use weir::store::{Clock, Store};
+use weir::clock::Clock;
+use weir::store::Store;
 
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use weir::clock::Clock;
+use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Clock, Store};
 
 use crate::support::becomes;
 use crate::support::redis::RedisServer;

@@ -1,9 +1,10 @@
 //! TLS, users, passwords, and their errors.
 
+use weir::clock::Clock;
 use weir::engine::algorithms::charge::Mode;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::{RedisOptions, RedisOptionsError, RedisStore};
-use weir::store::{Breaker, Clock, Fault, StoreError};
+use weir::store::{Breaker, Fault, StoreError};
 
 use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
@@ -139,7 +140,7 @@ async fn a_wrong_password_is_named_and_the_right_one_may_come_later() {
 fn a_url_that_is_none_says_what_would_be_right() {
     #[track_caller]
     fn check(url: &str, expected: &str) {
-        let error = RedisOptions::new(url, Clock::own()).target().err().map(|error| error.to_string());
+        let error = RedisOptions::new(url, Clock::machine()).target().err().map(|error| error.to_string());
         let error = error.unwrap_or_else(|| format!("{url} was taken"));
         assert!(error.contains(expected), "{error}");
         assert!(!error.contains("secret"), "{error}");
@@ -166,7 +167,7 @@ fn files_that_are_none_say_which_and_why() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
-    let tls = RedisOptions::new("rediss://h", Clock::own());
+    let tls = RedisOptions::new("rediss://h", Clock::machine());
     let check = |options: RedisOptions, expected: &str| {
         let error = options.target().err().map_or_else(|| "taken".into(), |error| error.to_string());
         assert!(error.contains(expected), "{error}");
@@ -181,7 +182,7 @@ fn files_that_are_none_say_which_and_why() {
         RedisOptions { cert_file: file.clone(), ..tls.clone() },
         "--store-cert-file and --store-key-file come together",
     );
-    let plain = RedisOptions::new("redis://h", Clock::own());
+    let plain = RedisOptions::new("redis://h", Clock::machine());
     check(RedisOptions { ca_file: file, ..plain.clone() }, "--store-ca-file needs TLS: write the store as `rediss://`");
     let hurried = RedisOptions { timeout: std::time::Duration::ZERO, ..plain };
     assert_eq!(hurried.target().err(), Some(RedisOptionsError::Timeout));

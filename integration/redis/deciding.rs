@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;
+use weir::clock::Clock;
 use weir::engine::algorithms::calendar::{Calendar, Unit};
 use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
 use weir::engine::algorithms::details::{Elevated, Terms};
 use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers, NumbersError};
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock, StoreError};
+use weir::store::{Batch, StoreError};
 
 use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
+use weir::clock::Clock;
 use weir::engine::algorithms::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::algorithms::details::{Detail, Elevated, Slot, Terms};
 use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
@@ -15,8 +16,8 @@ use weir::engine::algorithms::queue::{Queue, Storage, Then, Work};
 use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
 use weir::engine::rules::by::{Component, Source};
 use weir::engine::rules::value_type::Form;
+use weir::store::Batch;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock};
 
 use super::{charge, connected, fixed, options};
 use crate::support::redis::RedisServer;

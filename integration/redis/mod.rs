@@ -11,10 +11,11 @@ mod outages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir::clock::Clock;
 use weir::engine::algorithms::charge::{Bucket, Charge, Decision, Decisions, Mode};
 use weir::engine::algorithms::numbers::{Micros, Numbers};
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock, Health, StoreError};
+use weir::store::{Batch, Health, StoreError};
 
 use crate::support::eventually_async;
 
@@ -22,7 +23,7 @@ use crate::support::eventually_async;
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn options(url: &str) -> RedisOptions {
-    RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::own()) }
+    RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::machine()) }
 }
 
 /// A connected store.

@@ -16,12 +16,13 @@ use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestCa
 use reference::Reference;
 use tokio::runtime::Runtime;
 use traces::{Request, Trace};
+use weir::clock::Clock;
 use weir::engine::algorithms::charge::{Decision, Decisions, Mode};
 use weir::engine::algorithms::details::Detail;
 use weir::engine::algorithms::numbers::Micros;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Batch, Clock, StoreError};
+use weir::store::{Batch, StoreError};
 
 use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use serde_json::json;
-use weir::store::Clock;
+use weir::clock::Clock;
 
 use super::leaving::Held;
 use super::{answering, ask, left, on_both, on_redis, settles, setup, start};

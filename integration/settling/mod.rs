@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir::clock::Clock;
 use weir::engine::algorithms::numbers::Micros;
 use weir::server::MakeStore;
+use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
-use weir::store::{Clock, Store};
 
 use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::numbers::Micros;
 use weir::engine::answer::reply::Generations;
@@ -23,8 +24,8 @@ use weir::listeners::proxy::ProxyOptions;
 use weir::listeners::{ListenerKind, ListenerOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
 use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
+use weir::store::Store;
 use weir::store::memory::MemoryStore;
-use weir::store::{Clock, Store};
 use weir::telemetry::access_log::AccessLog;
 use weir::telemetry::metrics::Metrics;
 
@@ -81,7 +82,7 @@ impl Setup {
             grace: Duration::from_millis(200),
             connections: ConnectionLimits::default(),
             access_log: None,
-            clock: Clock::own(),
+            clock: Clock::machine(),
             store: None,
             connection_age: ConnectionAge::default(),
             envoy: EnvoyLimits::default(),

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::ExitCode;
+use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::store::Clock;
 
 /// Validates rules files and shows every mistake
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     // These rules serve no requests, so the hash needs no secret.
     let fingerprinter = Fingerprinter::new((0, 0));
-    let now = Clock::own().now();
+    let now = Clock::machine().now();
     let mut exit = ExitCode::Success;
     let files: Vec<Option<&PathBuf>> =
         if args.files.is_empty() { vec![None] } else { args.files.iter().map(Some).collect() };

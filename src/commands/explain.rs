@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use super::ExitCode;
 use super::rules::RulesArgs;
+use crate::clock::Clock;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::by::{Component, Source, Unusable};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -19,7 +20,6 @@ use crate::message::headers::{self, Headers};
 use crate::message::lossless::shown;
 use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
-use crate::store::Clock;
 
 /// Shows which limits apply to a request, with which id and override, and why the others do not
 #[derive(clap::Args, Debug)]
@@ -70,7 +70,7 @@ pub struct Args {
 
 /// Prints how each limit treats the request.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let now = Clock::own().now();
+    let now = Clock::machine().now();
     let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
     // Neither is given with a domain.
     let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));

@@ -14,6 +14,7 @@ use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::{ExitCode, could_not_start, logging};
+use crate::clock::Clock;
 use crate::config::Look;
 use crate::engine::answer::reply::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -22,7 +23,6 @@ use crate::limiter;
 use crate::listeners::admin::Readiness;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
-use crate::store::Clock;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
@@ -92,7 +92,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         let address_sources = args.listeners.address_sources()?;
         let tokens = args.admin.tokens()?;
         args.tls.check()?;
-        let plan = args.store.plan(Clock::own(), None).map_err(|error| format!("--store: {error}"))?;
+        let plan = args.store.plan(Clock::machine(), None).map_err(|error| format!("--store: {error}"))?;
         Ok((log, generations, upstream, address_sources, tokens, plan))
     });
     let (log, generations, upstream, address_sources, admin_tokens, plan) = match checked {
@@ -103,7 +103,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
-    let clock = Clock::own();
+    let clock = Clock::machine();
     let how = args.how(plan.is_remote(), upstream.is_some());
     let (reloader, loaded) =
         Reloader::start(args.rules.files(), how, Fingerprinter::new(rand::random()), clock.clone());

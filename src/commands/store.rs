@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::value_parser;
 
 use super::values::parse_duration;
+use crate::clock::Clock;
 use crate::limiter::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
+use crate::store::StorePlan;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::redis::{DEFAULT_QUEUE, RedisOptions};
-use crate::store::{Clock, StorePlan};
 
 /// Where buckets live.
 #[derive(clap::Args, Clone, Debug)]

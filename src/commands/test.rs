@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::scenario::Player;
 use super::store::StoreArgs;
 use super::{ExitCode, could_not_start};
-use crate::store::Clock;
+use crate::clock::Clock;
 
 /// Runs scenarios against a store and prints what differs from the expected answers
 #[derive(clap::Args, Debug)]

@@ -11,13 +11,14 @@ use smallvec::SmallVec;
 use tokio::sync::Mutex;
 
 use super::{Limiter, Shared};
+use crate::clock::Clock;
 use crate::engine::algorithms::charge::{Charge, Decision, Mode};
 use crate::engine::algorithms::numbers::{Allowance, EXACT, Micros, Numbers};
 use crate::engine::algorithms::refill::Kind;
 use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::rules::inspect::{InspectError, Inspected};
 use crate::engine::rules::limit::LimitMode;
-use crate::store::{Batch, Clock, SharedBlocks, Store, StoreError, StoredBlock, StoredBlocks};
+use crate::store::{Batch, SharedBlocks, Store, StoreError, StoredBlock, StoredBlocks};
 
 /// How often other gateways' blocks are asked for: so often that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);

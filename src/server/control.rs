@@ -16,11 +16,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::handover::hand_over;
 use super::sockets::Sockets;
 use super::{MakeStore, Stops, build_runtime, supervisor};
+use crate::clock::Clock;
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::listeners::ListenerKind;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
-use crate::store::Clock;
 use crate::telemetry::access_log::AccessLog;
 
 /// How often the clock is compared with the machine's.

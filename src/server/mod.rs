@@ -17,13 +17,14 @@ use self::inherited::Inherited;
 use self::listening_socket::ListeningSocket;
 use self::sockets::Sockets;
 use self::worker::Worker;
+use crate::clock::Clock;
 use crate::http::Admission;
 use crate::limiter::Shared;
 use crate::listeners::admin::log::LogFilter;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::admin::{AdminOptions, Readiness};
 use crate::listeners::{ListenerKind, ListenerOptions};
-use crate::store::{Clock, Store};
+use crate::store::Store;
 use crate::telemetry::access_log::AccessLog;
 
 mod control;

@@ -1,5 +1,6 @@
 //! Keeping the rules in force as the files say.
 
+use crate::clock::Clock;
 use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
 use crate::engine::rules::by;
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -7,7 +8,6 @@ use crate::engine::rules::limit::{Cost, Limit};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
-use crate::store::Clock;
 
 /// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
 pub struct Reloader {
@@ -155,7 +155,7 @@ mod tests {
             let source =
                 Source { name: "limits.yaml".into(), text: format!("limits: {{ One: {{ {limit}, burst: 1 }} }}") };
             let sources = Sources { limits: Some(source), ..Sources::default() };
-            let loaded = compile(&sources, How { underscores, ..HOW }, Fingerprinter::new((1, 2)), &Clock::own());
+            let loaded = compile(&sources, How { underscores, ..HOW }, Fingerprinter::new((1, 2)), &Clock::machine());
             assert!(loaded.rules.is_some() && loaded.report.warnings == expected, "{limit}: {}", loaded.report);
         };
         for limit in ["by: { header: x_id }", "match: { headers: { X_Plan: free } }", "cost: { header: x_cost }"] {
@@ -174,10 +174,10 @@ mod tests {
         std::fs::write(&path, texts[0]).unwrap();
         let files = Files { limits: Some(path.clone()), ..Files::default() };
         let fingerprinter = Fingerprinter::new((1, 2));
-        let (mut reloader, loaded) = Reloader::start(files, How { sees_ends, ..HOW }, fingerprinter, Clock::own());
+        let (mut reloader, loaded) = Reloader::start(files, How { sees_ends, ..HOW }, fingerprinter, Clock::machine());
         let is_loaded = loaded.rules.is_some();
         let rules =
-            loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::own().now(), Vec::new()));
+            loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::machine().now(), Vec::new()));
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1));
         std::fs::write(&path, texts[1]).unwrap();
         let is_reloaded = match reloader.reload(&shared, Look::Always) {

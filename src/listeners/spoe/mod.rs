@@ -43,6 +43,7 @@ use self::connection::Connection;
 use self::data::Data;
 use self::frame::{Ack, Notify};
 use self::status::Status;
+use crate::clock::Clock;
 use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::http::log::Throttle;
@@ -53,7 +54,6 @@ use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::underscores::Underscores;
-use crate::store::Clock;
 use crate::telemetry::metrics::DecisionListener;
 
 mod check;

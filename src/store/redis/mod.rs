@@ -24,7 +24,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Breaker, Clock, Fault, Health, StoreError};
+use super::{Batch, Breaker, Fault, Health, StoreError};
+use crate::clock::Clock;
 use crate::engine::algorithms::batch::has_duplicate;
 use crate::engine::algorithms::charge::Decisions;
 use crate::engine::algorithms::numbers::{EXACT, Micros};
@@ -179,7 +180,7 @@ impl RedisStore {
 
     /// The time that was set for this store; `None` if the server's holds. An error if it cannot be asked at all.
     fn given_time(&self) -> Result<Option<Micros>, StoreError> {
-        let now = self.shared.clock.given();
+        let now = self.shared.clock.set_time();
         if now.is_some_and(|now| now.0 >= EXACT) {
             return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
         }

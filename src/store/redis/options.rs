@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::stream::Place;
-use crate::store::Clock;
+use crate::clock::Clock;
 
 /// How long a decision may take unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
