@@ -12,7 +12,6 @@ mod gateways;
 mod handover;
 mod image;
 mod import;
-mod layers;
 mod monitoring;
 mod operating;
 mod proxy;

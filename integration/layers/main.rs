@@ -1,0 +1,257 @@
+//! Holds the sources to the map in `src/lib.rs`: imports run downwards, a crate is named only in its place, no cycle leaves its
+//! folder, and no file or function is too long.
+//!
+//! The sources are parsed, so that `super::` paths, groups, renames and re-exports count as what they lead to. Test code is
+//! skipped: items behind `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`, and the files of such modules.
+
+mod algorithms;
+mod cycles;
+mod examples;
+mod resolve;
+mod source;
+mod starters;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use resolve::{Target, layer};
+use source::{Crate, Files, Kind};
+
+/// The top-level modules from the top, and those below that each may import.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("main", &["commands"]),
+    ("lib", &[]),
+    (
+        "commands",
+        &["server", "listeners", "limiter", "store", "config", "telemetry", "engine", "http", "message", "clock"],
+    ),
+    ("server", &["listeners", "limiter", "store", "config", "telemetry", "engine", "http", "message", "clock"]),
+    ("listeners", &["limiter", "store", "telemetry", "engine", "http", "message", "clock"]),
+    ("limiter", &["store", "telemetry", "engine", "message", "clock"]),
+    ("store", &["engine", "clock"]),
+    ("config", &["engine", "message", "clock"]),
+    ("telemetry", &["engine", "message", "clock"]),
+    ("engine", &["message"]),
+    ("http", &["message", "clock"]),
+    ("message", &[]),
+    ("clock", &[]),
+];
+
+/// Folders and files that must not import these others, though their layer may.
+const APART: &[(&str, &str)] = &[("http/http1", "http/upstream"), ("http/http2", "http/upstream")];
+
+/// What may be named in these places only: other crates, and the clocks, which the pure modules must not read.
+const CONFINED: &[(&str, &[&str])] = &[
+    ("h2", &["http"]),
+    ("httparse", &["http"]),
+    // The binary chooses the cryptography; connections to Redis are TLS over sockets of ours.
+    ("rustls", &["http", "store/redis", "main"]),
+    ("tokio_rustls", &["http", "store/redis"]),
+    ("hyper", &["http"]),
+    ("hyper_util", &["http"]),
+    ("prometheus", &["telemetry"]),
+    ("redis", &["store/redis"]),
+    ("saphyr_parser", &["config"]),
+    ("tokio", &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/redis"]),
+    (
+        "tracing",
+        &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/mod", "store/redis", "clock"],
+    ),
+    ("std::time::Instant", &["commands", "server", "listeners", "limiter", "telemetry", "http", "store", "clock"]),
+    ("std::time::SystemTime", &["commands", "server", "listeners", "telemetry", "http", "config", "clock"]),
+    ("jiff::Timestamp::now", &["commands", "server", "listeners", "telemetry", "clock"]),
+    ("jiff::Zoned::now", &["commands", "server", "listeners", "telemetry", "clock"]),
+];
+
+/// A file's lines and a function's, without test code.
+const MOST_LINES: (usize, usize) = (400, 70);
+
+/// Mistakes that are still there. An entry that is no longer needed fails the test, too.
+const KNOWN: &[&str] = &[
+    "clock imports engine",
+    "cycle in commands",
+    "cycle in config",
+    "cycle in engine, message",
+    "cycle in http, telemetry",
+    "cycle in store",
+    "decide_together in store/memory.rs has more than 70 lines",
+    "describe in commands/explain.rs has more than 70 lines",
+    "engine/algorithms/numbers.rs has more than 400 lines",
+    "engine/rules/descriptors/plan.rs has more than 400 lines",
+    "engine/rules/rule_set.rs has more than 400 lines",
+    "http imports engine",
+    "http imports limiter",
+    "http imports telemetry",
+    "http/admission.rs names prometheus",
+    "http/http1 imports http/upstream",
+    "http/http2 imports http/upstream",
+    "http/http2/client.rs has more than 400 lines",
+    "limit in commands/import/limitador.rs has more than 70 lines",
+    "limiter/mod.rs has more than 400 lines",
+    "limiter/mod.rs names prometheus",
+    "limiter/operator.rs has more than 400 lines",
+    "listeners/admin/body.rs names hyper",
+    "listeners/admin/buckets.rs names hyper",
+    "listeners/admin/client.rs names hyper",
+    "listeners/admin/client.rs names hyper_util",
+    "listeners/admin/log.rs names hyper",
+    "listeners/admin/mod.rs names hyper",
+    "listeners/admin/mod.rs names hyper_util",
+    "listeners/grpc/calls.rs names prometheus",
+    "listeners/http_check/call.rs has more than 400 lines",
+    "listeners/http_check/mod.rs names prometheus",
+    "message imports engine",
+    "new in telemetry/metrics/mod.rs has more than 70 lines",
+    "respond in http/http1/server.rs has more than 70 lines",
+    "run in commands/serve.rs has more than 70 lines",
+    "start in server/mod.rs has more than 70 lines",
+    "store/memory.rs has more than 400 lines",
+    "store/redis/script.rs has more than 400 lines",
+    "telemetry imports http",
+    "telemetry imports limiter",
+    "telemetry/access_log/line.rs has more than 400 lines",
+    "telemetry/metrics/labels.rs has more than 400 lines",
+    "telemetry/metrics/mod.rs has more than 400 lines",
+    "telemetry/traces/client.rs names hyper",
+    "telemetry/traces/client.rs names hyper_util",
+    "together in commands/import/envoy_ratelimit/mod.rs has more than 70 lines",
+];
+
+/// Mistakes by their names in [`KNOWN`], each with its places.
+type Mistakes = BTreeMap<String, BTreeSet<String>>;
+
+#[test]
+fn the_sources_follow_the_map() {
+    let parsed = Crate::parse(&files(&repository().join("src")));
+    assert!(parsed.lines.len() > 100, "only {} files were found", parsed.lines.len());
+    let mistakes = mistakes(&parsed);
+    let mut new = String::new();
+    for (name, places) in mistakes.iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
+        new.extend([name, "\n"]);
+        new.extend(places.iter().flat_map(|place| ["    ", place, "\n"]));
+    }
+    assert!(new.is_empty(), "the sources leave the map:\n{new}");
+    let gone: Vec<_> = KNOWN.iter().filter(|known| !mistakes.contains_key(**known)).collect();
+    assert!(gone.is_empty(), "remove these from KNOWN: {gone:#?}");
+}
+
+fn mistakes(parsed: &Crate) -> Mistakes {
+    let mut mistakes = Mistakes::new();
+    layers(parsed, &mut mistakes);
+    confined(parsed, &mut mistakes);
+    imports(parsed, &mut mistakes);
+    sizes(parsed, &mut mistakes);
+    mistakes
+}
+
+fn note(mistakes: &mut Mistakes, name: String, place: String) {
+    mistakes.entry(name).or_default().insert(place);
+}
+
+/// Imports that run up.
+fn layers(parsed: &Crate, mistakes: &mut Mistakes) {
+    // One line for each pair of files is enough.
+    let mut seen = BTreeSet::new();
+    for reference in &parsed.references {
+        let file = parsed.modules[reference.module].file.as_str();
+        let own = layer(file);
+        let below = LAYERS.iter().find(|(name, _)| *name == own).map_or::<&[_], _>(&[], |(_, below)| below);
+        for (imported, to) in parsed.layers(reference) {
+            if imported != own && own != "lib" && !below.contains(&imported) && seen.insert((file, to)) {
+                let place = format!("src/{file}:{} imports {to}", reference.line);
+                note(mistakes, format!("{own} imports {imported}"), place);
+            }
+        }
+    }
+}
+
+/// Crates and clocks outside their places.
+fn confined(parsed: &Crate, mistakes: &mut Mistakes) {
+    for reference in &parsed.references {
+        let file = parsed.modules[reference.module].file.as_str();
+        for target in parsed.resolve(reference) {
+            let Target::External(path) = target else { continue };
+            // A single name in an expression is a variable.
+            if path.len() < 2 && reference.kind == Kind::Use {
+                continue;
+            }
+            let path = path.join("::");
+            for (name, places) in CONFINED {
+                if is_within(&path, name, "::") && !places.iter().any(|place| is_at(file, place)) {
+                    note(mistakes, format!("{file} names {name}"), format!("src/{file}:{}: {path}", reference.line));
+                }
+            }
+        }
+    }
+}
+
+/// Imports between parts that must stay apart, and cycles.
+fn imports(parsed: &Crate, mistakes: &mut Mistakes) {
+    let imports = parsed.imports();
+    for (from, others) in &imports {
+        for (to, line) in others {
+            for (left, right) in APART {
+                if is_at(from, left) && is_at(to, right) {
+                    note(mistakes, format!("{left} imports {right}"), format!("src/{from}:{line}: {to}"));
+                }
+            }
+        }
+    }
+    for cycle in cycles::across_folders(&imports) {
+        let layers: BTreeSet<&str> = cycle.files.iter().map(|file| layer(file)).collect();
+        let name = format!("cycle in {}", Vec::from_iter(layers).join(", "));
+        let list = |names: BTreeSet<String>| Vec::from_iter(names).join(" ");
+        note(
+            mistakes,
+            name.clone(),
+            format!("in {}, these {}: {}", list(cycle.folders), cycle.files.len(), list(cycle.files)),
+        );
+        for (number, (from, line, to)) in (1..).zip(cycle.way) {
+            note(mistakes, name.clone(), format!("{number:2}. src/{from}:{line} imports {to}"));
+        }
+    }
+}
+
+fn sizes(parsed: &Crate, mistakes: &mut Mistakes) {
+    let (file_lines, function_lines) = MOST_LINES;
+    for (file, lines) in parsed.lines.iter().filter(|(_, lines)| **lines > file_lines) {
+        note(mistakes, format!("{file} has more than {file_lines} lines"), format!("{lines} without its tests"));
+    }
+    for function in parsed.functions.iter().filter(|function| function.lines > function_lines) {
+        let name = format!("{} in {} has more than {function_lines} lines", function.name, function.file);
+        note(mistakes, name, format!("{}", function.lines));
+    }
+}
+
+/// Returns whether a file lies at a place, which is a file without `.rs` or a folder.
+fn is_at(file: &str, place: &str) -> bool {
+    is_within(file.trim_end_matches(".rs"), place, "/")
+}
+
+fn is_within(path: &str, prefix: &str, separator: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(separator))
+}
+
+/// The root of the repository.
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// All Rust files below a folder, without those of builds.
+fn files(root: &Path) -> Files {
+    let mut files = Files::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                files.insert(name, fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    files
+}
