@@ -14,11 +14,7 @@ import signal
 
 import grpc
 from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
-from envoy.service.ratelimit.v3 import rls_pb2  # noqa: F401: its descriptors are compared with those of the listener
-from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 import checking
 from checking import equal
@@ -26,9 +22,6 @@ from checking import equal
 TIMEOUT = 20
 AUTHORIZATION = "envoy.service.auth.v3.Authorization"
 RATE_LIMIT = "envoy.service.ratelimit.v3.RateLimitService"
-KUADRANT = "kuadrant.service.ratelimit.v1.RateLimitService"
-# Envoy has it since 1.38, and the package not yet.
-NEWER = {"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits"}
 
 
 def check_request(address):
@@ -111,69 +104,6 @@ def health_watch(channel):
         watch.cancel()
 
 
-def reflection_lists_services(channel):
-    database = ProtoReflectionDescriptorDatabase(channel)
-    equal({AUTHORIZATION, RATE_LIMIT, KUADRANT, "grpc.health.v1.Health"} <= set(database.get_services()), True)
-
-
-def reflection_by_its_present_name(channel):
-    """v1 has the messages of v1alpha."""
-    ask = channel.stream_stream(
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )
-    questions = [
-        reflection_pb2.ServerReflectionRequest(list_services=""),
-        reflection_pb2.ServerReflectionRequest(file_containing_symbol=AUTHORIZATION),
-        reflection_pb2.ServerReflectionRequest(file_by_filename="nothing.proto"),
-        reflection_pb2.ServerReflectionRequest(),
-    ]
-    answers = list(ask(iter(questions), timeout=TIMEOUT))
-    kinds = [answer.WhichOneof("message_response") for answer in answers]
-    equal(kinds, ["list_services_response", "file_descriptor_response", "error_response", "error_response"])
-    equal([answer.error_response.error_code for answer in answers[2:]], [5, 3])
-
-
-def reflected(channel):
-    return descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
-
-
-def compare(ours, theirs, seen):
-    """Every field of ours is one of theirs, with the same number, type and label."""
-    if ours.full_name in seen:
-        return
-    seen.add(ours.full_name)
-    for field in ours.fields:
-        other = theirs.fields_by_name.get(field.name)
-        if f"{ours.full_name}.{field.name}" in NEWER:
-            continue
-        if other is None:
-            raise AssertionError(f"{ours.full_name} has no field {field.name}")
-        place = f"{ours.full_name}.{field.name}"
-        shape = lambda field: (field.number, field.type, field.is_repeated)
-        equal((place, shape(field)), (place, shape(other)))
-        if field.enum_type:
-            known = {value.name: value.number for value in other.enum_type.values}
-            ours_known = {value.name: value.number for value in field.enum_type.values}
-            equal((place, ours_known), (place, {name: known.get(name) for name in ours_known}))
-        if field.message_type:
-            equal((place, field.message_type.full_name), (place, other.message_type.full_name))
-            compare(field.message_type, other.message_type, seen)
-
-
-def reflection_agrees_with_envoys_files(channel):
-    pool, seen = reflected(channel), set()
-    for name in [AUTHORIZATION, RATE_LIMIT, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]:
-        theirs = descriptor_pool.Default().FindServiceByName(name)
-        for method in pool.FindServiceByName(name).methods:
-            other = theirs.methods_by_name[method.name]
-            equal((method.client_streaming, method.server_streaming), (other.client_streaming, other.server_streaming))
-            compare(method.input_type, other.input_type, seen)
-            compare(method.output_type, other.output_type, seen)
-    equal(len(seen) > 25, True)
-
-
 def drain(channel, process):
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
     statuses = []
@@ -219,9 +149,6 @@ def main():
             health_check,
             health_list,
             health_watch,
-            reflection_lists_services,
-            reflection_by_its_present_name,
-            reflection_agrees_with_envoys_files,
         ]
         checking.run(checks, channel)
 

@@ -1,4 +1,4 @@
-//! Health, reflection and authorization, with a client that is not written in Rust.
+//! Health and authorization, with a client that is not written in Rust.
 
 use serde_json::json;
 
@@ -6,12 +6,12 @@ use crate::support::programs::client;
 use crate::support::weir::Weir;
 
 #[test]
-fn python_finds_all_services() {
+fn python_can_call_all_services() {
     let limits = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }";
     let weir = Weir::serve(limits, &["--grpc", "127.0.0.1:0", "--drain-delay", "30s"]);
     let address = weir.listener("grpc").to_string();
     let checks = client("envoy_client.py", &[&address]);
-    assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() >= 9), "{checks}");
+    assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() == 6), "{checks}");
 }
 
 /// Watchers learn that the process is about to leave before it stops to accept.

@@ -8,8 +8,16 @@ use prometheus::IntCounter;
 use super::protocol::{Code, Status};
 use crate::telemetry::metrics::{GRPC_CODES, GRPC_METHODS, Metrics};
 
-/// Calls of a worker that last: watches of the health service and conversations about what there is to call. Each takes
-/// some hundred bytes and its place among the streams of its connection; those that watch are few, one a gateway.
+/// The services, as their health is asked for.
+pub(super) const SERVICES: [&str; 4] = [
+    "envoy.service.auth.v3.Authorization",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "grpc.health.v1.Health",
+    "kuadrant.service.ratelimit.v1.RateLimitService",
+];
+
+/// Watches of the health service that a worker serves at once. Each takes some hundred bytes and a stream of its
+/// connection; a gateway needs one.
 const MAX_STREAMS: usize = 256;
 
 /// A method of the listener's services.
@@ -29,8 +37,6 @@ pub(super) enum Method {
     HealthList,
     /// `grpc.health.v1.Health/Watch`
     HealthWatch,
-    /// `grpc.reflection.v1.ServerReflection/ServerReflectionInfo`, and the same of v1alpha
-    Reflection,
     /// None of these.
     Unknown,
 }
@@ -46,8 +52,6 @@ impl Method {
             "/grpc.health.v1.Health/Check" => Self::HealthCheck,
             "/grpc.health.v1.Health/List" => Self::HealthList,
             "/grpc.health.v1.Health/Watch" => Self::HealthWatch,
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::Reflection,
             _ => Self::Unknown,
         }
     }
@@ -104,15 +108,26 @@ impl Drop for StreamPermit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reflection::methods;
+    use super::super::messages::tests::files;
     use super::*;
 
     #[test]
-    fn every_method_that_reflection_shows_is_there() {
-        let mut methods: Vec<_> = methods().iter().map(|path| Method::of(path) as usize).collect();
-        assert!(!methods.contains(&(Method::Unknown as usize)));
-        methods.dedup();
-        assert_eq!(methods.len(), GRPC_METHODS.len() - 1);
+    fn every_declared_service_and_method_is_there() {
+        let (mut services, mut methods) = (Vec::new(), 0);
+        for file in files().file {
+            for service in &file.service {
+                let name = format!("{}.{}", file.package(), service.name());
+                for method in &service.method {
+                    let path = format!("/{name}/{}", method.name());
+                    assert_ne!(Method::of(&path), Method::Unknown, "{path}");
+                    methods += 1;
+                }
+                services.push(name);
+            }
+        }
+        services.sort();
+        assert_eq!(services, SERVICES);
+        assert_eq!(methods, GRPC_METHODS.len() - 1);
         assert_eq!(Method::of("/grpc.health.v1.Health/Nothing"), Method::Unknown);
     }
 

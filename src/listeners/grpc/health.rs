@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::watch::Receiver;
 
-use super::calls::StreamPermit;
+use super::calls::{SERVICES, StreamPermit};
 use super::messages::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse, ServiceStatus, ServingStatus,
 };
@@ -29,12 +29,8 @@ const fn response(status: ServingStatus) -> HealthCheckResponse {
 }
 
 /// `Check`: one service, or with no name the process.
-pub(super) fn check(
-    readiness: &Readiness,
-    services: &[String],
-    request: &HealthCheckRequest,
-) -> Result<HealthCheckResponse, Status> {
-    if is_known(services, &request.service) {
+pub(super) fn check(readiness: &Readiness, request: &HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
+    if is_known(&request.service) {
         Ok(response(status(readiness.phase())))
     } else {
         Err(Status::new(Code::NotFound, format!("there is no service `{}`", shortened(&request.service))))
@@ -42,14 +38,14 @@ pub(super) fn check(
 }
 
 /// `List`: the process and each service.
-pub(super) fn list(readiness: &Readiness, services: &[String]) -> HealthListResponse {
+pub(super) fn list(readiness: &Readiness) -> HealthListResponse {
     let value = Some(response(status(readiness.phase())));
-    let names = std::iter::once(String::new()).chain(services.iter().cloned());
-    HealthListResponse { statuses: names.map(|key| ServiceStatus { key, value }).collect() }
+    let names = std::iter::once("").chain(SERVICES);
+    HealthListResponse { statuses: names.map(|name| ServiceStatus { key: name.to_owned(), value }).collect() }
 }
 
-fn is_known(services: &[String], name: &str) -> bool {
-    name.is_empty() || services.iter().any(|service| service == name)
+fn is_known(name: &str) -> bool {
+    name.is_empty() || SERVICES.contains(&name)
 }
 
 fn shortened(name: &str) -> String {
@@ -66,13 +62,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(
-        readiness: &Readiness,
-        services: &[String],
-        request: &HealthCheckRequest,
-        permit: StreamPermit,
-    ) -> Self {
-        let is_known = is_known(services, &request.service);
+    pub(super) fn new(readiness: &Readiness, request: &HealthCheckRequest, permit: StreamPermit) -> Self {
+        let is_known = is_known(&request.service);
         Self { phases: Phases::of(readiness), is_known, said: None, has_ended: false, _permit: permit }
     }
 }
@@ -141,7 +132,7 @@ mod tests {
 
     fn ask(readiness: &Readiness, service: &str) -> Result<ServingStatus, Code> {
         let request = HealthCheckRequest { service: service.to_owned() };
-        check(readiness, &["a.B".to_owned()], &request).map(|found| found.status()).map_err(|status| status.code)
+        check(readiness, &request).map(|found| found.status()).map_err(|status| status.code)
     }
 
     #[test]
@@ -149,12 +140,12 @@ mod tests {
         let readiness = Readiness::default();
         assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));
         readiness.serving();
-        assert_eq!(ask(&readiness, "a.B"), Ok(ServingStatus::Serving));
+        assert_eq!(ask(&readiness, SERVICES[0]), Ok(ServingStatus::Serving));
         assert_eq!(ask(&readiness, "a.C"), Err(Code::NotFound));
         readiness.draining();
         assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));
-        let names: Vec<_> = list(&readiness, &["a.B".to_owned()]).statuses.into_iter().map(|one| one.key).collect();
-        assert_eq!(names, ["", "a.B"]);
+        let names: Vec<_> = list(&readiness).statuses.into_iter().map(|one| one.key).collect();
+        assert_eq!((names[0].as_str(), &names[1..]), ("", &SERVICES.map(str::to_owned)[..]));
     }
 
     /// What comes next of a watch: a status, `None` while there is nothing, or the end.
@@ -176,7 +167,7 @@ mod tests {
         let (readiness, streams) = (Readiness::default(), Streams::default());
         let watching = |service: &str| {
             let request = HealthCheckRequest { service: service.to_owned() };
-            Watch::new(&readiness, &[], &request, streams.begin().unwrap())
+            Watch::new(&readiness, &request, streams.begin().unwrap())
         };
         let (mut watch, mut unknown) = (watching(""), watching("a.C"));
         assert_eq!(next(&mut watch), Some(Ok(ServingStatus::NotServing)));

@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use self::age::Age;
 use self::calls::{Calls, Method, Streams};
 use self::protocol::{Code, Deframer, Status, decode, frame};
-use self::reflection::{Conversation, Files};
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::rules::descriptors::Purpose;
 use crate::http::context::Context;
@@ -37,7 +36,6 @@ pub mod messages;
 pub mod properties;
 mod protocol;
 mod rate_limit;
-mod reflection;
 
 pub use age::ConnectionAge;
 pub use authorization::AddressSources;
@@ -98,7 +96,6 @@ pub struct Envoy {
     address_sources: AddressSources,
     age: Age,
     readiness: Arc<Readiness>,
-    files: Rc<Files>,
     calls: Calls,
     streams: Streams,
     messages: Messages,
@@ -164,7 +161,6 @@ impl Envoy {
             address_sources: options.address_sources,
             age: Age::new(options.connection_age),
             readiness: options.readiness.clone(),
-            files: Rc::new(Files::own()),
             calls: Calls::new(&metrics),
             streams: Streams::default(),
             messages: Messages { most: options.limits.message, buffered: Cell::new(0) },
@@ -186,18 +182,9 @@ impl Envoy {
 
     /// The answer to a call: a message, or a body that goes on.
     async fn call(&self, method: Method, context: &Context, request: &mut Request, passage: &mut Passage) -> Answered {
-        match method {
-            Method::Unknown => {
-                let name = request.target.chars().take(80).collect::<String>();
-                return Err(Status::new(Code::Unimplemented, format!("there is no method {name}")));
-            }
-            Method::Reflection => {
-                let body = std::mem::take(&mut request.body);
-                let permit = self.streams.begin()?;
-                let conversation = Conversation::new(self.files.clone(), body, &self.readiness, permit);
-                return Ok(ResponseBody::Stream(Box::new(conversation)));
-            }
-            _ => {}
+        if method == Method::Unknown {
+            let name = request.target.chars().take(80).collect::<String>();
+            return Err(Status::new(Code::Unimplemented, format!("there is no method {name}")));
         }
         let start = context.activity.now();
         let patience =
@@ -205,20 +192,19 @@ impl Envoy {
         let deadline = patience.and_then(|patience| start.checked_add(patience));
         let caller = Caller { context, start, deadline };
         let message = self.messages.next(&mut request.body).await?;
-        let services = self.files.services();
         let answer = match method {
             Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
             Method::ShouldRateLimit => self.rate_limit(Purpose::Decide, message, &caller, passage).await?,
             Method::CheckRateLimit => self.rate_limit(Purpose::Check, message, &caller, passage).await?,
             Method::Report => self.rate_limit(Purpose::Report, message, &caller, passage).await?,
-            Method::HealthCheck => frame(&health::check(&self.readiness, services, &decode(message)?)?),
-            Method::HealthList => frame(&health::list(&self.readiness, services)),
+            Method::HealthCheck => frame(&health::check(&self.readiness, &decode(message)?)?),
+            Method::HealthList => frame(&health::list(&self.readiness)),
             Method::HealthWatch => {
                 let permit = self.streams.begin()?;
-                let watch = health::Watch::new(&self.readiness, services, &decode(message)?, permit);
+                let watch = health::Watch::new(&self.readiness, &decode(message)?, permit);
                 return Ok(ResponseBody::Stream(Box::new(watch)));
             }
-            Method::Reflection | Method::Unknown => Bytes::new(),
+            Method::Unknown => Bytes::new(),
         };
         let trailers = Headers::from_iter([("grpc-status", Code::Ok.text())]);
         Ok(ResponseBody::Message(Box::new(Message { data: answer, trailers: Some(trailers) })))

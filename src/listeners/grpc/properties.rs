@@ -10,18 +10,15 @@ use super::authorization;
 use super::messages::authorization::CheckRequest;
 use super::messages::health::HealthCheckRequest;
 use super::messages::rate_limit::RateLimitRequest;
-use super::messages::reflection::ServerReflectionRequest;
 use super::protocol::{Code, DEFAULT_MAX_MESSAGE, deframe, timeout};
-use super::reflection::Files;
 use crate::http::properties::Property;
 use crate::message::headers::{self, Headers};
 
 /// What can be fuzzed, by name.
-pub const ALL: [(&str, Property); 5] = [
+pub const ALL: [(&str, Property); 4] = [
     ("grpc_frames", grpc_frames),
     ("grpc_check", grpc_check),
     ("grpc_rate_limit", grpc_rate_limit),
-    ("grpc_reflection", grpc_reflection),
     ("grpc_timeout", grpc_timeout),
 ];
 
@@ -57,13 +54,6 @@ fn grpc_check(bytes: &[u8]) {
 fn grpc_rate_limit(bytes: &[u8]) {
     again::<RateLimitRequest>(bytes);
     again::<HealthCheckRequest>(bytes);
-}
-
-/// Every question has an answer, which repeats it.
-fn grpc_reflection(bytes: &[u8]) {
-    let Some(question) = again::<ServerReflectionRequest>(bytes) else { return };
-    let answer = Files::own().answer(question.clone());
-    assert!(answer.original_request == Some(question) && answer.message_response.is_some());
 }
 
 /// A timeout is taken as it is, or refused.

@@ -447,7 +447,7 @@ impl SpanResult {
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
 /// The methods of the gRPC listener: the label `method` of `weir_grpc_calls_total`.
-pub const GRPC_METHODS: [&str; 9] = [
+pub const GRPC_METHODS: [&str; 8] = [
     "check",
     "should_rate_limit",
     "check_rate_limit",
@@ -455,7 +455,6 @@ pub const GRPC_METHODS: [&str; 9] = [
     "health_check",
     "health_list",
     "health_watch",
-    "reflection",
     "unknown",
 ];
 

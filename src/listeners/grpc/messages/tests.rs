@@ -14,7 +14,7 @@ use envoy_types::pb::google::protobuf::field_descriptor_proto::{Label, Type};
 use envoy_types::pb::google::protobuf::{DescriptorProto, FieldDescriptorProto};
 use prost::Message;
 
-use super::{authorization, basics, health, rate_limit, reflection};
+use super::{authorization, basics, health, rate_limit};
 
 /// Reads a message and writes it again; with it, as `Debug` shows it.
 type Again = fn(Bytes) -> Result<(Vec<u8>, String), prost::DecodeError>;
@@ -26,22 +26,6 @@ fn again<M: Message + Default + Debug>(bytes: Bytes) -> Result<(Vec<u8>, String)
 /// A message, our structure for it, and the one that is generated from Envoy's or Google's files. `grpc.*` is in no such
 /// crate; a client that is not ours tests those over the wire.
 fn known(name: &str) -> Option<(Again, Option<Again>)> {
-    let ours: Again = match name.strip_prefix("grpc.reflection.v1alpha.").or(name.strip_prefix("grpc.reflection.v1.")) {
-        Some("ServerReflectionRequest") => again::<reflection::ServerReflectionRequest>,
-        Some("ExtensionRequest") => again::<reflection::ExtensionRequest>,
-        Some("ServerReflectionResponse") => again::<reflection::ServerReflectionResponse>,
-        Some("FileDescriptorResponse") => again::<reflection::FileDescriptorResponse>,
-        Some("ExtensionNumberResponse") => again::<reflection::ExtensionNumberResponse>,
-        Some("ListServiceResponse") => again::<reflection::ListServiceResponse>,
-        Some("ServiceResponse") => again::<reflection::ServiceResponse>,
-        Some("ErrorResponse") => again::<reflection::ErrorResponse>,
-        Some(_) => return None,
-        None => return known_elsewhere(name),
-    };
-    Some((ours, None))
-}
-
-fn known_elsewhere(name: &str) -> Option<(Again, Option<Again>)> {
     macro_rules! table {
         ($($name:literal: $ours:ty $(, $theirs:ty)?;)*) => {
             match name {
@@ -97,7 +81,16 @@ fn known_elsewhere(name: &str) -> Option<(Again, Option<Again>)> {
     }
 }
 
-/// All messages of the files in `protos/`, by their full names.
+/// The files in `protos/` and those of Google's that they import.
+pub(in super::super) fn files() -> google::protobuf::FileDescriptorSet {
+    let services = ["envoy/service/auth/v3/external_auth", "envoy/service/ratelimit/v3/rls", "grpc/health/v1/health"];
+    let services = services.iter().chain(&["kuadrant/service/ratelimit/v1/rls"]).map(|name| format!("{name}.proto"));
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/listeners/grpc/protos");
+    let compiled = protox::compile(services, [folder]).unwrap().encode_to_vec();
+    google::protobuf::FileDescriptorSet::decode(&compiled[..]).unwrap()
+}
+
+/// All messages of these files, by their full names.
 fn declared() -> Vec<(String, DescriptorProto)> {
     fn add(prefix: &str, message: &DescriptorProto, to: &mut Vec<(String, DescriptorProto)>) {
         let name = format!("{prefix}.{}", message.name());
@@ -106,9 +99,8 @@ fn declared() -> Vec<(String, DescriptorProto)> {
         }
         to.push((name, message.clone()));
     }
-    let set = google::protobuf::FileDescriptorSet::decode(&include_bytes!("../protos/descriptors.bin")[..]).unwrap();
     let mut messages = Vec::new();
-    for file in &set.file {
+    for file in &files().file {
         for message in &file.message_type {
             // The other wrappers stand in the same file of Google's and nothing uses them.
             if file.name() != "google/protobuf/wrappers.proto" || matches!(message.name(), "BoolValue" | "UInt64Value")
