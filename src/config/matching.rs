@@ -13,8 +13,9 @@ use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::rules::glob::Glob;
 use crate::engine::rules::matching::{
-    DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, HostPattern, Match,
+    DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, Match,
 };
+use crate::message::host_pattern::HostPattern;
 use crate::message::path::{Pattern, Reading};
 
 /// The fields of `match`.

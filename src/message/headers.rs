@@ -7,6 +7,9 @@
 
 use std::fmt::{self, Debug};
 
+/// The id of the queue entry that a request has become, for its upstream or gateway. Clients' headers of this name are removed.
+pub const QUEUE_ENTRY: &str = "x-queue-entry";
+
 /// The headers of a message. Names are tokens and compared without regard to case; values have neither CR, LF nor NUL
 /// and no white space around them. Whoever appends them has checked that, see [`is_name`] and [`is_value`].
 #[derive(Clone, Default)]

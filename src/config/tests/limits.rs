@@ -6,12 +6,12 @@ use crate::engine::algorithms::details::Elevated;
 use crate::engine::algorithms::numbers::{Aligned, Allowance, Micros, Numbers};
 use crate::engine::rules::by::{self, Component};
 use crate::engine::rules::limit::{Cost, Fallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::rules::matching::HostPattern;
 use crate::engine::rules::overrides::Origin;
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::response_cost::{ResponseCost, Statuses};
 use crate::engine::rules::value_type::Form;
 use crate::message::headers::Headers;
+use crate::message::host_pattern::HostPattern;
 
 #[test]
 fn every_field_reaches_the_engine() {

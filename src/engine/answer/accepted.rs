@@ -8,10 +8,7 @@ use super::verdict::Verdict;
 use crate::engine::algorithms::details::Detail;
 use crate::engine::algorithms::queue::{EntryId, Then};
 use crate::engine::rules::rule_set::Rules;
-use crate::message::headers::Headers;
-
-/// The header that tells an upstream, or a gateway, the id of an entry. What a client sends of that name goes no further.
-pub const QUEUE_ENTRY: &str = "x-queue-entry";
+use crate::message::headers::{Headers, QUEUE_ENTRY};
 
 /// The entries of a request that passes, with what becomes of it, in the order of the rules.
 pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item = (Then, &'a EntryId)> {

@@ -10,6 +10,9 @@ use crate::engine::algorithms::details::Detail;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{self, Headers};
+use crate::message::reply::{begin_problem, problem_reply};
+
+pub use crate::message::reply::{Reply, problem};
 
 const RATELIMIT: &str = "ratelimit";
 const RATELIMIT_POLICY: &str = "ratelimit-policy";
@@ -43,17 +46,6 @@ pub struct Generations {
     pub ietf_03: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the first with quota policies and the reset in seconds from now.
     pub x_ratelimit: bool,
-}
-
-/// An answer of our own: to a request that is refused, or that cannot be served.
-#[derive(Clone, Debug)]
-pub struct Reply {
-    /// The status.
-    pub status: StatusCode,
-    /// The headers, without those that frame the body.
-    pub headers: Headers,
-    /// The body; empty if there is none.
-    pub body: String,
 }
 
 impl Default for Generations {
@@ -296,40 +288,6 @@ fn refusal_problem(status: StatusCode, kind: &str, title: &str, rules: &Rules, v
     }
     body.push_str("]}");
     problem_reply(status, body)
-}
-
-/// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.
-pub fn problem(status: StatusCode, detail: &str) -> Reply {
-    let mut body = begin_problem("about:blank", status.canonical_reason().unwrap_or("Error"), status);
-    for character in detail.chars() {
-        match character {
-            '"' | '\\' => {
-                body.push('\\');
-                body.push(character);
-            }
-            control if control.is_control() => {
-                let _ = write!(body, "\\u{:04x}", u32::from(control));
-            }
-            other => body.push(other),
-        }
-    }
-    body.push_str("\"}");
-    problem_reply(status, body)
-}
-
-/// The members of a problem up to the text of its `detail`.
-fn begin_problem(kind: &str, title: &str, status: StatusCode) -> String {
-    let mut body = String::with_capacity(384);
-    for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":\""] {
-        body.push_str(part);
-    }
-    body
-}
-
-fn problem_reply(status: StatusCode, body: String) -> Reply {
-    let mut headers = Headers::with_capacity(8, 384);
-    headers.append(CONTENT_TYPE, "application/problem+json");
-    Reply { status, headers, body }
 }
 
 /// A trailers-only answer: gRPC reads the status from the first and only block of headers.

@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use super::by::Source;
 use super::descriptors::Tree;
 use super::limit::{Fallback, Limit};
-use super::matching::{DescriptorMatch, EntryTest, HeaderTest, HostPattern, Match};
+use super::matching::{DescriptorMatch, EntryTest, HeaderTest, Match};
 use super::request::Request;
+use crate::message::host_pattern::HostPattern;
 use crate::message::path::{Pattern, Reading, Segment, segments};
 
 /// Limits that may cover a request: few as a rule.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use super::address::{Scheme, Server};
-use crate::engine::rules::matching::HostPattern;
+use crate::message::host_pattern::HostPattern;
 use crate::message::path;
 
 /// Routes of a process. A request looks at one after the other, so a thousand would cost it microseconds.

@@ -13,7 +13,7 @@ use super::messages::authorization::{
 use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatus, Struct, make_text, text};
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
-use crate::engine::answer::accepted::{self, QUEUE_ENTRY};
+use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request::{self, Entry};
@@ -22,7 +22,7 @@ use crate::http::{Passage, subject_of_pem};
 use crate::limiter::denials;
 use crate::message::address;
 use crate::message::client_address::{Client, TrustedProxies};
-use crate::message::headers::{self, Headers};
+use crate::message::headers::{self, Headers, QUEUE_ENTRY};
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::target;
