@@ -192,7 +192,7 @@ fn reload(
         match rules.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
             Reloaded::Unchanged => {}
             Reloaded::Replaced => readiness.reloaded(None),
-            Reloaded::Refused(report) => readiness.reloaded(Some(report.to_string())),
+            Reloaded::Broken(report) => readiness.reloaded(Some(report.to_string())),
         }
         if let Some(certificates) = &mut of_upstreams {
             certificates.reload(asked);

@@ -1,4 +1,4 @@
-//! The control thread: admin listener, signals, and the order in which things begin and end.
+//! The control thread: the admin listener, signals, and the order of start and stop.
 
 use std::future;
 use std::io;
@@ -23,42 +23,39 @@ use crate::listeners::ListenerKind;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
 use crate::telemetry::access_log::AccessLog;
 
-/// How often the clock is compared with the machine's.
+/// How often the clock is compared with the machine's wall clock.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long to wait before another `accept` when the system has no descriptor to give.
+/// How long to wait before the next `accept` when the system is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the control thread is made of.
+/// The control thread before it runs.
 pub(super) struct Control {
-    /// The sockets of each listener, for a process that takes over.
+    /// The sockets of each listener, for a hand-over.
     pub(super) sockets: Vec<(ListenerKind, Sockets)>,
     pub(super) admin: Option<(std::net::TcpListener, AdminOptions)>,
-    /// What the workers share: this thread tells them what is blocked.
     pub(super) shared: Arc<Shared>,
-    /// Makes this thread's own connection to the store.
+    /// Makes this thread's connection to the store.
     pub(super) make_store: MakeStore,
     pub(super) clock: Clock,
     pub(super) access_log: Option<AccessLog>,
     pub(super) readiness: Arc<Readiness>,
     pub(super) stops: Stops,
-    /// From the first word of the end until new connections are refused.
+    /// The time from the signal to stop to the first refused connection.
     pub(super) drain_delay: Duration,
     pub(super) handle_signals: bool,
     pub(super) ask_reload: Sender<()>,
     pub(super) workers: Vec<JoinHandle<()>>,
 }
 
-/// Why no more connections are taken.
+/// The reason that the process stops accepting.
 enum End {
-    /// The process was told to stop.
     Stop,
-    /// Another process takes them.
     HandedOver,
 }
 
 impl Control {
-    /// Runs until the workers have ended. `report` is told whether it could start.
+    /// Runs until the workers have ended. `report` gets the result of the start.
     pub(super) fn run(self, reloader: JoinHandle<()>, report: impl FnOnce(io::Result<()>)) {
         let access_log = self.access_log.clone();
         match build_runtime() {
@@ -68,7 +65,7 @@ impl Control {
         if let Some(access_log) = access_log {
             access_log.finish();
         }
-        // With the runtime the last one who could ask for a reload is gone.
+        // The last sender of reload requests went with the runtime.
         if reloader.join().is_err() {
             tracing::error!("the reload thread panicked");
         }
@@ -81,8 +78,8 @@ impl Control {
             Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.clock.clone())),
             Err(error) => return report(Err(io::Error::other(error))),
         };
-        // To the end of the drain: what is blocked stays so for the requests that still run.
-        let _keeping_up = AbortOnDropHandle::new(tokio::task::spawn_local(keep_up(operator.clone())));
+        // Runs until the end of the drain, so that blocks hold for the requests in flight.
+        let _block_sync = AbortOnDropHandle::new(tokio::task::spawn_local(sync_blocks(operator.clone())));
         let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));
@@ -96,42 +93,42 @@ impl Control {
         report(Ok(()));
         match self.until_end(&mut signals).await {
             End::Stop => self.leave(&mut signals).await,
-            // The listener is the other process' now: nobody may learn from this one that it drains.
+            // The new process owns the listener now; no probe may see that this one drains.
             End::HandedOver => closing.cancel(),
         }
         self.sockets.clear();
         self.stops.drain.cancel();
-        tracing::info!("draining: no new connections are taken");
+        tracing::info!("draining: no new connections are accepted");
         self.until_drained(&mut signals).await;
         tracing::info!("stopped");
     }
 
-    /// Does what signals say until one says that it is the end.
+    /// Handles signals until one ends the process.
     async fn until_end(&self, signals: &mut Option<Signals>) -> End {
         let mut following = interval(FOLLOW_INTERVAL);
         following.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let wish = tokio::select! {
+            let signal = tokio::select! {
                 () = self.stops.leave.cancelled() => return End::Stop,
                 _ = following.tick() => {
                     self.clock.follow();
                     continue;
                 }
-                wish = Signals::next(signals) => wish,
+                signal = Signals::next(signals) => signal,
             };
-            match wish {
-                Wish::Stop => return End::Stop,
-                Wish::HandOver => {
+            match signal {
+                SignalAction::Stop => return End::Stop,
+                SignalAction::HandOver => {
                     if let Some(end) = self.hand_over(signals).await {
                         return end;
                     }
                 }
-                Wish::Reload | Wish::Reopen => self.refresh(wish),
+                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
             }
         }
     }
 
-    /// Hands the listeners to a new process. `None` if it can't: then everything stays as it is.
+    /// Hands the sockets to a new process. Returns `None` if that fails; then this process goes on unchanged.
     async fn hand_over(&self, signals: &mut Option<Signals>) -> Option<End> {
         tracing::info!("handing over to a new process");
         let mut sockets = Vec::new();
@@ -146,7 +143,7 @@ impl Control {
         }
         let mut handing = std::pin::pin!(hand_over(sockets));
         loop {
-            let wish = tokio::select! {
+            let signal = tokio::select! {
                 handed = &mut handing => match handed {
                     Ok(successor) => {
                         tracing::info!(successor, "handed over");
@@ -159,43 +156,43 @@ impl Control {
                     }
                 },
                 () = self.stops.leave.cancelled() => return Some(End::Stop),
-                wish = Signals::next(signals) => wish,
+                signal = Signals::next(signals) => signal,
             };
-            match wish {
-                // The new process ends with this one's patience for it.
-                Wish::Stop => return Some(End::Stop),
-                Wish::HandOver => tracing::warn!("told to hand over again: a new process is starting already"),
-                Wish::Reload | Wish::Reopen => self.refresh(wish),
+            match signal {
+                // Dropping `handing` ends the new process.
+                SignalAction::Stop => return Some(End::Stop),
+                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: a new process is already starting"),
+                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
             }
         }
     }
 
-    /// Says that this process leaves, and takes connections for as long as it takes others to notice.
+    /// Reports that the process is leaving, and goes on accepting while load balancers take notice.
     async fn leave(&self, signals: &mut Option<Signals>) {
         self.readiness.draining();
         supervisor::notify(supervisor::STOPPING);
         if self.drain_delay.is_zero() {
             return;
         }
-        tracing::info!(delay = ?self.drain_delay, "leaving: connections are taken until load balancers have noticed");
+        tracing::info!(delay = ?self.drain_delay, "leaving: accepting connections until load balancers take notice");
         let mut delay = std::pin::pin!(sleep(self.drain_delay));
         loop {
-            let wish = tokio::select! {
+            let signal = tokio::select! {
                 () = &mut delay => return,
-                wish = Signals::next(signals) => wish,
+                signal = Signals::next(signals) => signal,
             };
-            match wish {
-                Wish::Stop => {
-                    tracing::warn!("told to stop again: the delay is cut short");
+            match signal {
+                SignalAction::Stop => {
+                    tracing::warn!("second signal to stop: draining now");
                     return;
                 }
-                Wish::HandOver => tracing::warn!("told to hand over: this process is leaving"),
-                Wish::Reload | Wish::Reopen => self.refresh(wish),
+                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: this process is leaving"),
+                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
             }
         }
     }
 
-    /// Waits until what runs has been finished.
+    /// Waits until the workers have drained.
     async fn until_drained(&mut self, signals: &mut Option<Signals>) {
         let workers = std::mem::take(&mut self.workers);
         let mut joined = tokio::task::spawn_blocking(|| {
@@ -206,40 +203,40 @@ impl Control {
             }
         });
         loop {
-            let wish = tokio::select! {
+            let signal = tokio::select! {
                 joined = &mut joined => {
                     if joined.is_err() {
                         tracing::error!("cannot wait for the workers");
                     }
                     return;
                 }
-                wish = Signals::next(signals) => wish,
+                signal = Signals::next(signals) => signal,
             };
-            match wish {
-                Wish::Stop => {
-                    tracing::warn!("told to stop again: what runs is cut off");
+            match signal {
+                SignalAction::Stop => {
+                    tracing::warn!("second signal to stop: cutting off connections");
                     self.stops.quit.cancel();
                 }
-                Wish::HandOver => tracing::warn!("told to hand over: this process takes no connections any more"),
-                Wish::Reload | Wish::Reopen => self.refresh(wish),
+                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: this process is draining"),
+                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
             }
         }
     }
 
-    /// Opens the access log again, and looks at the rules if that is wished.
-    fn refresh(&self, wish: Wish) {
+    /// Reopens the access log, and reloads the rules on SIGHUP.
+    fn refresh(&self, action: SignalAction) {
         if let Some(access_log) = &self.access_log {
             access_log.reopen();
         }
-        if wish == Wish::Reload {
-            // The receiver ends after the last sender, and this is one.
+        if action == SignalAction::Reload {
+            // Cannot fail: the receiver lives until the last sender is dropped.
             let _ = self.ask_reload.send(());
         }
     }
 }
 
-/// Tells the workers what other gateways have blocked, and what is blocked no longer.
-async fn keep_up(operator: Rc<Operator>) {
+/// Keeps the workers up to date with the blocks that other gateways add and remove.
+async fn sync_blocks(operator: Rc<Operator>) {
     loop {
         sleep(operator.keep_up().await).await;
     }
@@ -270,26 +267,25 @@ async fn serve_admin(
     }
 }
 
-/// What a signal asks for.
+/// What a signal asks the process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    /// SIGTERM, SIGINT: the first time what runs is finished, the second time it is dropped.
+enum SignalAction {
+    /// SIGTERM, SIGINT: drain; a second one cuts off what is left.
     Stop,
-    /// SIGHUP: the rules are read again, and the access log is opened again.
+    /// SIGHUP: reload the rules and reopen the access log.
     Reload,
-    /// SIGUSR1: the access log is opened again.
+    /// SIGUSR1: reopen the access log.
     Reopen,
-    /// SIGUSR2: a new process takes over.
+    /// SIGUSR2: hand over to a new process.
     HandOver,
 }
 
-/// The signals that the process listens to.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    first_of_user: Signal,
-    second_of_user: Signal,
+    user_1: Signal,
+    user_2: Signal,
 }
 
 impl Signals {
@@ -298,20 +294,20 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
-            first_of_user: signal(SignalKind::user_defined1())?,
-            second_of_user: signal(SignalKind::user_defined2())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
         })
     }
 
-    /// The next wish; never, if there are no signals.
-    async fn next(signals: &mut Option<Self>) -> Wish {
+    /// Waits for the next signal; forever if signals are not handled.
+    async fn next(signals: &mut Option<Self>) -> SignalAction {
         let Some(signals) = signals else { return future::pending().await };
         tokio::select! {
-            _ = signals.terminate.recv() => Wish::Stop,
-            _ = signals.interrupt.recv() => Wish::Stop,
-            _ = signals.hang_up.recv() => Wish::Reload,
-            _ = signals.first_of_user.recv() => Wish::Reopen,
-            _ = signals.second_of_user.recv() => Wish::HandOver,
+            _ = signals.terminate.recv() => SignalAction::Stop,
+            _ = signals.interrupt.recv() => SignalAction::Stop,
+            _ = signals.hang_up.recv() => SignalAction::Reload,
+            _ = signals.user_1.recv() => SignalAction::Reopen,
+            _ = signals.user_2.recv() => SignalAction::HandOver,
         }
     }
 }

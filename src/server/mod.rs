@@ -1,4 +1,4 @@
-//! The process that serves: workers, sockets, the admin listener, signals, reload and drain.
+//! Runs the process: workers, sockets, the admin listener, signals, reload and drain.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,103 +39,89 @@ mod worker;
 
 pub use listening_socket::ListenAddress;
 
-/// How often the files of rules and certificates are looked at.
+/// How often the files of rules and certificates are checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Makes a worker's store, inside the worker's runtime.
+/// Makes a worker's store. Runs inside the worker's runtime.
 pub type MakeStore = Arc<dyn Fn() -> Result<Store, String> + Send + Sync>;
 
-/// Looks at the files of rules and certificates and puts new ones in force; `true` if asked to by a signal. It runs on
-/// a thread of its own, so it may take its time.
+/// Checks the files of rules and certificates and applies changes. The argument is true if a signal asked for it. Runs on
+/// its own thread, so it may block.
 pub type Reload = Box<dyn FnMut(bool) + Send>;
 
-/// How the process serves.
+/// The options of [`start`].
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The listeners of the workers, and where they listen.
     pub listeners: Vec<(ListenAddress, ListenerOptions)>,
-    /// The connections of all workers and listeners.
     pub admission: Arc<Admission>,
-    /// Where requests are logged, if they are.
     pub access_log: Option<AccessLog>,
-    /// Where the admin listener listens, if there is to be one.
     pub admin_address: Option<SocketAddr>,
-    /// Who may change buckets at the admin listener; nobody if there are none.
+    /// The tokens that allow changes through the admin listener. Without tokens, it is read-only.
     pub admin_tokens: Tokens,
-    /// What the process logs, if that can be changed at the admin listener.
+    /// The log filter that the admin listener may change.
     pub log: Option<LogFilter>,
-    /// The clock of the listeners.
     pub clock: Clock,
-    /// Worker threads.
     pub workers: NonZeroUsize,
-    /// How long connections are still taken after the process was told to stop, while it says that it is not ready.
+    /// How long the process goes on accepting connections after the signal to stop, while `/readyz` fails.
     pub drain_delay: Duration,
-    /// How long what runs may go on after that.
+    /// How long requests in flight may take after that.
     pub grace: Duration,
-    /// Whether this server is the process: SIGTERM and SIGINT drain, twice quit, SIGHUP reloads, SIGUSR1 opens the access
-    /// log again, SIGUSR2 hands over; and sockets that the process was started with are taken.
+    /// Handle the process' signals and use the sockets that it inherited: SIGTERM and SIGINT drain, a second one quits,
+    /// SIGHUP reloads, SIGUSR1 reopens the access log, SIGUSR2 hands over to a new process.
     pub handle_signals: bool,
 }
 
-/// Why the process could not start.
+/// The reason that the process could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// An address cannot be listened on.
     #[error("cannot listen on {address} ({listener}): {error}")]
     Bind {
-        /// The name of a [`ListenerKind`].
+        /// [`ListenerKind::name`]
         listener: &'static str,
-        /// The address.
         address: ListenAddress,
-        /// Why.
         #[source]
         error: io::Error,
     },
-    /// The sockets that the process was started with are no good.
-    #[error("cannot take the sockets that were handed over: {0}")]
+    #[error("cannot use the inherited sockets: {0}")]
     Inherited(String),
-    /// A thread, a runtime or a signal handler cannot be had.
+    /// A thread, a runtime or a signal handler could not be created.
     #[error("cannot start the server: {0}")]
     System(#[source] io::Error),
-    /// A worker's store cannot be made.
     #[error("cannot start a worker: {0}")]
     Worker(String),
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the listeners of the workers listen.
     pub listeners: Vec<(ListenerKind, ListenAddress)>,
-    /// Where the admin listener listens.
     pub admin: Option<SocketAddr>,
     control: JoinHandle<()>,
     stops: Stops,
 }
 
-/// The ways to stop.
+/// The stages of a stop.
 #[derive(Clone, Debug, Default)]
 struct Stops {
-    /// The process leaves: the drain comes after the delay.
+    /// The process is leaving; the drain begins after [`ServerOptions::drain_delay`].
     leave: CancellationToken,
-    /// No new connections; what runs is finished.
+    /// Accept no new connections and finish requests in flight.
     drain: CancellationToken,
-    /// Nothing is finished.
+    /// Stop at once.
     quit: CancellationToken,
 }
 
 impl Running {
-    /// Where a listener listens, if it is open.
     pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
         self.listeners.iter().find(|(listener, _)| *listener == kind).map(|(_, address)| address)
     }
 
-    /// Begins the end: after the delay, what runs is finished within the grace period.
+    /// Drains after the delay, within the grace period.
     pub fn stop(&self) {
         self.stops.leave.cancel();
     }
 
-    /// Waits until the server has stopped, for a signal or after [`Self::stop`].
+    /// Waits until the server has stopped.
     pub fn join(self) {
         if self.control.join().is_err() {
             tracing::error!("the control thread panicked");
@@ -143,7 +129,7 @@ impl Running {
     }
 }
 
-/// Starts a server: when it returns, the listeners are open. After an error, what had been started ends by itself.
+/// Starts a server. The listeners are open when it returns; after an error, every thread that has started ends.
 pub fn start(
     options: &ServerOptions,
     shared: &Arc<Shared>,
@@ -154,30 +140,125 @@ pub fn start(
     let workers = options.workers.get();
     shared.metrics().workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
-    let mut listeners = Vec::with_capacity(options.listeners.len());
-    let mut addresses = Vec::with_capacity(options.listeners.len());
-    for (address, listener) in &options.listeners {
-        let sockets = open(listener.kind(), &mut inherited, address, workers)?;
-        let address = sockets.address().map_err(ServerError::System)?.unwrap_or_else(|| address.clone());
-        addresses.push((listener.kind(), address));
-        listeners.push((listener.kind(), sockets));
-    }
-    let admin_address = options.admin_address.map(ListenAddress::Tcp);
-    let admins = admin_address.map(|address| open(ListenerKind::Admin, &mut inherited, &address, 1)).transpose()?;
-    let admin_listener = admins.as_ref().map(one_tcp).transpose()?;
-    let admin = admin_listener.as_ref().map(std::net::TcpListener::local_addr).transpose();
-    let admin = admin.map_err(ServerError::System)?;
-    let is_local = admin.is_some_and(|address| address.ip().is_loopback());
+    let mut bound = Bound::open(options, &mut inherited)?;
+    let admin_address = bound.admin_socket.as_ref().map(std::net::TcpListener::local_addr).transpose();
+    let admin = admin_address.map_err(ServerError::System)?;
 
     let stops = Stops::default();
-    // Whatever fails from here on, the threads that have started end.
-    let on_error = stops.quit.clone().drop_guard();
-    let drain_on_error = stops.drain.clone().drop_guard();
-    let leave_on_error = stops.leave.clone().drop_guard();
-    let (reports, stores) = mpsc::channel();
-    let mut threads = Vec::with_capacity(workers);
-    let mut openers = Vec::with_capacity(workers);
-    for number in 0..workers {
+    let stop_on_error = [&stops.quit, &stops.drain, &stops.leave].map(|stop| stop.clone().drop_guard());
+    let started = start_workers(options, shared, make_store, &stops)?;
+
+    let (ask_reload, asked) = mpsc::channel();
+    let reloader = spawn("reload", move || run_reload(reload, &asked))?;
+    let shares = bound.shares(workers)?;
+    let admin_options = AdminOptions {
+        readiness: readiness.clone(),
+        shared: shared.clone(),
+        stores: started.stores.into(),
+        tokens: options.admin_tokens.clone(),
+        log: options.log.clone(),
+        is_local: admin.is_some_and(|address| address.ip().is_loopback()),
+    };
+    let control = Control {
+        sockets: bound.listeners,
+        admin: bound.admin_socket.map(|socket| (socket, admin_options)),
+        shared: shared.clone(),
+        make_store: make_store.clone(),
+        clock: options.clock.clone(),
+        access_log: options.access_log.clone(),
+        readiness: readiness.clone(),
+        stops: stops.clone(),
+        drain_delay: options.drain_delay,
+        handle_signals: options.handle_signals,
+        ask_reload,
+        workers: started.threads,
+    };
+    // Before the admin listener opens: after a hand-over, no probe may see that this process is only starting.
+    readiness.serving();
+    let (reports, report) = mpsc::channel();
+    let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
+    match report.recv() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(ServerError::System(error)),
+        Err(_) => return Err(ServerError::Worker("the control thread ended".into())),
+    }
+    for (opener, share) in started.openers.into_iter().zip(shares) {
+        opener.send(share).map_err(|_| ServerError::Worker("its thread ended".into()))?;
+    }
+    for guard in stop_on_error {
+        guard.disarm();
+    }
+    for (listener, address) in &bound.addresses {
+        tracing::info!(listener = listener.name(), %address, workers = options.workers, "listening");
+    }
+    if let Some(address) = admin {
+        tracing::info!(listener = "admin", %address, "listening");
+    }
+    let is_handover = inherited.is_handover();
+    inherited.ready();
+    if !is_handover {
+        supervisor::notify(supervisor::READY);
+    }
+    Ok(Running { listeners: bound.addresses, admin, control, stops })
+}
+
+/// The sockets of all listeners.
+struct Bound {
+    /// The workers' listeners in the order of the options, then the admin listener.
+    listeners: Vec<(ListenerKind, Sockets)>,
+    /// The addresses of the workers' listeners.
+    addresses: Vec<(ListenerKind, ListenAddress)>,
+    admin_socket: Option<std::net::TcpListener>,
+}
+
+impl Bound {
+    fn open(options: &ServerOptions, inherited: &mut Inherited) -> Result<Self, ServerError> {
+        let mut listeners = Vec::with_capacity(options.listeners.len() + 1);
+        let mut addresses = Vec::with_capacity(options.listeners.len());
+        for (address, listener) in &options.listeners {
+            let sockets = open(listener.kind(), inherited, address, options.workers.get())?;
+            let address = sockets.address().map_err(ServerError::System)?.unwrap_or_else(|| address.clone());
+            addresses.push((listener.kind(), address));
+            listeners.push((listener.kind(), sockets));
+        }
+        let mut admin_socket = None;
+        if let Some(address) = options.admin_address.map(ListenAddress::Tcp) {
+            let sockets = open(ListenerKind::Admin, inherited, &address, 1)?;
+            admin_socket = Some(one_tcp(&sockets)?);
+            listeners.push((ListenerKind::Admin, sockets));
+        }
+        Ok(Self { listeners, addresses, admin_socket })
+    }
+
+    /// Gives each worker a socket of each of its listeners.
+    fn shares(&mut self, workers: usize) -> Result<Vec<worker::Share>, ServerError> {
+        let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(self.addresses.len())).collect();
+        for (place, (_, sockets)) in self.listeners.iter_mut().take(self.addresses.len()).enumerate() {
+            sockets.widen(workers);
+            for (share, sockets) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
+                share.extend(sockets.into_iter().map(|socket| (place, socket)));
+            }
+        }
+        Ok(shares)
+    }
+}
+
+/// Workers that have their stores and wait for their sockets.
+struct StartedWorkers {
+    threads: Vec<JoinHandle<()>>,
+    openers: Vec<oneshot::Sender<worker::Share>>,
+    stores: Vec<Store>,
+}
+
+fn start_workers(
+    options: &ServerOptions,
+    shared: &Arc<Shared>,
+    make_store: &MakeStore,
+    stops: &Stops,
+) -> Result<StartedWorkers, ServerError> {
+    let (reports, reported) = mpsc::channel();
+    let (mut threads, mut openers) = (Vec::new(), Vec::new());
+    for number in 0..options.workers.get() {
         let (opener, open) = oneshot::channel();
         openers.push(opener);
         let worker = Worker {
@@ -195,68 +276,12 @@ pub fn start(
         threads.push(spawn(&format!("worker-{number}"), run)?);
     }
     drop(reports);
-    let mut worker_stores = Vec::with_capacity(workers);
-    for _ in &threads {
-        let report = stores.recv().unwrap_or_else(|_| Err("its thread ended".into()));
-        worker_stores.push(report.map_err(ServerError::Worker)?);
-    }
-
-    let (ask_reload, asked) = mpsc::channel();
-    let reloader = spawn("reload", move || run_reload(reload, &asked))?;
-    let is_handover = inherited.is_handover();
-    let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(listeners.len())).collect();
-    for (place, (_, sockets)) in listeners.iter_mut().enumerate() {
-        sockets.widen(workers);
-        for (share, sockets) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
-            share.extend(sockets.into_iter().map(|socket| (place, socket)));
-        }
-    }
-    let control = Control {
-        sockets: listeners.into_iter().chain(admins.map(|admin| (ListenerKind::Admin, admin))).collect(),
-        admin: admin_listener
-            .map(|socket| (socket, admin_options(options, shared, readiness, worker_stores, is_local))),
-        shared: shared.clone(),
-        make_store: make_store.clone(),
-        clock: options.clock.clone(),
-        access_log: options.access_log.clone(),
-        readiness: readiness.clone(),
-        stops: stops.clone(),
-        drain_delay: options.drain_delay,
-        handle_signals: options.handle_signals,
-        ask_reload,
-        workers: threads,
-    };
-    // Before the admin listener opens: at one that was handed over, nobody may learn that this process is only starting.
-    readiness.serving();
-    let (reports, started) = mpsc::channel();
-    let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
-    match started.recv() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(ServerError::System(error)),
-        Err(_) => return Err(ServerError::Worker("the control thread ended".into())),
-    }
-    for (opener, share) in openers.into_iter().zip(shares) {
-        if opener.send(share).is_err() {
-            return Err(ServerError::Worker("its thread ended".into()));
-        }
-    }
-    on_error.disarm();
-    drain_on_error.disarm();
-    leave_on_error.disarm();
-    for (listener, address) in &addresses {
-        tracing::info!(listener = listener.name(), %address, workers = options.workers, "listening");
-    }
-    if let Some(address) = admin {
-        tracing::info!(listener = "admin", %address, "listening");
-    }
-    inherited.ready();
-    if !is_handover {
-        supervisor::notify(supervisor::READY);
-    }
-    Ok(Running { listeners: addresses, admin, control, stops })
+    let store = || reported.recv().unwrap_or_else(|_| Err("its thread ended".into())).map_err(ServerError::Worker);
+    let stores = threads.iter().map(|_| store()).collect::<Result<_, _>>()?;
+    Ok(StartedWorkers { threads, openers, stores })
 }
 
-/// The sockets of a listener: those that were handed over, or else new ones.
+/// Takes the sockets that were handed over for a listener, or binds new ones.
 fn open(
     listener: ListenerKind,
     inherited: &mut Inherited,
@@ -269,29 +294,13 @@ fn open(
         return Sockets::bind(address, workers).map_err(failed);
     }
     let sockets = Sockets::adopt(handed_over).map_err(|error| ServerError::Inherited(error.to_string()))?;
-    tracing::info!(
-        listener = listener.name(),
-        "sockets were handed over, and the address that is configured is not looked at"
-    );
+    tracing::info!(listener = listener.name(), "using inherited sockets; the configured address is ignored");
     Ok(sockets)
-}
-
-/// What the admin listener is made of.
-fn admin_options(
-    options: &ServerOptions,
-    shared: &Arc<Shared>,
-    readiness: &Arc<Readiness>,
-    stores: Vec<Store>,
-    is_local: bool,
-) -> AdminOptions {
-    let (readiness, shared) = (readiness.clone(), shared.clone());
-    let (tokens, log) = (options.admin_tokens.clone(), options.log.clone());
-    AdminOptions { readiness, shared, stores: stores.into(), tokens, log, is_local }
 }
 
 /// The admin listener's socket.
 fn one_tcp(sockets: &Sockets) -> Result<std::net::TcpListener, ServerError> {
-    let wrong = || ServerError::Inherited("the admin listener takes one TCP socket".into());
+    let wrong = || ServerError::Inherited("the admin listener needs exactly one TCP socket".into());
     let shares = sockets.spread(1).map_err(ServerError::System)?;
     match shares.first().map(Vec::as_slice) {
         Some([ListeningSocket::Tcp(socket)]) => socket.try_clone().map_err(ServerError::System),
@@ -303,16 +312,16 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(ServerError::System)
 }
 
-/// Threads that resolve the names of upstreams for one runtime. tokio would start 512 if the resolver hung.
+/// Threads per runtime that resolve the names of upstreams. tokio's default would let a hanging resolver start 512.
 const MAX_BLOCKING_THREADS: usize = 8;
 
-/// A runtime whose tasks stay on this thread, so they share what they share without locks.
+/// Builds a runtime whose tasks stay on this thread, so they share state without locks.
 fn build_runtime() -> io::Result<LocalRuntime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build_local(LocalOptions::default())
 }
 
-/// Looks at the rules now and then and when asked, until nobody can ask any more.
+/// Reloads at intervals and on request, until the sender is dropped.
 fn run_reload(mut reload: Reload, asked: &mpsc::Receiver<()>) {
     loop {
         match asked.recv_timeout(RELOAD_INTERVAL) {

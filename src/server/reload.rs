@@ -1,4 +1,4 @@
-//! Keeping the rules in force as the files say.
+//! Reloads the rules when their files change.
 
 use crate::clock::Clock;
 use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
@@ -9,7 +9,7 @@ use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
 
-/// Reads the files of the rules again and again. It blocks, so the server gives it a thread of its own.
+/// Watches the rules files. Its calls block, so it runs on a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
     how: How,
@@ -17,33 +17,31 @@ pub struct Reloader {
     clock: Clock,
 }
 
-/// What rules are for.
+/// How rules are compiled for this process.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
-    /// Whether they refuse nothing.
+    /// Count and report, but deny nothing.
     pub shadow: bool,
-    /// Whether their buckets live in Redis; some limits cannot be kept elsewhere.
+    /// True if buckets live in Redis: queues and scripts need it.
     pub has_redis: bool,
-    /// Whether there is a proxy listener: without one, rules that count requests in flight are as good as broken, since
-    /// nobody sees a request end.
+    /// True if a proxy listener is open. The other listeners do not see requests end, so without it `concurrency` limits
+    /// are an error.
     pub sees_ends: bool,
-    /// Whether rules see headers whose names have underscores.
+    /// The treatment of headers with underscores in their names.
     pub underscores: Underscores,
 }
 
-/// What a look at the files came to.
+/// The result of a reload.
 #[derive(Debug)]
 pub enum Reloaded {
-    /// They say what they said.
     Unchanged,
-    /// New rules are in force.
     Replaced,
-    /// They are broken or unreadable, and the rules in force are those of before.
-    Refused(Report),
+    /// The files are broken or unreadable; the last good rules stay in force.
+    Broken(Report),
 }
 
 impl Reloader {
-    /// Reads the files for the first time; the rules of them are the error if they are broken.
+    /// Reads the files for the first time. If they are broken, [`Loaded::rules`] is `None`.
     pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
         let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(Look::Always) {
@@ -54,9 +52,9 @@ impl Reloader {
         (Self { watcher, how, fingerprinter, clock }, loaded)
     }
 
-    /// Looks at the files and puts what is new in force. `look` says whether to read them even if they seem untouched.
+    /// Puts changed files in force. `look` says whether to read them even if they seem unchanged.
     ///
-    /// A broken file changes nothing, is counted and logged once, and is reported until it is mended.
+    /// A broken file changes nothing. It is counted and logged once, and reported until it is fixed.
     pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
         let loaded = match self.watcher.poll(look) {
             Change::Same => return Reloaded::Unchanged,
@@ -65,8 +63,8 @@ impl Reloader {
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().reload(false);
-            tracing::error!("the rules are broken, those of before stay in force:\n{}", loaded.report);
-            return Reloaded::Refused(loaded.report);
+            tracing::error!("the rules are broken, the last good ones stay in force:\n{}", loaded.report);
+            return Reloaded::Broken(loaded.report);
         };
         if loaded.report.warnings > 0 {
             tracing::warn!("the rules have warnings:\n{}", loaded.report);
@@ -91,7 +89,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
                 file: sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone()),
                 place: None,
                 message: format!(
-                    "`{}` counts requests in flight, and no listener of this process sees a request end",
+                    "`{}` counts requests in flight, but no listener of this process sees a request end",
                     limit.name
                 ),
                 help: "open the proxy with `--upstream`, or limit by a rate".to_owned(),
@@ -111,7 +109,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
     Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
-/// The warning about a limit that goes by a header with an underscore, which no request has by then.
+/// Warns of a limit that reads a header with an underscore in its name: such headers are dropped or rejected before.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let by = limit.by.iter().filter_map(|component| match &component.source {
         by::Source::Header(name) => Some(name),
@@ -124,13 +122,13 @@ fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
         severity: Severity::Warning,
         file: file.to_owned(),
         place: None,
-        message: format!("`{}` goes by `{name}`, and no request has a header with an underscore", limit.name),
-        help: "name the header with hyphens, or start with `--underscores keep`".to_owned(),
+        message: format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name),
+        help: "use hyphens in the header's name, or start with `--underscores keep`".to_owned(),
         source_line: None,
     })
 }
 
-/// The wall clock in seconds.
+/// Returns the wall time in seconds since the Unix epoch.
 pub fn seconds(clock: &Clock) -> i64 {
     i64::try_from(clock.now().0 / 1_000_000).unwrap_or(i64::MAX)
 }
@@ -182,7 +180,7 @@ mod tests {
         std::fs::write(&path, texts[1]).unwrap();
         let is_reloaded = match reloader.reload(&shared, Look::Always) {
             Reloaded::Replaced => true,
-            Reloaded::Refused(report) => {
+            Reloaded::Broken(report) => {
                 assert!(report.to_string().contains("no listener of this process sees a request end"), "{report}");
                 false
             }

@@ -23,68 +23,84 @@ use crate::listeners::{Listener, ListenerOptions};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
-/// Connections that are accepted in a row. The tasks of those that were accepted wait meanwhile, and so do all others.
+/// Connections to accept in a row. All other tasks of the worker wait meanwhile.
 const ACCEPT_BATCH: u32 = 16;
 
-/// How long to wait before another `accept` when the system has no descriptor to give.
+/// How long to wait before the next `accept` when the system is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a failure to accept is logged: with no descriptor left, each attempt fails for as long as that lasts.
-const SAID_EVERY: Duration = Duration::from_secs(1);
+/// How often failures to accept are logged. Without a free descriptor, every attempt fails.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often idle connections to upstreams are looked at.
+/// How often idle connections to upstreams are closed.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a worker is made of.
+/// The sockets of one worker, each with its listener's index.
+pub(super) type Share = Vec<(usize, ListeningSocket)>;
+
+/// A worker that has not started.
 pub(super) struct Worker {
-    /// Gives the sockets when connections are to be taken: when nothing can fail any more that would lose them.
-    /// Each is for one of `listeners`, by its place there.
-    pub(super) open: oneshot::Receiver<Vec<(usize, ListeningSocket)>>,
+    /// Delivers the sockets once the start cannot fail any more: an accepted connection would be lost with it.
+    pub(super) open: oneshot::Receiver<Share>,
     pub(super) listeners: Vec<ListenerOptions>,
-    /// The connections of all workers and listeners.
     pub(super) admission: Arc<Admission>,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
-    /// Cancelled when no new connection is to be taken.
+    /// Cancelled to stop accepting connections.
     pub(super) drain: CancellationToken,
-    /// Cancelled when what still runs is to be dropped.
+    /// Cancelled to drop the connections that are left.
     pub(super) quit: CancellationToken,
-    /// From the beginning of the drain until what still runs is dropped.
+    /// The longest drain; connections that are left then are dropped.
     pub(super) grace: Duration,
 }
 
 impl Worker {
-    /// Runs until drained. `report` is told of the store, or of what went wrong.
+    /// Runs until drained. `report` gets the store, or the reason that it could not be made.
     pub(super) fn run(self, report: impl FnOnce(Result<Store, String>)) {
         let runtime = match build_runtime() {
             Ok(runtime) => runtime,
             Err(error) => return report(Err(format!("no runtime: {error}"))),
         };
         runtime.block_on(self.serve(report));
-        // Drops what is left. A name that is being resolved is not waited for: that can take the resolver half a minute.
+        // Does not wait for the resolver, which can take half a minute.
         runtime.shutdown_background();
     }
 
-    async fn serve(self, report: impl FnOnce(Result<Store, String>)) {
+    async fn serve(mut self, report: impl FnOnce(Result<Store, String>)) {
         let store = match (self.make_store)() {
             Ok(store) => store,
             Err(error) => return report(Err(error)),
         };
         report(Ok(store.clone()));
-        // Without sockets the server did not start.
-        let Ok(sockets) = self.open.await else { return };
-        let metrics = self.shared.metrics().clone();
-        let limiter = Rc::new(Limiter::new(self.shared, store));
+        // The sender is dropped if the server fails to start.
+        let Ok(sockets) = (&mut self.open).await else { return };
+        let limiter = Rc::new(Limiter::new(self.shared.clone(), store));
+        let tasks = TaskTracker::new();
+        self.accept(sockets, &limiter, &tasks).await;
+        tasks.close();
+        let finished = async {
+            tasks.wait().await;
+            limiter.settled().await;
+        };
+        let in_time = timeout(self.grace, self.quit.run_until_cancelled(finished)).await;
+        if !matches!(in_time, Ok(Some(()))) {
+            tracing::warn!(connections = tasks.len(), "connections were cut off");
+        }
+        limiter.close().await;
+    }
+
+    /// Accepts connections and serves each in a task of its own, until the drain begins.
+    async fn accept(&self, sockets: Share, limiter: &Rc<Limiter>, tasks: &TaskTracker) {
+        let metrics = self.shared.metrics();
         let listeners: Vec<_> = self.listeners.iter().map(|options| Listener::new(limiter.clone(), options)).collect();
         let mut sockets = AcceptLoop::new(sockets, &listeners);
-        let tasks = TaskTracker::new();
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut drained = pin!(self.drain.cancelled());
-        let mut said = None;
+        let mut logged = None;
         loop {
             let accepted = tokio::select! {
-                () = &mut drained => break,
+                () = &mut drained => return,
                 _ = reaping.tick() => {
                     limiter.flush();
                     listeners.iter().for_each(Listener::reap);
@@ -94,8 +110,8 @@ impl Worker {
             };
             match accepted {
                 Ok((listener, stream, peer)) => {
-                    // Whoever is too many is told at once, which lets a load balancer try another process, and leaves
-                    // the system's queue to those who come when there is room again.
+                    // An excess connection is closed at once, so a load balancer can try another process and the
+                    // system's queue stays free for connections that come when there is room again.
                     let Ok(place) = self.admission.enter() else { continue };
                     let drain = self.drain.clone();
                     let open = Open::new(metrics.clone(), place);
@@ -104,31 +120,16 @@ impl Worker {
                         listener.serve_connection(stream, peer, drain).await;
                     });
                 }
-                Err(error) => pause(&error, &metrics, &mut said).await,
+                Err(error) => pause(&error, metrics, &mut logged).await,
             }
-            if sockets.has_had_its_turn() {
+            if sockets.should_yield() {
                 yield_now().await;
             }
         }
-        drop(sockets);
-        tasks.close();
-        let finished = async {
-            tokio::select! {
-                () = async {
-                    tasks.wait().await;
-                    limiter.settled().await;
-                } => true,
-                () = self.quit.cancelled() => false,
-            }
-        };
-        if !matches!(timeout(self.grace, finished).await, Ok(true)) {
-            tracing::warn!(connections = tasks.len(), "connections were cut off");
-        }
-        limiter.close().await;
     }
 }
 
-/// A worker's sockets, which take turns.
+/// Accepts from the sockets of a worker in turns.
 struct AcceptLoop {
     all: Vec<(Listener, AsyncSocket)>,
     next: usize,
@@ -136,10 +137,11 @@ struct AcceptLoop {
 }
 
 impl AcceptLoop {
-    fn new(sockets: Vec<(usize, ListeningSocket)>, listeners: &[Listener]) -> Self {
+    fn new(sockets: Share, listeners: &[Listener]) -> Self {
         let sockets = sockets.into_iter().filter_map(|(place, socket)| {
-            // The runtime has its descriptors, and so has the socket: what is wrong here is the system's memory.
-            let socket = socket.into_async().inspect_err(|error| tracing::error!("a socket is deaf: {error}")).ok()?;
+            // Fails only if the system is out of memory: the descriptors exist already.
+            let socket =
+                socket.into_async().inspect_err(|error| tracing::error!("cannot poll a socket: {error}")).ok()?;
             Some((listeners.get(place)?.clone(), socket))
         });
         Self { all: sockets.collect(), next: 0, in_a_row: 0 }
@@ -160,8 +162,8 @@ impl AcceptLoop {
         Poll::Pending
     }
 
-    /// Whether it is time for others to run.
-    fn has_had_its_turn(&mut self) -> bool {
+    /// Returns true if other tasks should run before the next `accept`.
+    fn should_yield(&mut self) -> bool {
         let is_over = self.in_a_row >= ACCEPT_BATCH;
         if is_over {
             self.in_a_row = 0;
@@ -170,15 +172,15 @@ impl AcceptLoop {
     }
 }
 
-/// Waits if an `accept` failed for want of something that takes time to come back.
-async fn pause(error: &io::Error, metrics: &Metrics, said: &mut Option<Instant>) {
-    // The peer gave up while it waited: nothing is wrong here.
+/// Waits if `accept` failed for lack of a resource that takes time to come back.
+async fn pause(error: &io::Error, metrics: &Metrics, logged: &mut Option<Instant>) {
+    // The peer gave up while it waited in the queue.
     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         return;
     }
     metrics.accept_errors.inc();
-    if said.is_none_or(|said| said.elapsed() > SAID_EVERY) {
-        *said = Some(Instant::now());
+    if logged.is_none_or(|logged| logged.elapsed() > LOG_INTERVAL) {
+        *logged = Some(Instant::now());
         tracing::warn!("cannot accept a connection: {error}");
     }
     sleep(ACCEPT_PAUSE).await;
@@ -200,7 +202,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.metrics.connections.dec();
-        // tokio catches the panic at the edge of the task; the others go on.
+        // tokio catches the panic at the edge of the task; other connections go on.
         if std::thread::panicking() {
             self.metrics.panics.inc();
             tracing::error!("a connection's task panicked");

@@ -106,7 +106,7 @@ impl ConnectorReloader {
                 tracing::info!("new certificates are in force for upstreams");
             }
             Some(Err(error)) => {
-                tracing::error!("the certificates for upstreams are broken, those of before stay in force: {error}");
+                tracing::error!("the certificates for upstreams are broken, the last good ones stay in force: {error}");
             }
         }
     }

@@ -121,7 +121,7 @@ impl ServerTlsReloader {
             }
             Some(Err(error)) => {
                 self.metrics.tls_reload(false);
-                tracing::error!("the certificates are broken, those of before stay in force: {error}");
+                tracing::error!("the certificates are broken, the last good ones stay in force: {error}");
             }
         }
     }
