@@ -281,7 +281,7 @@ fn attack(weir: &Weir, kind: &str) -> Vec<Value> {
     let outcomes = client("h2_attacks.py", &[&weir.proxy.to_string(), "--kind", kind]);
     let outcomes = outcomes.as_array().unwrap().clone();
     let dead: Vec<_> = outcomes.iter().filter(|outcome| outcome["alive"] != true).collect();
-    assert!(!outcomes.is_empty() && dead.is_empty(), "nobody is answered any more after {dead:?}");
+    assert!(!outcomes.is_empty() && dead.is_empty(), "no request is answered after {dead:?}");
     outcomes
 }
 

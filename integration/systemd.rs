@@ -138,12 +138,12 @@ fn the_service_starts_reloads_hands_over_and_stops_as_its_unit_says() {
         answer => Err(answer),
     });
     fs::write(weir.limits_file(), "limits: { L: { burst: 0 } }").unwrap();
-    assert!(!run_all("ExecReload", weir.id()), "a broken file is refused");
+    assert!(!run_all("ExecReload", weir.id()), "a broken file is rejected");
     fs::write(weir.limits_file(), WIDE).unwrap();
 
     let successor = weir.hand_over();
     assert_eq!(supervisor.next(), format!("MAINPID={successor}"));
-    assert!(run_all("ExecStop", successor), "the stop waits for the end of a process that is nobody's child");
+    assert!(run_all("ExecStop", successor), "the stop waits for the successor, which is not its child");
     assert_eq!(supervisor.next(), "STOPPING=1");
     assert!(TcpStream::connect(weir.proxy).is_err());
     assert_eq!(weir.wait().code(), Some(0));

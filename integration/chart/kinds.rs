@@ -16,7 +16,7 @@ pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
     }
     let mut schema: Value = serde_json::from_str(SCHEMA).unwrap();
     if schema["$defs"].get(kind).is_none() {
-        return vec![format!("nobody knows the kind {kind}")];
+        return vec![format!("unknown kind {kind}")];
     }
     schema["$ref"] = json!(format!("#/$defs/{kind}"));
     let validator = jsonschema::validator_for(&schema).unwrap();

@@ -49,7 +49,7 @@ impl Pod {
     /// The directory of a volume, such as `rules`.
     #[track_caller]
     pub(super) fn volume(&self, name: &str) -> PathBuf {
-        self.mounts(name).pop().unwrap_or_else(|| panic!("nobody mounts {name}"))
+        self.mounts(name).pop().unwrap_or_else(|| panic!("{name} is not mounted"))
     }
 
     /// A container's command, with only the variables of the pod and the image.

@@ -90,7 +90,7 @@ const LOGIN_0: Step = Step {
 const LOGIN_DENIED: Step =
     Step { told: refused(300, &[ADDRESS, LOGINS], &[("LoginsPerAddress", 0, 300)], &["LoginsPerAddress"]), ..LOGIN_1 };
 
-const READ_DIFFERENTLY: &str = "what servers read differently is refused and costs nothing";
+const READ_DIFFERENTLY: &str = "ambiguous requests are rejected and cost nothing";
 
 const TWO_KEYS: &str = "two keys in one request make no key of their own";
 
@@ -127,7 +127,7 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
         steps: &[GET_4, GET_3, GET_2, GET_1, GET_0, GET_DENIED, GET_DENIED],
     },
     Row {
-        what: "two limits: what one refuses costs the other nothing",
+        what: "two limits: a denial by one costs the other nothing",
         client: "127.0.0.3",
         steps: &[LOGIN_1, LOGIN_0, LOGIN_DENIED, LOGIN_DENIED, GET_2],
     },

@@ -142,7 +142,7 @@ fn version_and_licence_are_those_of_the_manifest() {
 fn the_result_has_one_program_and_an_unprivileged_user() {
     let dockerfile = Dockerfile::read();
     assert_eq!(dockerfile.last("FROM").words, ["scratch"]);
-    assert_eq!(dockerfile.last("USER").words, ["65532:65532"], "Kubernetes knows nobody by name");
+    assert_eq!(dockerfile.last("USER").words, ["65532:65532"], "Kubernetes needs numbers");
     assert_eq!(dockerfile.command("ENTRYPOINT"), ["/usr/bin/weir"]);
     assert_eq!(dockerfile.command("CMD"), ["serve"]);
     assert_eq!(dockerfile.command("HEALTHCHECK"), ["/usr/bin/weir", "health"]);

@@ -70,7 +70,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
                 check_refused(&weir.get(path, &headers), limit);
             }
             let remaining = done(&weir, "GET", &format!("/buckets/{bucket}"), "")["windows"][0]["remaining"].clone();
-            assert_eq!(remaining, 10, "a refusal takes nothing");
+            assert_eq!(remaining, 10, "a denial takes nothing");
             if bucket != "Fixed" {
                 assert!(spend(&weir, path, &[("x-id", "8"), ("x-zone", "eu")]), "another id of {limit} passes");
             }
@@ -149,7 +149,7 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
     block(&one, "Wide:a%7Bb%7D:c", HOUR);
     check_refused(&asks(&one), "Wide");
     let heard = |weir: &Weir| {
-        eventually("the other gateway refuses too", || match asks(weir) {
+        eventually("the other gateway denies, too", || match asks(weir) {
             answer if answer.status() == 429 => Ok(answer),
             answer => Err(answer.status()),
         })
@@ -425,7 +425,7 @@ fn the_script_of_blocks_is_used_by_hand() {
     };
     let read = |version: &str| call(&["read", version]).lines().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!((read("1"), call(&["unblock", "L:a"])), (vec!["0".to_owned(), "0".to_owned()], "0".to_owned()));
-    assert_eq!(redis.cli(&["DBSIZE"]), "0", "nothing is written to end what is not there");
+    assert_eq!(redis.cli(&["DBSIZE"]), "0", "unblocking an id that is not blocked writes nothing");
     assert_eq!(call(&["block", "2", "60000000", "L:a", "why"]), "1");
     let first = read("0");
     assert_eq!((first.len(), first[2].as_str(), first[4].as_str()), (5, "L:a", "why"));

@@ -67,7 +67,7 @@ fn json_tells_of_limits_and_upstreams_and_of_no_id() {
     assert_eq!((&first["bytes"], &first["attempts"]), (&5.into(), &1.into()));
     assert_eq!(first["upstream"], upstream.address.to_string());
     assert!(first["duration_ms"].as_f64().unwrap() >= first["upstream_ms"].as_f64().unwrap(), "{first}");
-    assert!(records[1].get("upstream").is_none(), "a refused request goes to no upstream: {}", records[1]);
+    assert!(records[1].get("upstream").is_none(), "a denied request has no upstream: {}", records[1]);
     assert_eq!(weir.metric("weir_access_log_dropped_total"), 0);
 }
 

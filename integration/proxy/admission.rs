@@ -88,7 +88,7 @@ fn small_responses_that_nobody_reads_are_bounded_too() {
     becomes("six are broken off", 6, || weir.metric("weir_http_listener_limits_total{limit=\"slow_readers\"}"));
     assert_eq!(weir.metric("weir_http_requests_in_flight"), 4);
     drop(slow);
-    becomes("nobody waits", 0, || weir.metric("weir_http_requests_in_flight"));
+    becomes("no request waits", 0, || weir.metric("weir_http_requests_in_flight"));
     let mut client = Frames::connect(weir.proxy);
     client.get(1, "/");
     assert_eq!(client.stream(1)[0].status(), 200);

@@ -191,10 +191,10 @@ fn the_rules_are_looked_at_now_and_then() {
     let make_store: MakeStore = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
     let reload = Box::new(move |forced| told.send(forced).unwrap());
     let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
-    assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "nobody asked for it");
+    assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "no signal asked for it");
     running.stop();
     running.join();
-    assert!(looks.try_iter().count() < 2 && looks.recv().is_err(), "nobody looks after the end");
+    assert!(looks.try_iter().count() < 2 && looks.recv().is_err(), "no look at the files after the end");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn an_upstream_that_closed_an_idle_connection_is_asked_on_another() {
 fn a_connection_is_used_again_only_after_a_clean_exchange() {
     let cases: [(&str, &str); 4] = [
         ("said to be the last", "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok"),
-        ("followed by what nobody asked for", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok0123"),
+        ("followed by unrequested bytes", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok0123"),
         ("of HTTP/1.0", "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok"),
         (
             "a second response",

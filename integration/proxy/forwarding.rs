@@ -270,7 +270,7 @@ fn a_large_body_flows_and_does_not_pile_up() {
         before = now;
         if is_stuck { Ok(now) } else { Err(now) }
     });
-    assert!(stuck < SIZE / 2, "the proxy swallowed {stuck} bytes that nobody read");
+    assert!(stuck < SIZE / 2, "the proxy took {stuck} bytes that the upstream did not read");
     drop(held);
     let response = client.head().unwrap();
     assert_eq!(received.load(Ordering::Relaxed), SIZE);

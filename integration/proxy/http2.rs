@@ -295,7 +295,7 @@ fn who_takes_a_request_back_is_charged_for_it() {
     client.get(1001, "/");
     assert_eq!(client.stream(1001)[0].status(), 200);
     assert_eq!(allowed(&weir), 81);
-    assert_eq!(upstream.accepted(), 1, "what nobody waits for goes no further");
+    assert_eq!(upstream.accepted(), 1, "a reset request is not forwarded");
     assert_eq!(limited(&weir, "http2_resets"), 0);
 }
 

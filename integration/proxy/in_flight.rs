@@ -302,7 +302,7 @@ fn a_slot_is_given_back_when_somebody_takes_too_long() {
             let mut client = stage.send("POST", "/upload", "content-length: 10\r\n");
             Box::new(move |_| assert_eq!(client.response().status(), 408))
         });
-        stage.check("nobody says anything in the tunnel", |stage| {
+        stage.check("the tunnel is silent", |stage| {
             let mut client = stage.send("GET", "/upgrade", UPGRADE);
             client.head().unwrap();
             Box::new(move |_| client.expect_end())

@@ -65,7 +65,7 @@ fn the_client_is_told_where_it_stands() {
     let problem: serde_json::Value = serde_json::from_str(refusal.text()).unwrap();
     assert_eq!(problem["violated-policies"], serde_json::json!(["Five"]));
     assert_eq!(client.get("/").status(), 429, "the connection stays");
-    assert_eq!(upstream.requests().len(), 5, "what is refused never reaches the upstream");
+    assert_eq!(upstream.requests().len(), 5, "denied requests do not reach the upstream");
     assert_eq!(weir.metric("weir_http_requests_total{code=\"429\",listener=\"proxy\"}"), 2);
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Five\",result=\"denied\"}"), 2);
 }

@@ -85,7 +85,7 @@ fn the_slots_of_a_process_that_was_killed_come_back_with_their_lease() {
     one.signal("KILL");
     one.wait();
     let died = Instant::now();
-    assert_eq!(status(&other), 429, "nobody knows yet");
+    assert_eq!(status(&other), 429, "the other process does not know yet");
     passes("the lease ends", &other);
     assert!(died.elapsed() < LEASE + Duration::from_secs(1), "{:?}", died.elapsed());
     drop(client);

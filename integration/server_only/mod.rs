@@ -1,7 +1,7 @@
 //! Limits that need Redis: queues of work and users' scripts.
 
+mod in_memory;
 mod queue;
-mod refused;
 mod script;
 mod values;
 

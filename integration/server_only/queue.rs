@@ -63,7 +63,7 @@ fn step(weir: &Weir, redis: &RedisServer, kind: &str, step: &Value, case: &Value
             assert_eq!(answer.status(), status, "{kind} {case}: {step}");
             let left = remaining(answer.header("ratelimit").unwrap());
             assert_eq!(left, expect["remaining"].as_u64().unwrap(), "{kind} {case}: {step}");
-            assert_eq!(answer.header("retry-after"), None, "nobody knows when a worker comes");
+            assert_eq!(answer.header("retry-after"), None, "the next worker's time is unknown");
         }
         "ack" => acknowledge(redis, kind),
         "read" => assert_eq!(read(redis, kind), expect["payload"].as_str().unwrap(), "{kind} {case}"),
@@ -196,7 +196,7 @@ fn a_request_is_queued_only_if_no_other_limit_refuses_it_and_costs_nothing_if_th
         assert_eq!(length(&redis, "stream"), waiting);
     }
     acknowledge(&redis, "stream");
-    assert_eq!(weir.get("/jobs", &[("x-user", "a")]).status(), 202, "the refused ones were not charged to Users");
+    assert_eq!(weir.get("/jobs", &[("x-user", "a")]).status(), 202, "denied requests were not charged to Users");
     acknowledge(&redis, "stream");
     redis.cli(&["CONFIG", "RESETSTAT"]);
     let answer = weir.get("/jobs", &[("x-user", "a")]);
@@ -290,7 +290,7 @@ fn a_queue_that_cannot_be_written_is_a_store_error() {
     let weir = serve(&rules, &[], &redis, &["--access-log", "-"]);
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let answer = weir.get("/jobs", &[]);
-    assert_eq!((answer.status(), length(&redis, "stream")), (503, 0), "whoever is accepted must be in the queue");
+    assert_eq!((answer.status(), length(&redis, "stream")), (503, 0), "an accepted request must be in the queue");
     weir.until_logged("OOM");
     reload(&weir, &jobs("stream", 9, ", on_store_error: allow"));
     assert_eq!(weir.get("/jobs", &[]).status(), 200);

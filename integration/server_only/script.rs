@@ -119,7 +119,7 @@ fn plug_limits_limiters_count_through_the_proxy_and_survive_a_flush() {
         }
         assert_eq!(weir.metric("weir_store_errors_total{kind=\"refused\"}"), 0);
         let all = weir.get("/", &[]);
-        assert_eq!(all.header("ratelimit"), Some("\"All\";r=96"), "what the script refused was not charged");
+        assert_eq!(all.header("ratelimit"), Some("\"All\";r=96"), "requests that the script denied were not charged");
     }
 }
 
@@ -244,7 +244,7 @@ fn a_changed_script_runs_from_the_next_request_on_and_a_missing_one_changes_noth
 }
 
 #[test]
-fn no_value_of_a_script_ends_a_field_or_frames_the_answer() {
+fn no_value_of_a_script_ends_a_header_or_frames_the_answer() {
     let redis = RedisServer::plain();
     let script =
         "return { 'deny', { 'a\\r\\nset-cookie: b=c', { 'content-length', '0' }, { 'x y', '1' }, { 'X-Ok', 3.9 } } }";
@@ -253,7 +253,7 @@ fn no_value_of_a_script_ends_a_field_or_frames_the_answer() {
     assert_eq!((answer.status(), answer.header("set-cookie")), (429, None));
     assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ok")), (Some("a  set-cookie: b=c"), Some("3")));
     assert!(answer.text().contains("\"violated-policies\":[\"Mine\"]"), "{}", answer.text());
-    weir.until_logged("it cannot set the field");
+    weir.until_logged("it cannot set the header");
 }
 
 #[test]

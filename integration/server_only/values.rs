@@ -126,8 +126,8 @@ fn the_limiters_of_plug_limit_have_not_its_bugs() {
     let values = |answer: Result<(String, Vec<String>), String>| {
         answer.map(|(verdict, values)| format!("{verdict} {}", values.join(" ")))
     };
-    assert_eq!(values(window("0", "60")), Ok("deny 0 60 0".into()), "a limit of 0 refuses");
-    assert_eq!(redis.cli(&["EXISTS", "k"]), "0", "a refusal writes nothing");
+    assert_eq!(values(window("0", "60")), Ok("deny 0 60 0".into()), "a limit of 0 denies");
+    assert_eq!(redis.cli(&["EXISTS", "k"]), "0", "a denial writes nothing");
     assert!(window("5", "0.5").is_err() && window("x", "60").is_err() && window("5", "").is_err());
     assert_eq!(values(window("2", "60")), Ok("allow 2 60 1".into()));
     redis.cli(&["PEXPIRE", "k", "300"]);

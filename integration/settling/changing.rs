@@ -110,7 +110,7 @@ fn numbers_of_a_call_hold_from_the_call_on() {
         assert_eq!(call(100, "1s", 100)["allowed"], true);
         pass(2);
         assert_eq!(call(5, "1h", 1)["limits"][0]["remaining"], 4, "the bucket was full again before this call");
-        assert_eq!(call(100, "1s", 1)["limits"][0]["remaining"], 98, "what is used stays used");
+        assert_eq!(call(100, "1s", 1)["limits"][0]["remaining"], 98, "usage stays");
     });
 }
 

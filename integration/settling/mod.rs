@@ -146,7 +146,7 @@ fn the_response_says_what_a_request_has_cost() {
             }
             let asked = upstream.requests().len();
             assert_eq!(client.get("/header/0").status(), 429);
-            assert_eq!(left(weir, "Tokens"), 0, "who is refused is given nothing back");
+            assert_eq!(left(weir, "Tokens"), 0, "a denied request gets no refund");
             assert_eq!(upstream.requests().len(), asked);
             let counts = ["charged", "refunded", "unchanged", "absent", "unreadable", "unanswered", "failed"];
             let counts = counts.map(|result| settled(weir, "Tokens", result));
@@ -162,7 +162,7 @@ fn the_field_reaches_the_client_as_it_is() {
     let mut client = weir.connect();
     let response = client.get("/header/25");
     assert_eq!((response.header("x-tokens-used"), response.text()), (Some("25"), "hi"));
-    assert_eq!(remaining(&response), Some("90"), "the fields were written when nobody knew yet");
+    assert_eq!(remaining(&response), Some("90"), "the headers were written before the cost was known");
     let response = client.get("/trailer/12");
     assert_eq!(response.trailers, [("x-tokens-used".to_owned(), "12".to_owned())]);
 }
@@ -226,11 +226,7 @@ fn what_a_refused_request_costs_stays_zero() {
         assert_eq!(client.get("/header/25").status(), 200);
         settles(weir, "Tokens", 75);
         for _ in 0..3 {
-            assert_eq!(
-                client.get("/header/25").status(),
-                429,
-                "by a limit of ours, which is no answer of the upstream"
-            );
+            assert_eq!(client.get("/header/25").status(), 429, "denied by a limit, not answered by the upstream");
         }
         assert_eq!((left(weir, "Tokens"), left(weir, "Logins")), (75, 5));
         let results = ["charged", "refunded", "unchanged", "absent", "unreadable", "unanswered", "failed"];

@@ -3,9 +3,9 @@
 #[cfg(feature = "otel")]
 mod collector;
 mod context;
+mod denials;
 mod filter;
 mod ids;
-mod refusals;
 #[cfg(feature = "otel")]
 mod traces;
 
