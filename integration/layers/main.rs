@@ -91,13 +91,6 @@ const KNOWN: &[&str] = &[
     "limiter/mod.rs has more than 400 lines",
     "limiter/mod.rs names prometheus",
     "limiter/operator.rs has more than 400 lines",
-    "listeners/admin/body.rs names hyper",
-    "listeners/admin/buckets.rs names hyper",
-    "listeners/admin/client.rs names hyper",
-    "listeners/admin/client.rs names hyper_util",
-    "listeners/admin/log.rs names hyper",
-    "listeners/admin/mod.rs names hyper",
-    "listeners/admin/mod.rs names hyper_util",
     "listeners/grpc/calls.rs names prometheus",
     "listeners/http_check/call.rs has more than 400 lines",
     "listeners/http_check/mod.rs names prometheus",
@@ -113,8 +106,6 @@ const KNOWN: &[&str] = &[
     "telemetry/access_log/line.rs has more than 400 lines",
     "telemetry/metrics/labels.rs has more than 400 lines",
     "telemetry/metrics/mod.rs has more than 400 lines",
-    "telemetry/traces/client.rs names hyper",
-    "telemetry/traces/client.rs names hyper_util",
     "together in commands/import/envoy_ratelimit/mod.rs has more than 70 lines",
 ];
 

@@ -33,6 +33,7 @@ use crate::telemetry::traces::{Trace, Traces};
 pub(crate) mod activity;
 mod admission;
 mod alarm;
+pub(crate) mod basic;
 mod client_headers;
 pub(crate) mod context;
 pub(crate) mod failure;

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use super::buckets::Refusal;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::quote::quoted;
+use crate::http::basic::{LengthLimitError, RequestBody};
 use crate::listeners::http_check::json::Json;
 
 /// A body has two members, one of them a sentence.
@@ -24,12 +22,12 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_REASON: usize = 200;
 
 /// The body as an object; an empty one is an object without members.
-pub(super) async fn read(body: Incoming) -> Result<Json, Refusal> {
-    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MOST_BYTES).collect()).await;
+pub(super) async fn read(body: RequestBody) -> Result<Json, Refusal> {
+    let collected = timeout(BODY_TIMEOUT, body.read(MOST_BYTES)).await;
     let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
-    let bytes: Bytes = match collected.map_err(late)? {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+    let bytes = match collected.map_err(late)? {
+        Ok(bytes) => bytes,
+        Err(error) if error.is::<LengthLimitError>() => {
             let detail = format!("the body has at most {MOST_BYTES} bytes");
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
         }

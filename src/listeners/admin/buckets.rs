@@ -18,7 +18,6 @@ use std::net::SocketAddr;
 
 use http::header::{AUTHORIZATION, HeaderMap, USER_AGENT};
 use http::{Method, StatusCode};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::body::{members, number, read, reason, span};
@@ -27,6 +26,7 @@ use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
 use crate::engine::rules::request::decode;
+use crate::http::basic::RequestBody;
 use crate::limiter::operator::{Change, OperatorError, State};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
@@ -122,7 +122,7 @@ impl Admin {
         asked: &Asked<'_>,
         method: &Method,
         headers: &HeaderMap,
-        body: Incoming,
+        body: RequestBody,
         peer: Option<SocketAddr>,
     ) -> Reply {
         let bucket = match asked {
@@ -183,7 +183,7 @@ impl Admin {
         &self,
         write: AdminWrite,
         bucket: &str,
-        body: Incoming,
+        body: RequestBody,
         caller: &Caller<'_>,
     ) -> (AdminWriteResult, Reply) {
         let (op, by, agent) = (write.label(), caller.name.as_str(), caller.agent.as_ref());
@@ -212,7 +212,7 @@ impl Admin {
         &self,
         write: AdminWrite,
         bucket: &str,
-        body: Incoming,
+        body: RequestBody,
         caller: &Caller<'_>,
     ) -> Result<(State, String), Refusal> {
         let body = read(body).await?;

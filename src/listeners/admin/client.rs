@@ -6,12 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::http::basic::exchange;
 
 /// How long a connection may take, name lookup included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -100,7 +99,7 @@ impl AdminClient {
         let request = self.request(Method::GET, path, None).map_err(|error| unreachable(error.to_string()))?;
         let reading = async {
             let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
-            exchange(stream, request).await
+            page(stream, request).await
         };
         match timeout(deadline, reading).await {
             Ok(page) => page.map_err(unreachable),
@@ -115,7 +114,7 @@ impl AdminClient {
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority)).await;
         let stream = connecting.map_err(|_| unreachable(format!("no connection within {CONNECT_TIMEOUT:?}")))?;
         let stream = stream.map_err(|error| unreachable(error.to_string()))?;
-        match timeout(ANSWER_TIMEOUT, exchange(stream, request)).await {
+        match timeout(ANSWER_TIMEOUT, page(stream, request)).await {
             Ok(page) => page.and_then(told).map_err(unreachable),
             Err(_) => {
                 Err(unreachable(format!("no answer within {ANSWER_TIMEOUT:?}; it may have been done all the same")))
@@ -123,7 +122,7 @@ impl AdminClient {
         }
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Full<Bytes>>, http::Error> {
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Bytes>, http::Error> {
         let uri = Uri::try_from(path)?;
         let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
         let mut request =
@@ -134,25 +133,13 @@ impl AdminClient {
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        request.body(Full::new(body.map(Value::to_string).unwrap_or_default().into()))
+        request.body(body.map(Value::to_string).unwrap_or_default().into())
     }
 }
 
-async fn exchange(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<Page, String> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        let body = body.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
-        Ok(Page { status, body })
-    };
-    tokio::pin!(answer);
-    tokio::select! {
-        page = &mut answer => page,
-        // The connection is over before or with the answer, and the answer knows which.
-        _ = connection => answer.await,
-    }
+async fn page(stream: TcpStream, request: Request<Bytes>) -> Result<Page, String> {
+    let (head, body) = exchange(stream, request, MOST_BYTES).await.map_err(|error| error.to_string())?.into_parts();
+    Ok(Page { status: head.status, body })
 }
 
 /// What it says about buckets.

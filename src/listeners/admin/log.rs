@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 use http::header::HeaderMap;
-use hyper::body::Incoming;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -30,6 +29,7 @@ use super::body::{members, read, span, text};
 use super::buckets::{Caller, Refusal, json_reply, not_with};
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::answer::reply::Reply;
+use crate::http::basic::RequestBody;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// How long a filter holds unless something else is asked.
@@ -117,7 +117,7 @@ impl Admin {
         filter: &LogFilter,
         method: &Method,
         headers: &HeaderMap,
-        body: Incoming,
+        body: RequestBody,
         peer: Option<SocketAddr>,
     ) -> Reply {
         match *method {
@@ -147,7 +147,7 @@ impl Admin {
         self: &Rc<Self>,
         filter: &LogFilter,
         method: &Method,
-        body: Incoming,
+        body: RequestBody,
         caller: &Caller<'_>,
     ) -> Result<(), Refusal> {
         let body = read(body).await?;

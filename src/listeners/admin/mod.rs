@@ -2,10 +2,8 @@
 //! logged ([`log`]). Not for clients.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::future;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +13,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -33,6 +27,7 @@ use self::log::LogFilter;
 use self::tokens::Tokens;
 use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::request;
+use crate::http::basic::{self, RequestBody};
 use crate::http::log::Throttle;
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
@@ -154,33 +149,20 @@ impl Admin {
     pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, place: Place, closing: CancellationToken) {
         let peer = stream.peer_addr().ok();
         let visit = place.visit.clone();
-        let service = service_fn(|request| {
-            let (admin, visit) = (self.clone(), visit.clone());
-            async move {
-                visit.is_at(Stage::Answering);
-                let response = admin.answer(request, peer).await;
-                visit.is_at(Stage::Idle);
-                Ok::<_, Infallible>(response)
-            }
-        });
+        let answer = async |request| {
+            visit.is_at(Stage::Answering);
+            let response = self.answer(request, peer).await;
+            visit.is_at(Stage::Idle);
+            response
+        };
         let silent = async {
             sleep(FIRST_REQUEST).await;
             if visit.stage() != Stage::Silent {
                 future::pending::<()>().await;
             }
         };
-        let mut serving = pin!(
-            http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-        );
         let served = tokio::select! {
-            served = &mut serving => served,
-            () = closing.cancelled() => {
-                serving.as_mut().graceful_shutdown();
-                serving.await
-            }
+            served = basic::serve(stream, HEADER_TIMEOUT, &closing, answer) => served,
             () = silent => return tracing::debug!("an admin connection had no request in time"),
             () = place.visit.replaced.cancelled() => return tracing::debug!("an admin connection gave way to another"),
         };
@@ -189,7 +171,7 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
+    async fn answer(self: &Rc<Self>, request: Request<RequestBody>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         if self.is_local && !is_addressed(&head) {
             let detail = "this listener is on loopback: ask for localhost, or for a loopback address";

@@ -5,12 +5,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderValue, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 
+use crate::http::basic::exchange;
 use crate::http::transport::{Connector, Stream};
 
 /// What a collector's answer may have: it says how many spans it has not taken, and why.
@@ -37,17 +35,6 @@ impl HttpClient for Client {
         }
         head.headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
         head.uri = uri.path_and_query().map_or_else(Uri::default, |path| path.clone().into());
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let answer = async {
-            let (head, body) = sender.send_request(Request::from_parts(head, Full::new(body))).await?.into_parts();
-            let body = Limited::new(body, MOST_BYTES).collect().await?.to_bytes();
-            Ok(Response::from_parts(head, body))
-        };
-        tokio::pin!(answer);
-        tokio::select! {
-            answered = &mut answer => answered,
-            // The connection is over before or with the answer, and the answer knows which.
-            _ = connection => answer.await,
-        }
+        exchange(stream, Request::from_parts(head, body), MOST_BYTES).await
     }
 }
