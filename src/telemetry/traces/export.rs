@@ -1,24 +1,25 @@
-//! The thread that sends spans to the collector, and the queue before it.
+//! Sends spans to the collector by the SDK's batch processor, which has a bounded queue and a thread of its own.
 //!
 //! No request waits for either: a span that finds the queue full is dropped and counted, and so are those of a batch that the
 //! collector does not take in time.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
-use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
-use parking_lot::{Condvar, Mutex};
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as Export, SpanProcessor,
+};
+use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
 use super::client::Client;
-use super::settings::{Batches, Settings};
+use super::settings::Settings;
 use crate::http::log::Throttle;
 use crate::http::transport::{Connector, ConnectorOptions};
 use crate::telemetry::metrics::{Metrics, SpanResult};
@@ -26,30 +27,13 @@ use crate::telemetry::metrics::{Metrics, SpanResult};
 /// How long [`Exporter::finish`] waits for a collector that takes nothing.
 const FINISH: Duration = Duration::from_secs(2);
 
-/// What becomes of spans that have ended.
+/// Takes spans that have ended.
 #[derive(Debug)]
 pub(super) struct Exporter {
-    queue: Arc<Queue>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Spans between the workers and the thread.
-#[derive(Debug)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-    batches: Batches,
+    processor: BatchSpanProcessor,
+    queued: Arc<AtomicUsize>,
+    max_queued: usize,
     dropped: IntCounter,
-    finishing: CancellationToken,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    spans: VecDeque<SpanData>,
-    /// Until when what is left may be sent, once there will be no more.
-    finish: Option<Instant>,
-    /// The thread sleeps until there is a span.
-    is_idle: bool,
 }
 
 impl Exporter {
@@ -68,120 +52,85 @@ impl Exporter {
             .build()
             .map_err(|error| format!("traces cannot be exported: {error}"))?;
         exporter.set_resource(&settings.resource());
-        let (batches, finishing) = (settings.batches, CancellationToken::new());
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.map_err(|error: io::Error| format!("traces cannot be exported: {error}"))?;
         let [exported, dropped, failed] =
             [SpanResult::Exported, SpanResult::QueueFull, SpanResult::ExportFailed].map(|result| metrics.spans(result));
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let queue = Arc::new(Queue { state, changed, batches, dropped, finishing });
-        let thread = Thread {
-            queue: queue.clone(),
+        let queued = Arc::new(AtomicUsize::new(0));
+        let sender = Sender {
             exporter,
+            runtime: Some(runtime),
             timeout: settings.timeout,
+            queued: queued.clone(),
             exported,
             failed,
-            complaints: Throttle::default(),
+            complaints: Mutex::default(),
         };
-        let started = Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .build()
-            .and_then(|runtime| thread::Builder::new().name("traces".into()).spawn(move || thread.run(runtime)));
-        let thread = started.map_err(|error: io::Error| format!("no thread for traces: {error}"))?;
-        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(settings.batches.queued)
+            .with_max_export_batch_size(settings.batches.largest)
+            .with_scheduled_delay(settings.batches.delay)
+            .build();
+        let processor = BatchSpanProcessor::new(sender, batches);
+        Ok(Self { processor, queued, max_queued: settings.batches.queued, dropped })
     }
 
-    /// Takes a span, or drops it if there is no room. The lock is held to move it.
+    /// Takes a span, or drops it if there is no room. The processor has the same bound, but does not tell what it drops.
     pub(super) fn push(&self, span: SpanData) {
-        let Queue { state, changed, batches, dropped, .. } = &*self.queue;
-        let mut state = state.lock();
-        if state.finish.is_some() || state.spans.len() >= batches.queued {
-            drop(state);
-            return dropped.inc();
+        if self.queued.fetch_add(1, Ordering::Relaxed) >= self.max_queued {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+            return self.dropped.inc();
         }
-        state.spans.push_back(span);
-        if std::mem::take(&mut state.is_idle) || state.spans.len() == batches.largest {
-            changed.notify_all();
-        }
+        self.processor.on_end(span);
     }
 
     /// Sends what is left and ends the thread; waits for it, but no longer than a moment if the collector takes nothing.
     pub(super) fn finish(&self) {
-        self.queue.state.lock().finish.get_or_insert_with(|| Instant::now() + FINISH);
-        self.queue.finishing.cancel();
-        self.queue.changed.notify_all();
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of traces panicked");
+        if let Err(OTelSdkError::Timeout(_)) = self.processor.shutdown_with_timeout(FINISH) {
+            tracing::warn!("the collector takes no traces: the process ends");
         }
     }
 }
 
-impl Queue {
-    /// Waits for a span, then a moment for more, and takes as many as are sent at once; whether they are the last.
-    fn take(&self) -> (Vec<SpanData>, bool) {
-        let mut state = self.state.lock();
-        while state.spans.is_empty() && state.finish.is_none() {
-            state.is_idle = true;
-            self.changed.wait(&mut state);
-        }
-        state.is_idle = false;
-        let end = Instant::now() + self.batches.delay;
-        while state.spans.len() < self.batches.largest && state.finish.is_none() {
-            if self.changed.wait_until(&mut state, end).timed_out() {
-                break;
-            }
-        }
-        let count = state.spans.len().min(self.batches.largest);
-        let batch = state.spans.drain(..count).collect();
-        (batch, state.finish.is_some() && state.spans.is_empty())
-    }
-
-    /// Comes back when nothing may be sent any more.
-    async fn is_over(&self) {
-        self.finishing.cancelled().await;
-        let end = self.state.lock().finish.unwrap_or_else(Instant::now);
-        sleep_until(end.into()).await;
-    }
-}
-
-struct Thread {
-    queue: Arc<Queue>,
+/// Sends batches on the processor's thread.
+#[derive(Debug)]
+struct Sender {
     exporter: SpanExporter,
+    /// Present until it is dropped.
+    runtime: Option<Runtime>,
     timeout: Duration,
+    queued: Arc<AtomicUsize>,
     exported: IntCounter,
     failed: IntCounter,
-    complaints: Throttle,
+    complaints: Mutex<Throttle>,
 }
 
-impl Thread {
-    fn run(self, runtime: Runtime) {
-        loop {
-            let (batch, is_last) = self.queue.take();
-            let count = batch.len() as u64;
-            let sent = if batch.is_empty() { Ok(()) } else { runtime.block_on(self.send(batch)) };
-            match sent {
-                Ok(()) => self.exported.inc_by(count),
-                Err(error) => {
-                    self.failed.inc_by(count);
-                    if let Some(suppressed) = self.complaints.pass() {
-                        tracing::warn!(spans = count, suppressed, "the collector takes no traces: {error}");
-                    }
+impl Export for Sender {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let Some(runtime) = &self.runtime else { return Err(OTelSdkError::AlreadyShutdown) };
+        let count = batch.len();
+        self.queued.fetch_sub(count, Ordering::Relaxed);
+        // The processor's thread does nothing else, and has no runtime.
+        let sent = runtime.block_on(async { timeout(self.timeout, self.exporter.export(batch)).await });
+        let sent = sent.unwrap_or(Err(OTelSdkError::Timeout(self.timeout)));
+        match &sent {
+            Ok(()) => self.exported.inc_by(count as u64),
+            Err(error) => {
+                self.failed.inc_by(count as u64);
+                if let Some(suppressed) = self.complaints.lock().pass() {
+                    tracing::warn!(spans = count, suppressed, "the collector takes no traces: {error}");
                 }
             }
-            if is_last {
-                break;
-            }
         }
-        // A name that is being resolved is not waited for: that can take the resolver half a minute.
-        runtime.shutdown_background();
+        sent
     }
+}
 
-    async fn send(&self, batch: Vec<SpanData>) -> Result<(), String> {
-        tokio::select! {
-            sent = self.exporter.export(batch) => sent.map_err(|error| error.to_string()),
-            () = sleep(self.timeout) => Err(format!("no answer within {:?}", self.timeout)),
-            () = self.queue.is_over() => Err("the process ends".to_owned()),
+impl Drop for Sender {
+    /// A name that is being resolved is not waited for: that can take the resolver half a minute.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }
