@@ -16,11 +16,12 @@ use weir::engine::algorithms::numbers::{Allowance, Micros, Numbers};
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::ids::Id;
 use weir::engine::rules::limit::Limit;
-use weir::engine::rules::overrides::{Origin, Override};
+use weir::engine::rules::overrides::{Override, OverrideOrigin};
+use weir::engine::rules::path_pattern::PathPattern;
+use weir::engine::rules::plan::Plan;
 use weir::engine::rules::request::Request;
-use weir::engine::rules::rule_set::{Plan, Rules};
+use weir::engine::rules::rule_set::Rules;
 use weir::message::headers::Headers;
-use weir::message::path::Pattern;
 
 /// The numbers of limits and overrides in the large case.
 #[derive(Clone, Copy)]
@@ -89,7 +90,7 @@ fn many(scale: Scale) -> Vec<Limit> {
 
 fn limit(number: u32) -> Limit {
     let mut limit = Limit::new(&format!("Limit{number}"));
-    limit.conditions.paths = vec![Pattern::parse(&format!("/api/{number}/orders/{{order}}")).unwrap()];
+    limit.conditions.paths = vec![PathPattern::parse(&format!("/api/{number}/orders/{{order}}")).unwrap()];
     limit.allowance = allowance(20);
     limit
 }
@@ -100,7 +101,7 @@ fn with_overrides(mut limit: Limit, count: u32) -> Limit {
     for number in 0..count {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
         let id = Id::parse(&limit.by, &address.to_string()).unwrap();
-        let given = Override { allowance: other.clone(), until: None, origin: Origin::default() };
+        let given = Override { allowance: other.clone(), until: None, origin: OverrideOrigin::default() };
         limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &FINGERPRINTER), given).unwrap();
     }
     limit.overrides.finish().unwrap();

@@ -12,10 +12,11 @@ use weir::clock::Clock;
 use weir::engine::algorithms::charge::{Bucket, Charge, Decisions, Mode};
 use weir::engine::algorithms::details::{Detail, Elevated, Slot, Terms};
 use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
-use weir::engine::algorithms::queue::{Queue, Storage, Then, Work};
+use weir::engine::algorithms::queue::{Storage, Work};
 use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
-use weir::engine::rules::by::{Component, Source};
-use weir::engine::rules::value_type::Form;
+use weir::engine::rules::component::{Component, ComponentSource};
+use weir::engine::rules::queue::{FollowUp, Queue};
+use weir::engine::rules::value_type::ValueType;
 use weir::store::Batch;
 use weir::store::redis::{RedisOptions, RedisStore};
 
@@ -67,8 +68,9 @@ fn with_terms(name: &'static str, numbers: Numbers, terms: impl Fn(u64) -> Terms
 
 /// Adds an entry to a queue.
 fn work(storage: Storage) -> Terms {
-    let fields = vec![("n".to_owned(), Component::new(Source::Method, Form::Text))];
-    let entry = Queue { storage, then: Then::Accept, fields }.entry_of(&[("n".to_owned(), "1".to_owned())]).unwrap();
+    let fields = vec![("n".to_owned(), Component::new(ComponentSource::Method, ValueType::Text))];
+    let entry =
+        Queue { storage, then: FollowUp::Accept, fields }.entry_of(&[("n".to_owned(), "1".to_owned())]).unwrap();
     Terms::Queue(Work { storage, entry, given_back: None })
 }
 

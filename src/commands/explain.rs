@@ -9,14 +9,17 @@ use super::ExitCode;
 use super::rules::RulesArgs;
 use crate::clock::Clock;
 use crate::engine::algorithms::numbers::Allowance;
-use crate::engine::rules::by::{Component, Source, Unusable};
+use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
+use crate::engine::rules::explanation::Explanation;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::limit::{Fallback, Limit};
-use crate::engine::rules::matching::{DescriptorMatch, EntryTest, Excluded, HeaderTest, Match, Mismatch};
-use crate::engine::rules::request::{Entry, Request, host_of};
-use crate::engine::rules::rule_set::{Explanation, Rules};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::matching::{DescriptorMatch, EntryTest, Exclusion, HeaderTest, Match, Mismatch};
+use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::rule_set::Rules;
 use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers::{self, Headers};
+use crate::message::host::host_of;
 use crate::message::lossless::shown;
 use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
@@ -92,7 +95,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
     let path = normalise(path);
     let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
     let client = trusted.client(args.ip, &headers).address;
-    let descriptor: Vec<Entry<'_>> = args.descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+    let descriptor: Vec<DescriptorEntry<'_>> =
+        args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),
         host: &host,
@@ -141,10 +145,12 @@ fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str
     Ok((authority, target))
 }
 
-fn entries(descriptor: &[Entry<'_>]) -> String {
+fn entries(descriptor: &[DescriptorEntry<'_>]) -> String {
     match descriptor {
         [] => "without entries".to_owned(),
-        entries => entries.iter().map(|Entry { key, value }| format!("{key}={value}")).collect::<Vec<_>>().join(", "),
+        entries => {
+            entries.iter().map(|DescriptorEntry { key, value }| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
@@ -180,11 +186,13 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
         Explanation::Undescribed => {
             format!("{name}: does not apply\n  because   the limit matches neither a domain nor a descriptor\n")
         }
-        Explanation::Lacking(lacking) => {
+        Explanation::NoId(lacking) => {
             let component = limit.by.get(lacking.component).map_or_else(String::new, source);
             let why = match lacking.reason {
-                Unusable::Missing => format!("the request has no {component}"),
-                Unusable::Malformed => format!("the {component} is malformed, and the limit has `malformed: skip`"),
+                ComponentError::Missing => format!("the request has no {component}"),
+                ComponentError::Malformed => {
+                    format!("the {component} is malformed, and the limit has `malformed: skip`")
+                }
             };
             format!("{name}: does not apply\n  because   {why}\n")
         }
@@ -198,14 +206,14 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
             };
             let mut text = format!("{name}: {verb}\n");
-            let lacking = |reason: &Unusable| match reason {
-                Unusable::Missing => "(missing)",
-                Unusable::Malformed => "(malformed)",
+            let lacking = |reason: &ComponentError| match reason {
+                ComponentError::Missing => "(missing)",
+                ComponentError::Malformed => "(malformed)",
             };
             let is_denied_for = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
-            let fallback = if is_denied_for(Unusable::Missing, limit.missing) {
+            let fallback = if is_denied_for(ComponentError::Missing, limit.missing) {
                 Some("`missing: deny`")
-            } else if is_denied_for(Unusable::Malformed, limit.malformed) {
+            } else if is_denied_for(ComponentError::Malformed, limit.malformed) {
                 Some("`malformed: deny`")
             } else {
                 None
@@ -326,7 +334,7 @@ fn wanted_entry(test: &EntryTest) -> String {
     }
 }
 
-fn none_of<T>(excluded: &Excluded<T>, wanted: impl Fn(&T) -> String) -> String {
+fn none_of<T>(excluded: &Exclusion<T>, wanted: impl Fn(&T) -> String) -> String {
     let presence = if excluded.is_needed { "to be present and " } else { "" };
     let tests: Vec<String> = excluded.tests.iter().map(|test| format!("not {}", wanted(test))).collect();
     format!("{presence}{}", tests.join(" and "))
@@ -363,15 +371,15 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
 
 fn source(component: &Component) -> String {
     match &component.source {
-        Source::Ip { .. } => "address".into(),
-        Source::Host => "host".into(),
-        Source::Method => "method".into(),
-        Source::Path => "path".into(),
-        Source::Header(name) => format!("header `{name}`"),
-        Source::Query(name) => format!("query parameter `{name}`"),
-        Source::Cookie(name) => format!("cookie `{name}`"),
-        Source::TlsSubject => "client certificate subject".into(),
-        Source::PathParameter { name, .. } => format!("path parameter `{name}`"),
-        Source::Descriptor(key) | Source::Entry { key, .. } => format!("descriptor entry `{key}`"),
+        ComponentSource::Ip { .. } => "address".into(),
+        ComponentSource::Host => "host".into(),
+        ComponentSource::Method => "method".into(),
+        ComponentSource::Path => "path".into(),
+        ComponentSource::Header(name) => format!("header `{name}`"),
+        ComponentSource::Query(name) => format!("query parameter `{name}`"),
+        ComponentSource::Cookie(name) => format!("cookie `{name}`"),
+        ComponentSource::TlsSubject => "client certificate subject".into(),
+        ComponentSource::PathParameter { name, .. } => format!("path parameter `{name}`"),
+        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor entry `{key}`"),
     }
 }

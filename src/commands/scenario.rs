@@ -20,7 +20,8 @@ use crate::engine::algorithms::numbers::{Allowance, Micros};
 use crate::engine::rules::fingerprint::{Fingerprinter, stable};
 use crate::engine::rules::key::opaque;
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::rule_set::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance};
+use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use crate::engine::rules::rule_set::Rules;
 use crate::store::{Batch, Store, StoreError};
 
 /// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
@@ -141,7 +142,7 @@ impl Player {
         if op == "concurrent_spend" {
             return self.at_once(rules, plan, now, step["n"].as_u64().ok_or("`n` must be a number")?).await;
         }
-        if let Some(refused) = plan.refused.first() {
+        if let Some(refused) = plan.denials.first() {
             let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
             return Ok(Answer::Decided { decision: Decision::never(), denied_by, elevation: None });
         }
@@ -192,17 +193,17 @@ impl Player {
     }
 
     fn charge(&self, plan: &mut Plan, place: u32, limit: &Limit, id: &str, cost: u64, mode: Mode) {
-        let origin = |window| Planned { limit: place, window, enforced: mode != Mode::SpendOnly };
+        let origin = ChargeOrigin { limit: place, window: 0, enforced: mode != Mode::SpendOnly };
         match &limit.allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => {
-                plan.refused.push(Refused { limit: place, enforced: true, reason: RefusedReason::Deny });
+                plan.denials.push(LimitDenial { limit: place, enforced: true, reason: DenialReason::Deny });
             }
             allowance => {
                 let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);
                 let first = plan.charges.len();
-                add_allowance(plan, allowance, bucket, cost, limit.reporting(mode), origin);
+                plan.add_allowance(allowance, bucket, cost, limit.reporting(mode), origin);
                 plan.ask(first, limit);
             }
         }
@@ -313,10 +314,10 @@ fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
 /// has none beside one that did.
 fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let all = || plan.charges.iter().zip(&plan.origins).zip(decisions);
-    let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &Planned), &Decision)>| {
+    let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &ChargeOrigin), &Decision)>| {
         members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
     };
-    let weighty = |member: &((&Charge, &Planned), &Decision)| match member.0.0.mode {
+    let weighty = |member: &((&Charge, &ChargeOrigin), &Decision)| match member.0.0.mode {
         Mode::SpendOnly | Mode::SpendUpTo => false,
         Mode::Refund => member.1.outcome == Outcome::Allowed,
         _ => true,

@@ -7,10 +7,10 @@ use super::problem::{Findings, Place, Reported, quoted};
 use super::scalars::{one_of, text, truth};
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{Node, Value};
-use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;
-use crate::engine::rules::value_type::Form;
-use crate::message::path::Pattern;
+use crate::engine::rules::value_type::ValueType;
 
 /// The words that stand alone.
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
@@ -26,13 +26,13 @@ pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::Fi
 pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
 
 /// The forms of `as`.
-pub(super) const FORMS: [(&str, Form); 6] = [
-    ("text", Form::Text),
-    ("integer", Form::Integer),
-    ("address", Form::Address),
-    ("hostname", Form::Hostname),
-    ("registered-domain", Form::RegisteredDomain),
-    ("hostname-set", Form::HostnameSet),
+pub(super) const FORMS: [(&str, ValueType); 6] = [
+    ("text", ValueType::Text),
+    ("integer", ValueType::Integer),
+    ("address", ValueType::Address),
+    ("hostname", ValueType::Hostname),
+    ("registered-domain", ValueType::RegisteredDomain),
+    ("hostname-set", ValueType::HostnameSet),
 ];
 
 /// An id is read back from an override by trying its colons, whose number of ways grows with this.
@@ -42,7 +42,7 @@ pub(super) const MOST_COMPONENTS: usize = 6;
 /// could not be read.
 pub(super) fn parse(
     node: &Node,
-    paths: Option<&[Pattern]>,
+    paths: Option<&[PathPattern]>,
     findings: &mut Findings,
 ) -> Result<Vec<Component>, Reported> {
     let Value::List(items) = &node.value else {
@@ -74,7 +74,7 @@ pub(super) fn parse(
 /// One component; `None` for `global`, which has none.
 pub(super) fn component(
     node: &Node,
-    paths: Option<&[Pattern]>,
+    paths: Option<&[PathPattern]>,
     findings: &mut Findings,
 ) -> Result<Option<Component>, Reported> {
     match &node.value {
@@ -88,16 +88,16 @@ fn word(node: &Node, findings: &mut Findings) -> Result<Option<Component>, Repor
     let word = text(node, findings)?;
     let source = match word {
         "global" => return Ok(None),
-        "ip" => Source::Ip { ipv6_prefix: 128 },
-        "host" => Source::Host,
-        "method" => Source::Method,
-        "path" => Source::Path,
+        "ip" => ComponentSource::Ip { ipv6_prefix: 128 },
+        "host" => ComponentSource::Host,
+        "method" => ComponentSource::Method,
+        "path" => ComponentSource::Path,
         _ => match word.strip_prefix("ip/") {
-            Some(prefix) => Source::Ip { ipv6_prefix: ipv6_prefix(prefix, node.place, findings)? },
+            Some(prefix) => ComponentSource::Ip { ipv6_prefix: ipv6_prefix(prefix, node.place, findings)? },
             None => return Err(unknown_word(word, node.place, findings)),
         },
     };
-    Ok(Some(Component::new(source, Form::Text)))
+    Ok(Some(Component::new(source, ValueType::Text)))
 }
 
 fn ipv6_prefix(text: &str, place: Place, findings: &mut Findings) -> Result<u8, Reported> {
@@ -121,7 +121,7 @@ fn unknown_word(word: &str, place: Place, findings: &mut Findings) -> Reported {
     findings.error(place, format!("unknown id component {}", quoted(word)), help)
 }
 
-fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Component, Reported> {
+fn map(node: &Node, paths: Option<&[PathPattern]>, findings: &mut Findings) -> Result<Component, Reported> {
     if let Value::Map(entries) = &node.value
         && let Some((key, _)) = entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "global"))
     {
@@ -139,22 +139,28 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
         return Err(findings.error(node.place, message, help));
     };
     let source = match key.text.as_str() {
-        "header" => Source::Header(header_name(value, findings)?),
-        "query" => Source::Query(name(value, findings)?),
-        "cookie" => Source::Cookie(name(value, findings)?),
-        "descriptor" => Source::Descriptor(name(value, findings)?),
-        "tls" => one_of(&TLS)(value, findings).map(|()| Source::TlsSubject)?,
+        "header" => ComponentSource::Header(header_name(value, findings)?),
+        "query" => ComponentSource::Query(name(value, findings)?),
+        "cookie" => ComponentSource::Cookie(name(value, findings)?),
+        "descriptor" => ComponentSource::Descriptor(name(value, findings)?),
+        "tls" => one_of(&TLS)(value, findings).map(|()| ComponentSource::TlsSubject)?,
         "host" => {
             if !truth(value, findings)? {
                 return Err(findings.error(value.place, "`host` must be `true`", "write `host: true`"));
             }
-            Source::Host
+            ComponentSource::Host
         }
         _ => path_parameter(value, paths, findings)?,
     };
     let duplicates = duplicates?.unwrap_or_default();
     if let Some((key, _)) = fields.get("duplicates")
-        && !matches!(source, Source::Header(_) | Source::Query(_) | Source::Cookie(_) | Source::Descriptor(_))
+        && !matches!(
+            source,
+            ComponentSource::Header(_)
+                | ComponentSource::Query(_)
+                | ComponentSource::Cookie(_)
+                | ComponentSource::Descriptor(_)
+        )
     {
         let help = "remove it; only headers, query parameters, cookies and descriptor entries can be repeated";
         return Err(findings.error(
@@ -163,10 +169,14 @@ fn map(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Resul
             help,
         ));
     }
-    Ok(Component { duplicates, ..Component::new(source, form?.unwrap_or(Form::Text)) })
+    Ok(Component { duplicates, ..Component::new(source, form?.unwrap_or(ValueType::Text)) })
 }
 
-fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Findings) -> Result<Source, Reported> {
+fn path_parameter(
+    node: &Node,
+    paths: Option<&[PathPattern]>,
+    findings: &mut Findings,
+) -> Result<ComponentSource, Reported> {
     let name = name(node, findings)?;
     // The patterns have their own complaint already.
     let paths = paths.ok_or(Reported)?;
@@ -180,7 +190,7 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
     };
     let segments: Vec<_> = paths.iter().map(|path| path.parameter(&name)).collect();
     if segments.contains(&None) {
-        let known: Vec<&str> = paths.iter().flat_map(Pattern::parameters).collect();
+        let known: Vec<&str> = paths.iter().flat_map(PathPattern::parameters).collect();
         let help = match known.is_empty() {
             true => "the patterns have no parameters; write a segment as `{name}`".to_owned(),
             false if paths.len() == 1 => did_you_mean(&name, known.iter().copied()),
@@ -193,7 +203,7 @@ fn path_parameter(node: &Node, paths: Option<&[Pattern]>, findings: &mut Finding
         return Err(findings.error(node.place, message, "write one limit per path"));
     }
     let segment = first.parameter(&name).ok_or(Reported)?;
-    Ok(Source::PathParameter { name, segment })
+    Ok(ComponentSource::PathParameter { name, segment })
 }
 
 fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {

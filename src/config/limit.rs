@@ -14,8 +14,9 @@ use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use super::{by, matching, response_cost};
 use crate::engine::algorithms::numbers::Allowance;
-use crate::engine::rules::by::{Component, Source};
-use crate::engine::rules::limit::{Algorithm, Cost, Fallback, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Algorithm, Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 
 /// The keys of all limits, whatever their algorithm, beyond those of [`numbers::KEYS`].
 const COMMON_KEYS: [&str; 17] = [
@@ -268,7 +269,7 @@ fn check_by_of_domain(
     name: Place,
     findings: &mut Findings,
 ) -> Result<(), Reported> {
-    if by.iter().all(|component| matches!(component.source, Source::Descriptor(_))) {
+    if by.iter().all(|component| matches!(component.source, ComponentSource::Descriptor(_))) {
         return Ok(());
     }
     let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";

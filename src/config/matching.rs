@@ -13,10 +13,10 @@ use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::rules::glob::Glob;
 use crate::engine::rules::matching::{
-    DescriptorMatch, EntryMatch, EntryTest, Excluded, HeaderMatch, HeaderTest, Match,
+    DescriptorMatch, EntryMatch, EntryTest, Exclusion, HeaderMatch, HeaderTest, Match,
 };
+use crate::engine::rules::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
-use crate::message::path::{Pattern, Reading};
 
 /// The fields of `match`.
 pub(super) const KEYS: [&str; 9] =
@@ -111,7 +111,7 @@ fn excluded<T>(
     fields: &Mapping<'_>,
     findings: &mut Findings,
     read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
-) -> Result<Option<Excluded<T>>, Reported> {
+) -> Result<Option<Exclusion<T>>, Reported> {
     let Some((key, node)) = fields.get("not") else { return Ok(None) };
     let is_needed = match fields.get("present") {
         None => false,
@@ -123,7 +123,7 @@ fn excluded<T>(
             true
         }
     };
-    Ok(Some(Excluded { tests: each(node, findings, read)?, is_needed }))
+    Ok(Some(Exclusion { tests: each(node, findings, read)?, is_needed }))
 }
 
 fn method(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
@@ -156,9 +156,9 @@ fn host(node: &Node, findings: &mut Findings) -> Result<HostPattern, Reported> {
         .map_err(|help| findings.error(node.place, format!("invalid host pattern {}", quoted(given)), help))
 }
 
-fn path(node: &Node, reading: Reading, findings: &mut Findings) -> Result<Pattern, Reported> {
+fn path(node: &Node, reading: PathReading, findings: &mut Findings) -> Result<PathPattern, Reported> {
     let given = text(node, findings)?;
-    Pattern::parse(given)
+    PathPattern::parse(given)
         .and_then(|pattern| pattern.read_as(reading))
         .map_err(|why| findings.error(node.place, format!("invalid path pattern {}", quoted(given)), why))
 }
@@ -221,7 +221,7 @@ struct Kind<T> {
     value: fn(&Node, &mut Findings) -> Result<T, Reported>,
     /// Reads the value of one of the keys.
     test: fn(&str, &Node, &mut Findings) -> Result<T, Reported>,
-    not: fn(Excluded<T>) -> T,
+    not: fn(Exclusion<T>) -> T,
     /// Whether `not:` can exclude it.
     can_be_excluded: fn(&T) -> bool,
 }

@@ -16,7 +16,7 @@ use super::yaml::{Key, Node, Value};
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::Id;
-use crate::engine::rules::overrides::{Origin, Override, Overrides};
+use crate::engine::rules::overrides::{Override, OverrideOrigin, Overrides};
 
 /// The keys of an override.
 pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
@@ -294,7 +294,7 @@ impl Reading<'_> {
 
     fn given(&self, shared: &Shared<'_>, place: Place, comment: Option<&str>) -> Override {
         let comment = comment.or(shared.comment).map(Into::into);
-        let origin = Origin { file: self.file, line: place.line, comment };
+        let origin = OverrideOrigin { file: self.file, line: place.line, comment };
         Override { allowance: shared.allowance.clone(), until: shared.until, origin }
     }
 }

@@ -7,8 +7,9 @@ use super::mapping::{Mapping, all, one_or_more};
 use super::problem::{Findings, Reported, quoted};
 use super::scalars::{positive, text};
 use super::yaml::{Key, Node};
-use crate::engine::rules::by::Source;
-use crate::engine::rules::limit::{Cost, Fallback, Limit};
+use crate::engine::rules::component::ComponentSource;
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Cost, Limit};
 use crate::engine::rules::matching::DescriptorMatch;
 use crate::engine::rules::response_cost::{ResponseCost, Statuses};
 
@@ -78,7 +79,7 @@ fn check(fields: &Mapping<'_>, limit: &Limit, key: &Key, findings: &mut Findings
         return Err(findings.error(key.place, message, help));
     }
     let conditions = &limit.conditions;
-    let asks_descriptor = limit.by.iter().any(|component| matches!(component.source, Source::Descriptor(_)));
+    let asks_descriptor = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
     let has_entries = match &conditions.descriptor {
         DescriptorMatch::Each(entries) | DescriptorMatch::Whole(entries) => {
             entries.iter().any(|entry| entry.test.needs_entry())

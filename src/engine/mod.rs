@@ -6,4 +6,5 @@
 
 pub mod algorithms;
 pub mod answer;
+mod digest;
 pub mod rules;

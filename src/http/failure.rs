@@ -9,7 +9,7 @@ use http::StatusCode;
 use super::http1::HeadError;
 use super::message::BodyError;
 use crate::engine::answer::reply::{self, Reply};
-use crate::engine::rules::rule_set::BadCost;
+use crate::engine::rules::plan::InvalidInput;
 use crate::telemetry::metrics::HttpLimit;
 
 /// Why a request gets an answer of ours that is no refusal by a limit.
@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     NoRoute,
     /// It names its own cost, and that is none.
     #[error(transparent)]
-    BadCost(BadCost),
+    BadCost(InvalidInput),
     /// The upstream gave no response.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),

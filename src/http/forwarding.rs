@@ -9,9 +9,9 @@ use http::{Method, Version};
 use super::client_headers::hyphened;
 use super::message::Request;
 use super::transport::{Source, TlsInfo};
-use crate::engine::rules::request::host_of;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::{Headers, QUEUE_ENTRY, is_name, text};
+use crate::message::host::host_of;
 
 /// The name under which we appear in `Via`.
 pub(crate) const PSEUDONYM: &str = "weir";

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::engine::rules::request;
 use crate::limiter::denials::{Origin, ShownIds};
 use crate::limiter::{InFlight, Judged, JudgedDescriptors, Shared};
-use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::Headers;
 use crate::telemetry::access_log::{AccessLog, Entry, Record, WorkerLog};
 use crate::telemetry::http_counters::{Counters, Open};
@@ -310,7 +310,7 @@ impl Front {
     }
 
     /// The client of a peer's request; `None` if a load balancer does not say who the peer is.
-    pub(crate) fn client(&self, peer: &Peer, headers: &Headers) -> Option<Client> {
+    pub(crate) fn client(&self, peer: &Peer, headers: &Headers) -> Option<ClientAddress> {
         peer.address().map(|address| self.trusted_proxies.client(address, headers))
     }
 

@@ -10,17 +10,19 @@ use super::http1::properties as http1;
 use super::transport::proxy_protocol;
 use super::upstream::Routes;
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-use crate::engine::rules::by::{self, Component};
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::{self, Id};
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::request::{self, Request};
+use crate::engine::rules::path_pattern::PathPattern;
+use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::Form;
+use crate::engine::rules::value_type::ValueType;
 use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::lossless;
-use crate::message::path::{self, EscapedSlashes, Pattern};
+use crate::message::path::{self, EscapedSlashes};
+use crate::message::percent::decode;
 
 /// Panics if it does not hold of these bytes.
 pub type Property = fn(&[u8]);
@@ -101,19 +103,19 @@ fn segment(bytes: &[u8]) {
     let normal = path::normalise(&sent);
     assert_eq!(path::normalise(&normal), normal);
     let given = normal.strip_prefix("/a/").unwrap();
-    assert_eq!(&*lossless::bytes(&request::decode(given)), bytes, "{normal}");
+    assert_eq!(&*lossless::bytes(&decode(given)), bytes, "{normal}");
     let unambiguous = |byte: &u8| byte.is_ascii_graphic() && !b"/\\%?#{}*".contains(byte);
     if bytes.iter().all(unambiguous) {
         let raw = std::str::from_utf8(bytes).unwrap();
-        assert!(Pattern::parse(&format!("/a/{raw}")).unwrap().matches(&normal), "{normal}");
+        assert!(PathPattern::parse(&format!("/a/{raw}")).unwrap().matches(&normal), "{normal}");
     }
 }
 
 /// A pattern is written as one that means the same, and one without parameters matches its own path.
 fn pattern(given: &str) {
-    let Ok(pattern) = Pattern::parse(given) else { return };
+    let Ok(pattern) = PathPattern::parse(given) else { return };
     let written = pattern.to_string();
-    assert_eq!(Pattern::parse(&written).as_ref(), Ok(&pattern), "{written}");
+    assert_eq!(PathPattern::parse(&written).as_ref(), Ok(&pattern), "{written}");
     if !written.contains('{') {
         assert!(pattern.matches(&path::normalise(written.trim_end_matches("/**"))), "{written}");
     }
@@ -174,11 +176,14 @@ fn routes(given: &str) {
 /// The canonical text of an id is its own. (Not that of a registered domain: people write an IPv6 address there without
 /// the mask that it is counted by.)
 fn override_id(given: &str) {
-    let of = |source: by::Source, form| Component::new(source, form);
+    let of = |source: ComponentSource, form| Component::new(source, form);
     for by in [
-        vec![of(by::Source::Ip { ipv6_prefix: 64 }, Form::Address)],
-        vec![of(by::Source::Host, Form::Hostname)],
-        vec![of(by::Source::Ip { ipv6_prefix: 128 }, Form::Address), of(by::Source::Method, Form::Integer)],
+        vec![of(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Address)],
+        vec![of(ComponentSource::Host, ValueType::Hostname)],
+        vec![
+            of(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Address),
+            of(ComponentSource::Method, ValueType::Integer),
+        ],
     ] {
         if let Ok(id) = Id::parse(&by, given) {
             let written = id.to_string();
@@ -193,7 +198,7 @@ fn header_id(value: &[u8]) {
     if !headers::is_value(value) || value.is_empty() {
         return;
     }
-    let by = vec![Component::new(by::Source::Header("x-id".parse().unwrap()), Form::Text)];
+    let by = vec![Component::new(ComponentSource::Header("x-id".parse().unwrap()), ValueType::Text)];
     let windows = [Numbers::fixed(1).unwrap()].into();
     let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
@@ -203,7 +208,7 @@ fn header_id(value: &[u8]) {
     let bucket = &plan.charges[0].bucket;
     let encoded = bucket.key.strip_prefix("L:").unwrap();
     if !encoded.starts_with('~') {
-        assert_eq!(&*lossless::bytes(&request::decode(encoded)), value);
+        assert_eq!(&*lossless::bytes(&decode(encoded)), value);
     }
     let name = rules.inspect(&format!("L:{}", ids::escape(&lossless::text(value), false)), Micros(0)).unwrap().name();
     assert_eq!(rules.inspect(&name, Micros(0)).unwrap().key, bucket.key, "{name}");

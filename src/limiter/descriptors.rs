@@ -7,10 +7,11 @@ use super::denials::Refusal;
 use super::{Limiter, View};
 use crate::engine::algorithms::charge::{Charge, Decision};
 use crate::engine::algorithms::numbers::Micros;
+use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Unanswered};
-use crate::engine::rules::descriptors::{Plans, Purpose, Question, Verdicts};
+use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest, JointPlan};
 use crate::engine::rules::limit::StoreErrorPolicy;
-use crate::engine::rules::rule_set::BadCost;
+use crate::engine::rules::plan::InvalidInput;
 use crate::store::{Batch, StoreError};
 use crate::telemetry::metrics::{DecisionListener, DecisionResult};
 
@@ -19,9 +20,9 @@ pub struct JudgedDescriptors {
     /// The rules that were in force.
     pub snapshot: Rc<View>,
     /// What was asked of the store.
-    pub plans: Plans,
+    pub plans: JointPlan,
     /// What came of it.
-    pub verdicts: Verdicts,
+    pub verdicts: DescriptorVerdicts,
     /// Whether a limit names the domain.
     pub knows_domain: bool,
     /// What is to be logged of a refusal.
@@ -34,21 +35,21 @@ impl Limiter {
     /// Waits, times and fails as [`Self::judge_until`] does.
     pub async fn judge_descriptors(
         &self,
-        question: &Question<'_>,
+        question: &DescriptorRequest<'_>,
         start: Instant,
         deadline: Option<Instant>,
-    ) -> Result<JudgedDescriptors, BadCost> {
+    ) -> Result<JudgedDescriptors, InvalidInput> {
         let snapshot = self.view();
         let mut plans = snapshot.rules().plan(question, self.blocks().as_deref())?;
         if let Some(recent) = &self.recent {
-            for asked in plans.members.iter().flat_map(|member| &member.asked) {
+            for asked in plans.members.iter().flat_map(|member| &member.charges) {
                 let place = (asked.charge as usize, asked.origin.limit);
                 self.bound_new(recent, &snapshot, &mut plans.charges, place, question.now);
             }
             plans.rebind();
         }
         for limit in plans.members.iter().flat_map(|member| &member.unlimited) {
-            if question.purpose != Purpose::Report {
+            if question.purpose != DescriptorMode::Report {
                 snapshot.count(*limit, DecisionResult::Unlimited);
             }
         }
@@ -60,7 +61,7 @@ impl Limiter {
             match self.ask_plans(&plans, effective_from, question.now, deadline).await {
                 Ok(decisions) => (decisions, Vec::new()),
                 // A limit refuses in any case, and nothing was to be charged.
-                Err(error) if plans.is_refused => {
+                Err(error) if plans.is_denied => {
                     self.failed(&error);
                     (Vec::new(), Vec::new())
                 }
@@ -70,13 +71,13 @@ impl Limiter {
                 }
             }
         };
-        let mut verdicts = snapshot.rules().verdicts(&plans, &decisions, unanswered);
+        let mut verdicts = DescriptorVerdicts::new(snapshot.rules(), &plans, &decisions, unanswered);
         if is_overloaded {
             verdicts.whole.standing = Standing::Overloaded;
         }
         let mut refusals = Vec::new();
         // What tells of a request that is over is no decision about it.
-        if question.purpose != Purpose::Report {
+        if question.purpose != DescriptorMode::Report {
             snapshot.count_verdict(&verdicts.whole, start, &mut refusals);
             snapshot.count_uncharged(&verdicts.whole, plans.asked_limits());
             snapshot.name(&mut refusals, &verdicts.whole, &plans.charges);
@@ -89,7 +90,7 @@ impl Limiter {
     /// Asks the store for the decisions, and has it take what is reported in the same call.
     async fn ask_plans(
         &self,
-        plans: &Plans,
+        plans: &JointPlan,
         effective_from: Micros,
         now: Micros,
         deadline: Option<Instant>,
@@ -110,7 +111,7 @@ impl Limiter {
     fn descriptors_without_store(
         &self,
         snapshot: &View,
-        plans: &Plans,
+        plans: &JointPlan,
         now: Micros,
         error: &StoreError,
     ) -> (Vec<Option<Decision>>, Vec<Unanswered>) {
@@ -120,7 +121,7 @@ impl Limiter {
             |limit: u32| snapshot.rules().limit(limit).map_or(StoreErrorPolicy::Allow, |limit| limit.on_store_error);
         let mut unanswered: Vec<Unanswered> = Vec::new();
         let mut is_local = vec![false; plans.charges.len()];
-        for asked in plans.members.iter().flat_map(|member| &member.asked) {
+        for asked in plans.members.iter().flat_map(|member| &member.charges) {
             let limit = asked.origin.limit;
             let policy = if is_overloaded { StoreErrorPolicy::Deny } else { policy(limit) };
             if let Some(local) = is_local.get_mut(asked.charge as usize) {
@@ -155,6 +156,6 @@ impl Limiter {
 }
 
 /// True if a limit that was to be charged is enforced.
-fn is_enforced(plans: &Plans) -> bool {
-    plans.members.iter().flat_map(|member| &member.asked).any(|asked| asked.origin.enforced)
+fn is_enforced(plans: &JointPlan) -> bool {
+    plans.members.iter().flat_map(|member| &member.charges).any(|asked| asked.origin.enforced)
 }

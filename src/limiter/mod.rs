@@ -20,9 +20,10 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
-use crate::engine::rules::named::{NamedCharge, NamedError};
+use crate::engine::rules::named::{NamedCharge, NamedChargeError};
+use crate::engine::rules::plan::{ChargeOrigin, InvalidInput, Plan};
 use crate::engine::rules::request::Request;
-use crate::engine::rules::rule_set::{BadCost, Plan, Planned, Rules};
+use crate::engine::rules::rule_set::Rules;
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Batch, Store, StoreError};
 use crate::telemetry::metrics::{
@@ -320,7 +321,7 @@ impl Limiter {
         request: &Request<'_>,
         listener: DecisionListener,
         start: Instant,
-    ) -> Result<Judged, BadCost> {
+    ) -> Result<Judged, InvalidInput> {
         self.judge_until(request, listener, start, None).await
     }
 
@@ -332,7 +333,7 @@ impl Limiter {
         listener: DecisionListener,
         start: Instant,
         deadline: Option<Instant>,
-    ) -> Result<Judged, BadCost> {
+    ) -> Result<Judged, InvalidInput> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, listener, now: request.now, start, deadline, sees_end: false };
@@ -346,7 +347,7 @@ impl Limiter {
         request: &Request<'_>,
         listener: DecisionListener,
         start: Instant,
-    ) -> Result<Judged, BadCost> {
+    ) -> Result<Judged, InvalidInput> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().charges_but(request, self.blocks().as_deref())?;
         let terms = Terms { mode: Mode::Spend, listener, now: request.now, start, deadline: None, sees_end: true };
@@ -374,7 +375,7 @@ impl Limiter {
         let blocks = self.blocks().filter(|_| mode.can_deny());
         let mut plan = snapshot.rules().charges_but(request, blocks.as_deref())?;
         if !mode.can_deny() {
-            plan.refused.clear();
+            plan.denials.clear();
         }
         if let Some(limit) = plan.accepting(snapshot.rules()).filter(|_| !can_accept) {
             return Err(Objection::Accepts(limit.name.clone()));
@@ -393,7 +394,7 @@ impl Limiter {
         listener: DecisionListener,
         now: Micros,
         start: Instant,
-    ) -> Result<Judged, NamedError> {
+    ) -> Result<Judged, NamedChargeError> {
         let snapshot = self.view();
         let mut plan = snapshot.rules().named_but(charges, mode, now, self.blocks().as_deref())?;
         Ok(self
@@ -409,7 +410,7 @@ impl Limiter {
         }
         let mut in_flight = None;
         let mut is_local = false;
-        let verdict = if plan.is_refused() {
+        let verdict = if plan.is_denied() {
             self.count_denied(&snapshot, plan.charges.iter(), terms.now, false);
             Verdict::refused(plan)
         } else if plan.charges.is_empty() {
@@ -447,8 +448,10 @@ impl Limiter {
             snapshot.name(&mut refusals, &verdict, &plan.charges);
         }
         snapshot.snapshot.warn_of_values(&verdict);
-        let settles = !plan.later.is_empty() && verdict.is_allowed();
-        let owed = settles.then(|| plan.owed(snapshot.rules(), &verdict)).filter(|owed| !owed.is_empty());
+        let settles = !plan.reservations.is_empty() && verdict.is_allowed();
+        let owed = settles
+            .then(|| plan.pending_settlements(snapshot.rules(), |origin| verdict.decision(origin)))
+            .filter(|owed| !owed.is_empty());
         let unsettled = owed.map(|owed| Box::new(Unsettled::new(owed, is_local, terms.now, terms.start)));
         self.took(terms.listener, terms.start);
         let in_flight = in_flight.filter(|_| verdict.is_allowed());
@@ -561,7 +564,7 @@ impl Limiter {
                 unanswered.push(Unanswered { limit: origin.limit, refuses });
             }
         }
-        let is_local = |origin: &Planned| policy(origin.limit) == StoreErrorPolicy::Local;
+        let is_local = |origin: &ChargeOrigin| policy(origin.limit) == StoreErrorPolicy::Local;
         if unanswered.iter().any(|limit| limit.refuses) {
             // A request that is denied anyway must not be charged locally.
             let pairs = plan.origins.iter().zip(&plan.charges);
@@ -587,7 +590,7 @@ impl Limiter {
 /// limits off.
 fn overloaded(plan: &mut Plan) -> Verdict {
     let mut unanswered: Vec<Unanswered> = Vec::new();
-    for Planned { limit, enforced, .. } in plan.origins.drain(..) {
+    for ChargeOrigin { limit, enforced, .. } in plan.origins.drain(..) {
         if unanswered.last().is_none_or(|last| last.limit != limit) {
             unanswered.push(Unanswered { limit, refuses: enforced });
         }
@@ -641,17 +644,18 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithms::numbers::{Allowance, Numbers};
-    use crate::engine::rules::by::{Component, Source};
+    use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::limit::{Fallback, Limit, LimitMode};
+    use crate::engine::rules::identity::Fallback;
+    use crate::engine::rules::limit::{Limit, LimitMode};
     use crate::engine::rules::request::sample;
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
 
     /// A limit that allows `burst` and never refills.
     fn limit(name: &str, burst: u64) -> Limit {
         let windows = [Numbers::fixed(burst).unwrap()].into();
-        let by = vec![Component::new(Source::Method, Form::Text)];
+        let by = vec![Component::new(ComponentSource::Method, ValueType::Text)];
         Limit { by, allowance: Allowance::Windows(windows), ..Limit::new(name) }
     }
 
@@ -743,7 +747,7 @@ mod tests {
     async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by_itself() {
         let numbers = Numbers::sliding_window(5, 3_600_000_000_000, true).unwrap();
         let counting = Limit { allowance: Allowance::Windows([numbers].into()), ..limit("Counting", 1) };
-        let header = Component::new(Source::Header(http::HeaderName::from_static("x-id")), Form::Text);
+        let header = Component::new(ComponentSource::Header(http::HeaderName::from_static("x-id")), ValueType::Text);
         let named = Limit { by: vec![header], missing: Fallback::Deny, ..limit("Named", 9) };
         let limiter = limiter(vec![named, counting]);
         for _ in 0..3 {

@@ -16,7 +16,7 @@ use crate::engine::algorithms::charge::{Charge, Decision, Mode};
 use crate::engine::algorithms::numbers::{Allowance, EXACT, Micros, Numbers};
 use crate::engine::algorithms::refill::Kind;
 use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
-use crate::engine::rules::inspect::{InspectError, Inspected};
+use crate::engine::rules::bucket_info::{BucketInfo, BucketInfoError};
 use crate::engine::rules::limit::LimitMode;
 use crate::store::{Batch, SharedBlocks, Store, StoreError, StoredBlock, StoredBlocks};
 
@@ -294,7 +294,7 @@ impl Operator {
     /// Changes the windows of an id and asks how they stand, as one.
     async fn decide(
         &self,
-        found: &Inspected<'_>,
+        found: &BucketInfo<'_>,
         change: Option<Change>,
         now: Micros,
     ) -> Result<Vec<WindowState>, OperatorError> {
@@ -332,7 +332,7 @@ impl Operator {
             .collect())
     }
 
-    fn state(&self, found: &Inspected<'_>, windows: Vec<WindowState>, now: Micros) -> State {
+    fn state(&self, found: &BucketInfo<'_>, windows: Vec<WindowState>, now: Micros) -> State {
         let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {
             let comment = origin.comment.as_deref().map(str::to_owned);
@@ -368,7 +368,7 @@ fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowStat
 }
 
 /// Whether a change means something for a bucket.
-fn check(found: &Inspected<'_>, change: Change) -> Result<(), OperatorError> {
+fn check(found: &BucketInfo<'_>, change: Change) -> Result<(), OperatorError> {
     let name = found.name();
     let impossible = |reason: &str| Err(OperatorError::Impossible(format!("{name} has no bucket: {reason}")));
     if found.missing > 0 {
@@ -405,11 +405,11 @@ fn check(found: &Inspected<'_>, change: Change) -> Result<(), OperatorError> {
     }
 }
 
-impl From<InspectError> for OperatorError {
-    fn from(error: InspectError) -> Self {
+impl From<BucketInfoError> for OperatorError {
+    fn from(error: BucketInfoError) -> Self {
         match error {
-            InspectError::Limit(reason) => Self::Unknown(reason),
-            InspectError::Id(reason) => Self::Mistaken(reason),
+            BucketInfoError::Limit(reason) => Self::Unknown(reason),
+            BucketInfoError::Id(reason) => Self::Mistaken(reason),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a caller means to do with a request, and why nothing may come of it.
 
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::rules::inputs::Senseless;
-use crate::engine::rules::rule_set::BadCost;
+use crate::engine::rules::algorithm_input::UnsupportedOperation;
+use crate::engine::rules::plan::InvalidInput;
 
 /// What a caller means to do.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,10 @@ pub struct Purpose {
 pub enum Objection {
     /// The request is to blame.
     #[error(transparent)]
-    Cost(#[from] BadCost),
+    Cost(#[from] InvalidInput),
     /// What is asked makes no sense for one of its limits.
     #[error(transparent)]
-    Senseless(#[from] Senseless),
+    Senseless(#[from] UnsupportedOperation),
     /// A limit answers 202, and the caller cannot.
     #[error("{0} says `then: accept`, and this gateway would let a 202 pass to the upstream: write `then: forward`")]
     Accepts(String),

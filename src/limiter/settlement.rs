@@ -12,7 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::{Judged, Limiter, Shared, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::numbers::Micros;
-use crate::engine::rules::response_cost::{Heard, Owed, Settled};
+use crate::engine::rules::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
 use crate::telemetry::metrics::{Count, SettlementResult};
@@ -42,7 +42,7 @@ pub(super) struct Settler {
 
 /// What is left to settle of a request that passed.
 pub struct Unsettled {
-    owed: Vec<Owed>,
+    owed: Vec<PendingSettlement>,
     /// Whether it was charged in this process' memory because the store gave no answer.
     is_local: bool,
     /// The wall clock when it was charged.
@@ -83,7 +83,7 @@ pub(super) struct Job {
 }
 
 impl Unsettled {
-    pub(super) const fn new(owed: Vec<Owed>, is_local: bool, now: Micros, start: Instant) -> Self {
+    pub(super) const fn new(owed: Vec<PendingSettlement>, is_local: bool, now: Micros, start: Instant) -> Self {
         Self { owed, is_local, now, start }
     }
 }
@@ -118,13 +118,13 @@ impl Settling {
     /// A response has come. `may_come` is whether trailers may follow.
     pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
         self.progress = Progress::Answered(status);
-        self.settle(|owed| Heard::Response(status, value(owed, headers)), may_come);
+        self.settle(|owed| ResponseReport::Response(status, value(owed, headers)), may_come);
     }
 
     /// The trailers of the response have come.
     pub fn trailers(&mut self, trailers: &Headers) {
         let Progress::Answered(status) = self.progress else { return };
-        self.settle(|owed| Heard::Response(status, value(owed, trailers)), false);
+        self.settle(|owed| ResponseReport::Response(status, value(owed, trailers)), false);
     }
 
     /// Whether nothing is left that a trailer could tell.
@@ -132,7 +132,7 @@ impl Settling {
         self.unsettled.owed.is_empty()
     }
 
-    fn settle<'f>(&mut self, heard: impl Fn(&Owed) -> Heard<'f>, may_come: bool) {
+    fn settle<'f>(&mut self, heard: impl Fn(&PendingSettlement) -> ResponseReport<'f>, may_come: bool) {
         let elapsed = micros(self.unsettled.start.elapsed());
         let now = Micros(self.unsettled.now.0.saturating_add(elapsed.0));
         let (view, settler) = (&self.view, &self.settler);
@@ -144,7 +144,7 @@ impl Settling {
         self.unsettled.owed.retain(|owed| {
             let heard = heard(owed);
             let Some((settled, charges)) = owed.settle(heard, may_come, elapsed) else { return true };
-            if settled == Settled::Unreadable {
+            if settled == SettlementOutcome::Unreadable {
                 settler.say(view, owed, heard);
             }
             let Some(counters) = view.settlements(owed.limit) else { return false };
@@ -172,9 +172,9 @@ impl Drop for Settling {
     fn drop(&mut self) {
         if !self.is_done() {
             let heard = match self.progress {
-                Progress::Unsent => Heard::Unsent,
-                Progress::Sent => Heard::Nothing,
-                Progress::Answered(status) => Heard::Response(status, None),
+                Progress::Unsent => ResponseReport::Unsent,
+                Progress::Sent => ResponseReport::Nothing,
+                Progress::Answered(status) => ResponseReport::Response(status, None),
             };
             self.settle(|_| heard, false);
         }
@@ -219,14 +219,14 @@ impl Settler {
     }
 
     /// Says that a response has a header that tells no cost.
-    fn say(&self, view: &View, owed: &Owed, heard: Heard<'_>) {
+    fn say(&self, view: &View, owed: &PendingSettlement, heard: ResponseReport<'_>) {
         let mut said = self.said.lock();
         if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
             return;
         }
         *said = Some(Instant::now());
         let limit = view.rules().limit(owed.limit).map_or("", |limit| limit.name.as_str());
-        let Heard::Response(_, Some(value)) = heard else { return };
+        let ResponseReport::Response(_, Some(value)) = heard else { return };
         let shown = headers::text(value.get(..SHOWN).unwrap_or(value)).unwrap_or("no text");
         let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);
         tracing::warn!(limit, header, value = shown, "a response tells its cost, and that is no whole number");
@@ -246,7 +246,7 @@ impl Job {
 }
 
 /// What a limit's header says. One that comes several times is a list (RFC 9110 section 5.3), which is no number.
-fn value<'f>(owed: &Owed, headers: &'f Headers) -> Option<&'f [u8]> {
+fn value<'f>(owed: &PendingSettlement, headers: &'f Headers) -> Option<&'f [u8]> {
     let name = owed.cost.header.as_ref()?.as_str();
     let first = headers.get(name)?;
     Some(if headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name.as_bytes())).count() > 1 {
@@ -256,14 +256,14 @@ fn value<'f>(owed: &Owed, headers: &'f Headers) -> Option<&'f [u8]> {
     })
 }
 
-const fn result(settled: Settled) -> SettlementResult {
+const fn result(settled: SettlementOutcome) -> SettlementResult {
     match settled {
-        Settled::Charged => SettlementResult::Charged,
-        Settled::Refunded => SettlementResult::Refunded,
-        Settled::Unchanged => SettlementResult::Unchanged,
-        Settled::Absent => SettlementResult::Absent,
-        Settled::Unreadable => SettlementResult::Unreadable,
-        Settled::Unanswered => SettlementResult::Unanswered,
+        SettlementOutcome::Charged => SettlementResult::Charged,
+        SettlementOutcome::Refunded => SettlementResult::Refunded,
+        SettlementOutcome::Unchanged => SettlementResult::Unchanged,
+        SettlementOutcome::Absent => SettlementResult::Absent,
+        SettlementOutcome::Unreadable => SettlementResult::Unreadable,
+        SettlementOutcome::Unanswered => SettlementResult::Unanswered,
     }
 }
 

@@ -34,7 +34,7 @@ pub enum AddressSource {
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientAddress {
     /// Its address, IPv4-mapped ones folded.
     pub address: IpAddr,
     /// Whether a trusted proxy sends `X-Forwarded-For` and `Forwarded`, and they name different clients. Then either a
@@ -42,7 +42,7 @@ pub struct Client {
     pub is_disputed: bool,
 }
 
-impl From<IpAddr> for Client {
+impl From<IpAddr> for ClientAddress {
     fn from(address: IpAddr) -> Self {
         Self { address: address.to_canonical(), is_disputed: false }
     }
@@ -88,9 +88,9 @@ impl TrustedProxies {
     ///
     /// Of the two headers, the one named by [`AddressSource`] is believed, because trusted proxies write it, and a client
     /// can send whichever one they do not write. So the other one never overrules it, and the two are never mixed; a
-    /// request in which they disagree is only marked, see [`Client::is_disputed`].
-    pub fn client(&self, peer: IpAddr, headers: &Headers) -> Client {
-        let peer = Client::from(peer);
+    /// request in which they disagree is only marked, see [`ClientAddress::is_disputed`].
+    pub fn client(&self, peer: IpAddr, headers: &Headers) -> ClientAddress {
+        let peer = ClientAddress::from(peer);
         if self.networks.is_empty() || !self.contains(peer.address) {
             return peer;
         }
@@ -102,7 +102,7 @@ impl TrustedProxies {
         };
         let Some(address) = self.walk(headers, is_forwarded) else { return peer };
         let other = (has_list && has_forwarded).then(|| self.walk(headers, !is_forwarded)).flatten();
-        Client { address, is_disputed: other.is_some_and(|other| other != address) }
+        ClientAddress { address, is_disputed: other.is_some_and(|other| other != address) }
     }
 
     /// The client of a request that a gateway asks about: the gateway is believed, and what it says of its own
@@ -110,7 +110,7 @@ impl TrustedProxies {
     /// does not say.
     ///
     /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no gateway that asks writes it.
-    pub fn client_of_gateway(&self, headers: &Headers) -> Option<Client> {
+    pub fn client_of_gateway(&self, headers: &Headers) -> Option<ClientAddress> {
         Some(self.client(last_hop(headers)?, headers))
     }
 
@@ -279,7 +279,11 @@ mod tests {
         for (source, expected) in ["xff", "forwarded", "hops=1", "hops=2"].into_iter().zip(expected) {
             let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source.parse().unwrap());
             let address = expected.parse().unwrap();
-            assert_eq!(trusted.client(peer, &headers), Client { address, is_disputed }, "{source} of {headers:?}");
+            assert_eq!(
+                trusted.client(peer, &headers),
+                ClientAddress { address, is_disputed },
+                "{source} of {headers:?}"
+            );
             let untrusted = IpAddr::from([192, 0, 2, 9]);
             assert_eq!(trusted.client(untrusted, &headers), untrusted.into());
         }

@@ -1,7 +1,7 @@
 //! Host names: their canonical text, and their registered domain by the public suffix list.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::address::{self, network};
 
@@ -80,6 +80,46 @@ pub fn registered(text: &str) -> Result<String, String> {
     }
 }
 
+/// The host of an authority without user information, as rules see it: lower case, without the port, the
+/// root's dot and the brackets of an IPv6 address, which is written in its shortest text. `None` if it is no host.
+pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
+    // What nearly every request has: a name in lower case, and a port or none.
+    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let plain = authority.bytes().position(|byte| !is_plain(&byte)).unwrap_or(authority.len());
+    let (host, port) = authority.split_at(plain);
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    if port.is_empty() || port.as_bytes().split_first().is_some_and(|(first, port)| *first == b':' && is_port(port)) {
+        return Some(Cow::Borrowed(host.strip_suffix('.').unwrap_or(host)));
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let end = rest.find(']')?;
+            let (host, after) = authority.split_at(end + 2);
+            (host, after.strip_prefix(':').or((after.is_empty()).then_some(""))?)
+        }
+        None => authority.split_once(':').unwrap_or((authority, "")),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
+        return None;
+    }
+    if let Some(literal) = literal {
+        return literal.parse::<Ipv6Addr>().ok().map(|address| address.to_string().into());
+    }
+    if !host.bytes().all(is_name) {
+        return None;
+    }
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+    Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
+}
+
+/// The host that people write: as an authority, or an IPv6 address without brackets.
+pub(crate) fn written_host(text: &str) -> Option<Cow<'_, str>> {
+    text.parse::<Ipv6Addr>().map_or_else(|_| host_of(text), |address| Some(address.to_string().into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +150,30 @@ mod tests {
         for text in ["", "examplecom", "lol..99", "-a.com", "a b.com", "10.0.0.9000", "exämple.com", &"a.".repeat(130)]
         {
             assert!(hostname_or_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_taken_from_its_authority() {
+        for (authority, expected) in [
+            ("example.com", Some("example.com")),
+            ("Example.COM:8080", Some("example.com")),
+            ("example.com.:80", Some("example.com")),
+            ("[2001:DB8::1]:80", Some("2001:db8::1")),
+            ("[0:0:0::0001]:80", Some("::1")),
+            ("[::1]", Some("::1")),
+            ("127.0.0.1:", Some("127.0.0.1")),
+            ("", Some("")),
+            ("a b", None),
+            ("user@example.com", None),
+            ("example.com/path", None),
+            ("example.com:80:90", None),
+            ("example.com:x", None),
+            ("[::1", None),
+            ("[::1]x", None),
+            ("[example.com]", None),
+        ] {
+            assert_eq!(host_of(authority).as_deref(), expected, "{authority}");
         }
     }
 }

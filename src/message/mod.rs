@@ -8,6 +8,7 @@ pub mod host;
 pub mod host_pattern;
 pub mod lossless;
 pub mod path;
+pub mod percent;
 pub mod reply;
 pub mod target;
 pub mod trace_context;

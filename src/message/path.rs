@@ -1,12 +1,11 @@
-//! Paths: the normalised copy that rules are matched on, and patterns over it.
+//! Paths, and the normalised copy that rules are matched on.
 //!
 //! A limiter that matches the raw path can be walked around by spelling it differently (`//v1`, `/v1/`, `/%761`), so
 //! rules see one spelling (RFC 3986 section 6.2.2). The request itself is forwarded as it came.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use crate::engine::rules::request::hex;
+use super::percent;
 
 /// What is done with a path that has `%2F` or `%5C` in it. Some servers decode them and then see other segments than the
 /// rules do.
@@ -33,11 +32,8 @@ pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
     let mut rest = path;
     while let Some(place) = rest.find('%') {
         let digits = rest.as_bytes().get(place + 1..place + 3).unwrap_or_default();
-        let [high, low] = digits else { return Err("`%` begins an escape of two hexadecimal digits") };
-        if !high.is_ascii_hexdigit() || !low.is_ascii_hexdigit() {
-            return Err("`%` begins an escape of two hexadecimal digits");
-        }
-        let byte = hex(*high) << 4 | hex(*low);
+        let byte = if let [high, low] = digits { percent::byte(*high, *low) } else { None };
+        let Some(byte) = byte else { return Err("`%` begins an escape of two hexadecimal digits") };
         if byte.is_ascii_control() {
             return Err("a path has no control characters, escaped or not");
         }
@@ -97,189 +93,16 @@ fn decode_printable(path: &str) -> String {
     while let Some(place) = rest.find('%') {
         decoded.push_str(&rest[..place]);
         rest = &rest[place..];
-        match rest.as_bytes() {
-            [_, high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let byte = hex(*high) << 4 | hex(*low);
-                if byte.is_ascii_graphic() && !b"/\\%?#".contains(&byte) {
-                    decoded.push(char::from(byte));
-                } else {
-                    decoded.push_str(&rest[..3].to_ascii_uppercase());
-                }
-                rest = &rest[3..];
-            }
-            _ => {
-                decoded.push('%');
-                rest = &rest[1..];
-            }
+        let escape = if let [_, high, low, ..] = rest.as_bytes() { percent::byte(*high, *low) } else { None };
+        match escape {
+            Some(byte) if byte.is_ascii_graphic() && !b"/\\%?#".contains(&byte) => decoded.push(char::from(byte)),
+            Some(_) => decoded.push_str(&rest[..3].to_ascii_uppercase()),
+            None => decoded.push('%'),
         }
+        rest = &rest[if escape.is_some() { 3 } else { 1 }..];
     }
     decoded.push_str(rest);
     decoded
-}
-
-/// How the paths of a limit are read, whose upstream takes more paths for one than others do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// ASCII letters in either case are the same: `path_case: ignore`.
-    pub ignores_case: bool,
-    /// What follows a `;` in a segment is dropped: `path_params: strip`.
-    pub strips_parameters: bool,
-}
-
-impl Reading {
-    /// A normalised path in this reading.
-    pub fn of(self, path: &str) -> Cow<'_, str> {
-        let mut read = Cow::Borrowed(path);
-        if self.strips_parameters && path.contains(';') {
-            let segments: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or("")).collect();
-            // `/a/..;x/b` is `/b` now.
-            read = normalise(&segments.join("/")).into_owned().into();
-        }
-        if self.ignores_case && read.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            read = read.to_ascii_lowercase().into();
-        }
-        read
-    }
-}
-
-/// A path pattern: literal segments, `{parameter}` for one segment, and a trailing `/**` for the path before it and
-/// everything below.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    segments: Vec<Segment>,
-    open: bool,
-}
-
-/// One segment of a pattern.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// This text.
-    Literal(String),
-    /// Any one segment, under this name.
-    Parameter(String),
-}
-
-impl Pattern {
-    /// Parses a pattern; the error says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if !text.starts_with('/') {
-            return Err(format!("a path begins with `/`; write `/{text}`"));
-        }
-        if text.contains('?') || text.contains('#') {
-            return Err("a path pattern has no query and no fragment".into());
-        }
-        let (body, open) = match text.strip_suffix("/**") {
-            Some(body) => (body, true),
-            None => (text, false),
-        };
-        let mut segments = Vec::new();
-        for part in body.split('/').skip(1).filter(|part| !part.is_empty()) {
-            segments.push(Self::segment(part)?);
-        }
-        for (place, segment) in segments.iter().enumerate() {
-            if let Segment::Parameter(name) = segment
-                && segments[..place].contains(segment)
-            {
-                return Err(format!("`{{{name}}}` stands in the pattern twice"));
-            }
-        }
-        Ok(Self { segments, open })
-    }
-
-    fn segment(part: &str) -> Result<Segment, String> {
-        if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-            return if name.is_empty() || !name.bytes().all(plain) {
-                Err(format!("`{part}`: a parameter's name has letters, digits, `_` and `-`"))
-            } else {
-                Ok(Segment::Parameter(name.to_owned()))
-            };
-        }
-        if part.contains(['{', '}', '*']) {
-            return Err(format!(
-                "`{part}`: a segment is literal or one whole `{{parameter}}`; `/**` stands only at the end"
-            ));
-        }
-        // No request has such a path, so nothing would ever match.
-        check(part, EscapedSlashes::Keep).map_err(|reason| format!("`{part}`: {reason}"))?;
-        let normal = normalise(part);
-        match normal.strip_prefix('/') {
-            Some(literal) if !literal.is_empty() && !literal.contains('/') => Ok(Segment::Literal(literal.to_owned())),
-            _ if normal == part => Ok(Segment::Literal(part.to_owned())),
-            _ => Err(format!("`{part}`: a pattern has no dot segments")),
-        }
-    }
-
-    /// The pattern for paths in a reading. The error says why it would never match.
-    pub fn read_as(mut self, reading: Reading) -> Result<Self, String> {
-        for segment in &mut self.segments {
-            if let Segment::Literal(literal) = segment {
-                if reading.strips_parameters && literal.contains(';') {
-                    return Err(format!("`{literal}` never matches: with `path_params: strip` no path has a `;`"));
-                }
-                *literal = reading.of(literal).into_owned();
-            }
-        }
-        Ok(self)
-    }
-
-    /// The segments, in order.
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
-    }
-
-    /// Whether it ends in `/**`.
-    pub const fn is_open(&self) -> bool {
-        self.open
-    }
-
-    /// The index of the segment that `{name}` stands for.
-    pub fn parameter(&self, name: &str) -> Option<usize> {
-        self.segments.iter().position(|segment| matches!(segment, Segment::Parameter(given) if given == name))
-    }
-
-    /// The names of its parameters.
-    pub fn parameters(&self) -> impl Iterator<Item = &str> {
-        self.segments.iter().filter_map(|segment| match segment {
-            Segment::Parameter(name) => Some(name.as_str()),
-            Segment::Literal(_) => None,
-        })
-    }
-
-    /// Whether it matches a normalised path.
-    pub fn matches(&self, path: &str) -> bool {
-        let mut given = segments(path);
-        let fits = self.segments.iter().all(|segment| match (segment, given.next()) {
-            (Segment::Literal(literal), Some(part)) => literal == part,
-            (Segment::Parameter(_), Some(_)) => true,
-            (_, None) => false,
-        });
-        fits && (self.open || given.next().is_none())
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for segment in &self.segments {
-            match segment {
-                // What would be read as a parameter is written as an escape.
-                Segment::Literal(literal) => {
-                    write!(f, "/{}", literal.replace('{', "%7B").replace('}', "%7D").replace('*', "%2A"))?;
-                }
-                Segment::Parameter(name) => write!(f, "/{{{name}}}")?,
-            }
-        }
-        match (self.open, self.segments.is_empty()) {
-            (true, _) => f.write_str("/**"),
-            (false, true) => f.write_str("/"),
-            (false, false) => Ok(()),
-        }
-    }
-}
-
-/// The segments of a normalised path; `/` has none.
-pub fn segments(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').skip(1).filter(|segment| !segment.is_empty())
 }
 
 #[cfg(test)]
@@ -304,8 +127,8 @@ mod tests {
             ("/a%4", false, false),
             ("/a%zz", false, false),
         ] {
-            assert_eq!(super::check(path, EscapedSlashes::Keep).is_ok(), keep, "{path}");
-            assert_eq!(super::check(path, EscapedSlashes::Reject).is_ok(), reject, "{path}");
+            assert_eq!(check(path, EscapedSlashes::Keep).is_ok(), keep, "{path}");
+            assert_eq!(check(path, EscapedSlashes::Reject).is_ok(), reject, "{path}");
         }
     }
 
@@ -332,71 +155,6 @@ mod tests {
         ] {
             assert_eq!(normalise(path), expected, "{path}");
             assert_eq!(normalise(&normalise(path)), expected, "{path} twice");
-        }
-    }
-
-    #[track_caller]
-    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
-        let pattern = Pattern::parse(pattern).unwrap();
-        for path in matching {
-            assert!(pattern.matches(path), "{path}");
-        }
-        for path in others {
-            assert!(!pattern.matches(path), "{path}");
-        }
-    }
-
-    #[test]
-    fn patterns_match_whole_segments() {
-        check("/v1/orders", &["/v1/orders"], &["/v1/orders/7", "/v1", "/v1/order"]);
-        check("/v1/{id}", &["/v1/7"], &["/v1", "/v1/7/8"]);
-        check("/v1/**", &["/v1", "/v1/7", "/v1/7/8"], &["/v10", "/"]);
-        check("/**", &["/", "/a/b"], &[]);
-        check("/", &["/"], &["/a"]);
-        check("/%76%31/", &["/v1"], &["/v1/x"]);
-        check("/v1/orders%3Acancel", &["/v1/orders:cancel"], &[]);
-        check("/%7Bid%7D/%2A%2A", &["/{id}/**"], &["/7/x"]);
-    }
-
-    #[test]
-    fn a_reading_takes_more_paths_for_one() {
-        let case = Reading { ignores_case: true, ..Reading::default() };
-        let parameters = Reading { strips_parameters: true, ..Reading::default() };
-        let both = Reading { ignores_case: true, strips_parameters: true };
-        for (reading, path, expected) in [
-            (Reading::default(), "/V1/a;x", "/V1/a;x"),
-            (case, "/V1/Orders;X", "/v1/orders;x"),
-            (parameters, "/V1;a=b/orders;x;y", "/V1/orders"),
-            (parameters, "/a/..;x/b", "/b"),
-            (parameters, "/;x/a/;", "/a"),
-            (parameters, "/;", "/"),
-            (both, "/A;X/%2F", "/a/%2f"),
-        ] {
-            assert_eq!(reading.of(path), expected, "{path}");
-            assert_eq!(reading.of(&reading.of(path)), expected, "{path} twice");
-        }
-        let pattern = Pattern::parse("/V1/%2F{Id}").unwrap_err();
-        assert!(pattern.contains("whole"), "{pattern}");
-        let pattern = Pattern::parse("/V1/{Id}/a%2Fb").unwrap().read_as(case).unwrap();
-        assert!(pattern.matches(&case.of("/v1/X/A%2FB")) && pattern.parameter("Id") == Some(1));
-        assert!(Pattern::parse("/a;x").unwrap().read_as(parameters).is_err());
-    }
-
-    #[test]
-    fn mistaken_patterns_say_what_is_right() {
-        for (pattern, part) in [
-            ("v1", "write `/v1`"),
-            ("/a?b", "no query"),
-            ("/a*", "`/**` stands only at the end"),
-            ("/{a}/{a}", "twice"),
-            ("/{a b}", "name"),
-            ("/a/../b", "dot segments"),
-            ("/100%", "two hexadecimal digits"),
-            ("/%a%41", "two hexadecimal digits"),
-            ("/caf\u{e9}", "printable ASCII"),
-        ] {
-            let error = Pattern::parse(pattern).unwrap_err();
-            assert!(error.contains(part), "{pattern}: {error}");
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::headers;
+use super::host::host_of;
 use super::path::{self, EscapedSlashes};
-use crate::engine::rules::request::host_of;
 
 /// Whether all servers read a method and a target alike, or why not. The target is in origin form, or `*`; of an absolute
 /// URL it is what [`split_url`] says.

@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
-use crate::engine::rules::by;
+use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
 use crate::engine::rules::rule_set::Rules;
@@ -112,7 +112,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
 /// Warns of a limit that reads a header with an underscore in its name: such headers are dropped or rejected before.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let by = limit.by.iter().filter_map(|component| match &component.source {
-        by::Source::Header(name) => Some(name),
+        ComponentSource::Header(name) => Some(name),
         _ => None,
     });
     let matched = limit.conditions.headers.iter().map(|header| &header.name);

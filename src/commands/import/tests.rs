@@ -10,7 +10,7 @@ use super::*;
 use crate::config::Sources;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::request::{Entry, Request, sample};
+use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 
@@ -271,7 +271,8 @@ struct Counted {
 }
 
 fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
-    let entries: Vec<Entry<'_>> = descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+    let entries: Vec<DescriptorEntry<'_>> =
+        descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let headers = Headers::new();
     let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
     let plan = rules.charges(&request).unwrap();
@@ -284,7 +285,7 @@ fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
             counted.in_shadow.insert(numbers);
         }
     }
-    let refused = |enforced| plan.refused.iter().any(|refused| refused.enforced == enforced);
+    let refused = |enforced| plan.denials.iter().any(|refused| refused.enforced == enforced);
     counted.is_refused = (refused(true), refused(false));
     counted
 }

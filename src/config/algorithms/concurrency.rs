@@ -6,9 +6,10 @@ use super::super::scalars::{positive, text};
 use super::super::yaml::Node;
 use super::{DEFAULT_LEASE, Entry, Settings, reject_token_keys};
 use crate::engine::algorithms::numbers::{LONGEST_LEASE, Numbers, NumbersError, SHORTEST_LEASE};
-use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::duration;
-use crate::engine::rules::limit::{Cost, Fallback, Limit};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Cost, Limit};
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["concurrency"],
@@ -52,7 +53,7 @@ pub(super) fn numbers(map: &Mapping<'_>, lease: u64, findings: &mut Findings) ->
 pub(super) fn check(map: &Mapping<'_>, limit: &Limit, findings: &mut Findings) {
     let cost = (limit.cost != Cost::Fixed(1), "a request takes one slot; remove `cost`");
     reject_token_keys(map, limit, "concurrency", cost, findings);
-    let descriptor = |component: &Component| matches!(component.source, Source::Descriptor(_));
+    let descriptor = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
     let place = match (map.get("match"), map.get("by")) {
         (Some((key, _)), _) if limit.conditions.needs_descriptor() => key.place,
         (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.by.iter().any(descriptor) => key.place,

@@ -18,7 +18,7 @@ use super::scalars::text;
 use super::suggest::did_you_mean;
 use super::yaml::Node;
 use crate::engine::algorithms::numbers::{DEFAULT_LEASE, Numbers};
-use crate::engine::rules::by::Source;
+use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Algorithm, Limit, StoreErrorPolicy};
 use crate::engine::rules::matching::DescriptorMatch;
 
@@ -205,7 +205,7 @@ fn check_redis_only(map: &Mapping<'_>, limit: &Limit, algorithm: &str, findings:
     }
     let conditions = &limit.conditions;
     let is_described = !conditions.domains.is_empty() || conditions.descriptor != DescriptorMatch::default();
-    let by_entry = limit.by.iter().any(|component| matches!(component.source, Source::Descriptor(_)));
+    let by_entry = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
     if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| by_entry) } {
         let message = format!("the rate limit service does not support `algorithm: {algorithm}`");
         let help = "descriptors do not stand for single requests; remove `domain` and `descriptor`";

@@ -7,11 +7,12 @@ use super::super::scalars::{one_of, text, whole};
 use super::super::yaml::{Key, Node};
 use super::{Entry, Settings, check_redis_only, reject_token_keys};
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
-use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Queue, Storage, Then};
-use crate::engine::rules::by::Component;
+use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Storage};
+use crate::engine::rules::component::Component;
 use crate::engine::rules::duration;
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::message::path::Pattern;
+use crate::engine::rules::path_pattern::PathPattern;
+use crate::engine::rules::queue::{FollowUp, Queue};
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["queue"],
@@ -22,14 +23,14 @@ pub(super) const ENTRY: Entry = Entry {
 
 pub(in super::super) const KINDS: [(&str, Storage); 2] = [("stream", Storage::Stream), ("list", Storage::List)];
 
-pub(in super::super) const THEN: [(&str, Then); 2] = [("accept", Then::Accept), ("forward", Then::Forward)];
+pub(in super::super) const THEN: [(&str, FollowUp); 2] = [("accept", FollowUp::Accept), ("forward", FollowUp::Forward)];
 
 const LONGEST_NAME: usize = 64;
 
 /// Reads what an entry contains, and what happens to its request. `paths` are the patterns of the limit's `match`.
 pub(in super::super) fn queue(
     limit: &Mapping<'_>,
-    paths: Option<&[Pattern]>,
+    paths: Option<&[PathPattern]>,
     findings: &mut Findings,
 ) -> Result<Queue, Reported> {
     let storage = limit.read("kind", findings, one_of(&KINDS));
@@ -45,7 +46,7 @@ pub(in super::super) fn queue(
 
 fn fields(
     node: &Node,
-    paths: Option<&[Pattern]>,
+    paths: Option<&[PathPattern]>,
     findings: &mut Findings,
 ) -> Result<Vec<(String, Component)>, Reported> {
     let entries = map(node, "`fields`", "write `fields: { user: { header: x-user } }`", findings)?;
@@ -59,7 +60,7 @@ fn fields(
 fn field(
     key: &Key,
     source: &Node,
-    paths: Option<&[Pattern]>,
+    paths: Option<&[PathPattern]>,
     findings: &mut Findings,
 ) -> Result<(String, Component), Reported> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -113,7 +114,7 @@ pub(super) fn check(map: &Mapping<'_>, limit: &mut Limit, findings: &mut Finding
         findings.warning(key.place, "`mode: shadow` adds nothing to this queue", help);
     }
     // Without the queue, only its workers could answer such a request.
-    if queue.then == Then::Accept && map.get("on_store_error").is_none() {
+    if queue.then == FollowUp::Accept && map.get("on_store_error").is_none() {
         limit.on_store_error = StoreErrorPolicy::Deny;
     }
 }

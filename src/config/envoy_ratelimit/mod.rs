@@ -12,12 +12,12 @@ use super::mapping::{Mapping, list};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::scalars::{text, truth};
 use super::yaml::{Node, Value};
-use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
 use crate::engine::rules::glob::Glob;
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
-use crate::engine::rules::value_type::Form;
+use crate::engine::rules::value_type::ValueType;
 use siblings::Siblings;
 
 mod metadata;
@@ -254,8 +254,8 @@ fn components(path: &[Level]) -> Vec<Component> {
     };
     let open = path.iter().enumerate().filter(|(_, level)| is_open(level));
     open.map(|(place, level)| {
-        let source = Source::Entry { key: level.entry.key.clone(), place };
-        Component::new(source, Form::Text)
+        let source = ComponentSource::Entry { key: level.entry.key.clone(), place };
+        Component::new(source, ValueType::Text)
     })
     .collect()
 }

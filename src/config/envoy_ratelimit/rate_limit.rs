@@ -6,7 +6,7 @@ use super::super::scalars::{text, truth, whole};
 use super::super::suggest::did_you_mean;
 use super::super::yaml::Node;
 use crate::engine::algorithms::numbers::Allowance;
-use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, Unit};
+use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, RateUnit};
 
 /// The fields of `rate_limit`.
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
@@ -41,7 +41,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<(DescriptorRu
         return Ok((rule, Allowance::Unlimited));
     }
     let Some(unit) = unit else {
-        let help = format!("add one of {}, or `unlimited: true`", Unit::ALL.map(|(name, _)| name).join(", "));
+        let help = format!("add one of {}, or `unlimited: true`", RateUnit::ALL.map(|(name, _)| name).join(", "));
         return Err(findings.error(fields.place, "`rate_limit` needs `unit`", help));
     };
     let Some(requests) = requests else {
@@ -54,11 +54,11 @@ pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<(DescriptorRu
     Ok((DescriptorRule { per_unit: Some(per_unit), ..rule }, allowance))
 }
 
-fn unit(node: &Node, findings: &mut Findings) -> Result<Unit, Reported> {
+fn unit(node: &Node, findings: &mut Findings) -> Result<RateUnit, Reported> {
     let given = text(node, findings)?;
-    let known = Unit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(given));
+    let known = RateUnit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(given));
     known.map(|(_, unit)| unit).ok_or_else(|| {
-        let help = did_you_mean(given, Unit::ALL.map(|(name, _)| name));
+        let help = did_you_mean(given, RateUnit::ALL.map(|(name, _)| name));
         findings.error(node.place, format!("unknown unit {}", quoted(given)), help)
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::problem::{Findings, Place, Reported, quoted};
-use crate::engine::rules::descriptors::Unit;
+use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, EntryTest};
 
 /// The entries of one level, to find those that stand there twice.
@@ -15,7 +15,7 @@ struct First {
     file: String,
     line: u32,
     /// The units of their limits; `None` for one that has none.
-    units: Vec<Option<Unit>>,
+    units: Vec<Option<RateUnit>>,
     has_descriptors: bool,
 }
 
@@ -26,7 +26,7 @@ impl Siblings {
         &mut self,
         entry: &EntryMatch,
         (file, place): (&str, Place),
-        unit: Option<Unit>,
+        unit: Option<RateUnit>,
         has_descriptors: bool,
         findings: &mut Findings,
     ) -> Result<usize, Reported> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
-use crate::engine::rules::request::{Entry, Request, sample};
+use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::message::headers::Headers;
 
 fn load_files(limits: Option<&str>, files: &[&str]) -> Loaded {
@@ -71,7 +71,7 @@ descriptors:
     assert!(rule.metadata.is_some() && rules.knows_domain("test-domain") && !rules.knows_domain("test"));
 
     let headers = Headers::new();
-    let entries = [Entry { key: "path", value: "/v1/x" }, Entry { key: "user", value: "u" }];
+    let entries = [DescriptorEntry { key: "path", value: "/v1/x" }, DescriptorEntry { key: "user", value: "u" }];
     let request = Request { domain: Some("test-domain"), descriptor: &entries, client: None, ..sample(&headers) };
     assert_eq!(rules.charges(&request).unwrap().unlimited, [1]);
     // The limits of limits.yaml are for requests, and those of a domain for that domain.
@@ -120,7 +120,7 @@ fn what_several_files_and_documents_say_of_a_domain_holds_together() {
         let rules = loaded.rules.unwrap_or_else(|| panic!("{}", loaded.report));
         let headers = Headers::new();
         for (value, expected) in [("a", 1), ("b", 2)] {
-            let entries = [Entry { key: "k", value }];
+            let entries = [DescriptorEntry { key: "k", value }];
             let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
             let charges = rules.charges(&request).unwrap().charges;
             assert_eq!(

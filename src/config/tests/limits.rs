@@ -4,12 +4,13 @@ use super::{NOW, check, load_texts};
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 use crate::engine::algorithms::details::Elevated;
 use crate::engine::algorithms::numbers::{Aligned, Allowance, Micros, Numbers};
-use crate::engine::rules::by::{self, Component};
-use crate::engine::rules::limit::{Cost, Fallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::rules::overrides::Origin;
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Cost, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::response_cost::{ResponseCost, Statuses};
-use crate::engine::rules::value_type::Form;
+use crate::engine::rules::value_type::ValueType;
 use crate::message::headers::Headers;
 use crate::message::host_pattern::HostPattern;
 
@@ -59,11 +60,11 @@ overrides:
     let networks: Vec<String> = full.conditions.networks.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["10.0.0.0/8", "192.0.2.7/32"]);
     let by = [
-        (by::Source::Header("x-id".parse().unwrap()), Form::Integer),
-        (by::Source::PathParameter { name: "id".into(), segment: 2 }, Form::Text),
-        (by::Source::Ip { ipv6_prefix: 56 }, Form::Text),
-        (by::Source::Cookie("sid".into()), Form::Text),
-        (by::Source::Query("q".into()), Form::HostnameSet),
+        (ComponentSource::Header("x-id".parse().unwrap()), ValueType::Integer),
+        (ComponentSource::PathParameter { name: "id".into(), segment: 2 }, ValueType::Text),
+        (ComponentSource::Ip { ipv6_prefix: 56 }, ValueType::Text),
+        (ComponentSource::Cookie("sid".into()), ValueType::Text),
+        (ComponentSource::Query("q".into()), ValueType::HostnameSet),
     ];
     assert_eq!(full.by, by.map(|(source, form)| Component::new(source, form)));
     let second = 1_000_000_000;
@@ -74,16 +75,16 @@ overrides:
     assert_eq!((full.missing, full.on_store_error, full.per_call), (Fallback::Shared, StoreErrorPolicy::Local, true));
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
 
-    let whole = Component::new(by::Source::Ip { ipv6_prefix: 128 }, Form::Text);
+    let whole = Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
     assert_eq!(plain.by, [whole]);
     assert_eq!((plain.cost.clone(), plain.enforce_for, plain.mode), (Cost::Fixed(1), WHOLE_SHARE, LimitMode::Enforce));
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, Origin { file: 0, line: 26, comment: Some("why".into()) });
+    assert_eq!(first.origin, OverrideOrigin { file: 0, line: 26, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
-    assert_eq!(second.origin, Origin { file: 1, line: 1, comment: Some("x".into()) });
+    assert_eq!(second.origin, OverrideOrigin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
     let headers = Headers::new();
     let request = Request { client: "192.0.2.9".parse().ok(), now: NOW, ..sample(&headers) };

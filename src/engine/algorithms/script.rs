@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::queue::escape;
-use crate::engine::rules::value_type::sha256;
+use crate::engine::digest::sha256;
 use crate::message::headers::{is_name, is_value};
 
 /// The largest source, in bytes. It is sent whole to a server that does not know it.

@@ -6,12 +6,13 @@ use http::StatusCode;
 use super::reply::{Generations, Reply, add_headers};
 use super::verdict::Verdict;
 use crate::engine::algorithms::details::Detail;
-use crate::engine::algorithms::queue::{EntryId, Then};
+use crate::engine::algorithms::queue::EntryId;
+use crate::engine::rules::queue::FollowUp;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{Headers, QUEUE_ENTRY};
 
 /// The entries of a request that passes, with what becomes of it, in the order of the rules.
-pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item = (Then, &'a EntryId)> {
+pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item = (FollowUp, &'a EntryId)> {
     let details = verdict.details.iter().filter(|_| verdict.is_allowed());
     details.filter_map(|(limit, detail)| match detail {
         Detail::Entry(id) => Some((rules.limit(*limit)?.queue.as_ref()?.then, id)),
@@ -21,7 +22,7 @@ pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item
 
 /// The entry of a request that goes no further because a queue has taken it.
 fn accepted_entry<'a>(rules: &'a Rules, verdict: &'a Verdict) -> Option<&'a EntryId> {
-    entries(rules, verdict).find_map(|(then, id)| (then == Then::Accept).then_some(id))
+    entries(rules, verdict).find_map(|(then, id)| (then == FollowUp::Accept).then_some(id))
 }
 
 /// True if a request goes no further because a queue has taken it.

@@ -1,5 +1,6 @@
 //! The answer to a request: its verdict, the rate limit headers and the problem body.
 
 pub mod accepted;
+pub mod descriptors;
 pub mod reply;
 pub mod verdict;

@@ -342,7 +342,7 @@ mod tests {
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::Limit;
-    use crate::engine::rules::rule_set::{Plan, Planned, Refused, RefusedReason};
+    use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 
     const ALL: Generations = Generations { ietf_11: true, ietf_03: true, x_ratelimit: true };
 
@@ -366,7 +366,7 @@ mod tests {
             };
             let bucket = Bucket { key: String::new(), fingerprint: u128::from(limit) };
             plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
-            plan.origins.push(Planned { limit, window, enforced: true });
+            plan.origins.push(ChargeOrigin { limit, window, enforced: true });
             let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
             decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
         }
@@ -445,15 +445,16 @@ mod tests {
 
     #[test]
     fn a_block_says_how_long_it_lasts_and_not_why() {
-        let refused = |reason| Plan { refused: vec![Refused { limit: 1, enforced: true, reason }], ..Plan::default() };
-        let blocked = Verdict::refused(&refused(RefusedReason::Blocked(Micros::from_millis(3_599_001))));
+        let refused =
+            |reason| Plan { denials: vec![LimitDenial { limit: 1, enforced: true, reason }], ..Plan::default() };
+        let blocked = Verdict::refused(&refused(DenialReason::Blocked(Micros::from_millis(3_599_001))));
         let response = refusal(&rules(), &blocked, ALL, false);
         assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (429, Some("3600")));
         let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["detail"], "Daily is blocked for this id; retry after 3600 s");
         assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
         assert!(!response.headers.contains("ratelimit") && !response.headers.contains("x-ratelimit-limit"));
-        let never = refusal(&rules(), &Verdict::refused(&refused(RefusedReason::Deny)), ALL, false);
+        let never = refusal(&rules(), &Verdict::refused(&refused(DenialReason::Deny)), ALL, false);
         assert!(never.body.contains("Daily refuses this request\"") && !never.headers.contains("retry-after"));
     }
 

@@ -3,7 +3,7 @@
 use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::details::{Detail, Elevation};
 use crate::engine::algorithms::numbers::{Micros, Numbers};
-use crate::engine::rules::rule_set::{Plan, Planned, Refused, RefusedReason};
+use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 
 /// The answer of one window of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +82,17 @@ impl Verdict {
         let details = details.collect();
         let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions);
         let answers = charged.map(|((place, (origin, charge)), decision)| {
-            let Planned { limit, window, enforced } = *origin;
+            let ChargeOrigin { limit, window, enforced } = *origin;
             let numbers = Some(*charge.numbers_by(decisions.detail(place)));
             let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
-        Self { details, ..Self::of(&plan.refused, answers.collect()) }
+        Self { details, ..Self::of(&plan.denials, answers.collect()) }
     }
 
     /// The verdict when a limit of the plan refuses without asking the store: nothing is charged.
     pub fn refused(plan: &Plan) -> Self {
-        Self::of(&plan.refused, Vec::new())
+        Self::of(&plan.denials, Vec::new())
     }
 
     /// The verdict when the store gave no answer for some limits; the others were decided elsewhere.
@@ -112,7 +112,7 @@ impl Verdict {
     }
 
     /// The verdict of these answers, and of limits that refuse without asking the store.
-    pub(crate) fn of(refused: &[Refused], mut answers: Vec<Answer>) -> Self {
+    pub(crate) fn of(refused: &[LimitDenial], mut answers: Vec<Answer>) -> Self {
         answers.extend(refused.iter().map(|refused| Answer {
             limit: refused.limit,
             window: 0,
@@ -140,6 +140,12 @@ impl Verdict {
         self.standing == Standing::Allowed
     }
 
+    /// The decision on a charge of the plan.
+    pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
+        let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
+        self.answers.iter().find(of_charge).map(|answer| answer.decision)
+    }
+
     /// The answer that binds.
     pub fn binding(&self) -> Option<&Answer> {
         self.answers.get(self.binding?)
@@ -151,7 +157,7 @@ impl Verdict {
     }
 }
 
-impl RefusedReason {
+impl DenialReason {
     /// What it comes to.
     pub const fn decision(self) -> Decision {
         match self {
@@ -163,12 +169,12 @@ impl RefusedReason {
 
 impl Plan {
     /// Whether a limit refuses the request without asking the store.
-    pub fn is_refused(&self) -> bool {
-        self.refused.iter().any(|refused| refused.enforced)
+    pub fn is_denied(&self) -> bool {
+        self.denials.iter().any(|denial| denial.enforced)
     }
 
     /// Why a limit refused without asking the store.
-    pub fn reason(&self, limit: u32) -> Option<RefusedReason> {
-        self.refused.iter().find(|refused| refused.limit == limit).map(|refused| refused.reason)
+    pub fn reason(&self, limit: u32) -> Option<DenialReason> {
+        self.denials.iter().find(|denial| denial.limit == limit).map(|denial| denial.reason)
     }
 }

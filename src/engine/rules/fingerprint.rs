@@ -20,16 +20,16 @@ impl Fingerprinter {
     }
 
     /// Begins a fingerprint.
-    pub fn start(&self) -> Running {
-        Running(SipHasher13::new_with_keys(self.keys.0, self.keys.1))
+    pub fn start(&self) -> PartialFingerprint {
+        PartialFingerprint(SipHasher13::new_with_keys(self.keys.0, self.keys.1))
     }
 }
 
-/// A fingerprint under way; [`Running::finish`] may be taken at any point.
+/// A fingerprint under way; [`PartialFingerprint::finish`] may be taken at any point.
 #[derive(Clone)]
-pub struct Running(SipHasher13);
+pub struct PartialFingerprint(SipHasher13);
 
-impl Running {
+impl PartialFingerprint {
     /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         self.0.write(bytes);

@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::by::{Component, Source};
+use super::component::{Component, ComponentSource};
 use super::fingerprint::Fingerprinter;
-use super::key::Key;
+use super::key::BucketKey;
 use super::quote::quoted;
-use super::request::{decode, written_host};
-use super::value_type::{Form, canonical};
+use super::value_type::{ValueType, canonical};
 use crate::message::address::{self, network};
 use crate::message::host;
+use crate::message::host::written_host;
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
+use crate::message::percent::decode;
 
 /// The id of an override: the first components of `by`, or all of them, in canonical text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Id {
 
     /// The fingerprint that [`super::by::Identified::prefixes`] has for a request with this id.
     pub fn fingerprint(&self, short: &str, fingerprinter: &Fingerprinter) -> u128 {
-        let mut key = Key::new(short, fingerprinter);
+        let mut key = BucketKey::new(short, fingerprinter);
         for component in &self.components {
             key.push(component);
         }
@@ -105,19 +106,20 @@ fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> 
 
 /// Whether the text of a component may have colons of its own: an IPv6 address does.
 fn has_colons(component: &Component) -> bool {
-    matches!(component.source, Source::Ip { .. }) || !matches!(component.form, Form::Text | Form::Integer)
+    matches!(component.source, ComponentSource::Ip { .. })
+        || !matches!(component.form, ValueType::Text | ValueType::Integer)
 }
 
 /// Reads a component that people have written. In a path all escapes stay, because it has its own normal form.
 pub(crate) fn meant<'a>(component: &Component, text: &'a str) -> Cow<'a, str> {
-    if component.source == Source::Path { text.into() } else { unescape(text) }
+    if component.source == ComponentSource::Path { text.into() } else { unescape(text) }
 }
 
 /// A component as [`meant`] reads it, with escapes for colons if they would separate.
 pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -> String {
     match component.source {
-        Source::Path if has_neighbours => text.replace(':', "%3A"),
-        Source::Path => text.to_owned(),
+        ComponentSource::Path if has_neighbours => text.replace(':', "%3A"),
+        ComponentSource::Path => text.to_owned(),
         _ => escape(text, has_neighbours),
     }
 }
@@ -146,22 +148,24 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
         return Err("a component of the id is empty".into());
     }
     match (&component.source, component.form) {
-        (Source::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
-        (_, Form::RegisteredDomain) => parse_registered_domain(text),
+        (ComponentSource::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
+        (_, ValueType::RegisteredDomain) => parse_registered_domain(text),
         // Requests come with these in one spelling, so an id in another one would never match.
-        (Source::Host, Form::Text) => match written_host(text) {
+        (ComponentSource::Host, ValueType::Text) => match written_host(text) {
             Some(host) if !host.is_empty() => Ok(host.into_owned()),
             _ => Err(format!("{} is not a valid host", quoted(text))),
         },
-        (Source::Path, Form::Text) if !text.starts_with('/') => Err(format!("a path begins with `/`; write `/{text}`")),
-        (Source::Path, Form::Text) => {
+        (ComponentSource::Path, ValueType::Text) if !text.starts_with('/') => {
+            Err(format!("a path begins with `/`; write `/{text}`"))
+        }
+        (ComponentSource::Path, ValueType::Text) => {
             path::check(text, EscapedSlashes::Keep)?;
             Ok(component.path_reading.of(&path::normalise(text)).into_owned())
         }
-        (Source::PathParameter { .. }, form) if component.path_reading.ignores_case => {
+        (ComponentSource::PathParameter { .. }, form) if component.path_reading.ignores_case => {
             canonical(form, &text.to_ascii_lowercase())
         }
-        (Source::Header(_) | Source::Cookie(_), Form::Text) if text.trim_ascii() != text => {
+        (ComponentSource::Header(_) | ComponentSource::Cookie(_), ValueType::Text) if text.trim_ascii() != text => {
             Err(format!("values have no spaces around them; write `{}`", text.trim_ascii()))
         }
         (_, form) => canonical(form, text),
@@ -216,14 +220,14 @@ mod tests {
     use http::header::HeaderName;
 
     use super::*;
-    use crate::message::path::Reading;
+    use crate::engine::rules::path_pattern::PathReading;
 
-    fn header(form: Form) -> Component {
-        Component::new(Source::Header(HeaderName::from_static("x-id")), form)
+    fn header(form: ValueType) -> Component {
+        Component::new(ComponentSource::Header(HeaderName::from_static("x-id")), form)
     }
 
     fn ip(ipv6_prefix: u8) -> Component {
-        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
+        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
     }
 
     #[track_caller]
@@ -245,35 +249,35 @@ mod tests {
         parses(&[ip(48)], "2602:80a:6000:1::/64", Err("/48"));
         parses(&[ip(48)], "2602:80a:6000::1", Err("write the range, 2602:80a:6000::/48"));
         parses(&[ip(48)], "10.0.0.0/48", Err("write 10.0.0.0"));
-        parses(&[header(Form::Integer)], "007", Err("write 7"));
-        parses(&[header(Form::RegisteredDomain)], "www.example.com", Err("registered domain is example.com"));
-        parses(&[header(Form::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
-        parses(&[header(Form::Text)], " gold", Err("write `gold`"));
-        parses(&[header(Form::Text), header(Form::Text)], "a:", Err("is empty"));
-        let host = Component::new(Source::Host, Form::Text);
+        parses(&[header(ValueType::Integer)], "007", Err("write 7"));
+        parses(&[header(ValueType::RegisteredDomain)], "www.example.com", Err("registered domain is example.com"));
+        parses(&[header(ValueType::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
+        parses(&[header(ValueType::Text)], " gold", Err("write `gold`"));
+        parses(&[header(ValueType::Text), header(ValueType::Text)], "a:", Err("is empty"));
+        let host = Component::new(ComponentSource::Host, ValueType::Text);
         parses(std::slice::from_ref(&host), "API.Example.com", Ok("api.example.com"));
         parses(std::slice::from_ref(&host), "[0:0::1]", Ok("::1"));
         parses(std::slice::from_ref(&host), "0:0::1", Ok("::1"));
         parses(&[host], "a b", Err("not a valid host"));
-        let path = Component::new(Source::Path, Form::Text);
+        let path = Component::new(ComponentSource::Path, ValueType::Text);
         parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
         parses(std::slice::from_ref(&path), "v1", Err("write `/v1`"));
         parses(std::slice::from_ref(&path), "/a%3Ab%2fc", Ok("/a:b%2Fc"));
         parses(std::slice::from_ref(&path), "/a%2541", Ok("/a%2541"));
         parses(std::slice::from_ref(&path), "/caf\u{e9}", Err("printable ASCII"));
-        let path_reading = Reading { ignores_case: true, strips_parameters: true };
+        let path_reading = PathReading { ignores_case: true, strips_parameters: true };
         parses(&[Component { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
         parses(&[], "x", Err("by: global"));
     }
 
     #[test]
     fn colons_separate_components_and_stay_inside_addresses() {
-        let by = [header(Form::Integer), ip(128), header(Form::Hostname)];
+        let by = [header(ValueType::Integer), ip(128), header(ValueType::Hostname)];
         parses(&by, "7:2001:db8::1:example.com", Ok("7:2001:db8::1:example.com"));
         parses(&by, "7:2001:db8::1", Ok("7:2001:db8::1"));
         parses(&by, "7", Ok("7"));
         parses(&by, "x:2001:db8::1", Err("integer"));
-        let texts = [header(Form::Text), header(Form::Text)];
+        let texts = [header(ValueType::Text), header(ValueType::Text)];
         parses(&texts, "a:b:c", Ok("a:b:c"));
         assert_eq!(Id::parse(&texts, "a:b:c").unwrap().components, ["a", "b:c"]);
         assert_eq!(Id::parse(&texts, "a%3Ab").unwrap().components, ["a:b"]);

@@ -4,43 +4,38 @@
 //! method. A request walks the few files that it falls into, so ten thousand limits on other paths cost it nothing.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 
 use http::header::HeaderName;
-use ipnet::IpNet;
-use smallvec::SmallVec;
 
-use super::by::Source;
+use super::component::ComponentSource;
 use super::descriptors::Tree;
-use super::limit::{Fallback, Limit};
-use super::matching::{DescriptorMatch, EntryTest, HeaderTest, Match};
+use super::identity::Fallback;
+use super::limit::Limit;
+use super::matching::{Candidates, DescriptorMatch, EntryTest, HeaderTest, Match};
+use super::networks::Networks;
+use super::path_pattern::{PathPattern, PathReading, Segment, segments};
 use super::request::Request;
 use crate::message::host_pattern::HostPattern;
-use crate::message::path::{Pattern, Reading, Segment, segments};
-
-/// Limits that may cover a request: few as a rule.
-pub type Candidates = SmallVec<[u32; 16]>;
 
 /// Where limits are filed. Limits are named by their index in the rules.
 #[derive(Debug, Default)]
-pub struct Index {
+pub(super) struct Index {
     /// One tree for each reading of paths that limits have.
-    paths: Vec<(Reading, Node)>,
+    paths: Vec<(PathReading, Node)>,
     hosts: HashMap<String, Vec<u32>>,
     /// Keyed by `.example.com`.
     domains: HashMap<String, Vec<u32>>,
     headers: Vec<(HeaderName, HashMap<String, Vec<u32>>)>,
-    /// One table a prefix length, so a lookup asks as many tables as there are lengths.
-    networks: Vec<(u8, HashMap<IpNet, Vec<u32>>)>,
+    networks: Networks<Vec<u32>>,
     methods: HashMap<String, Vec<u32>>,
     everywhere: Vec<u32>,
-    described: Described,
+    described: DescriptorIndex,
 }
 
 /// Limits that speak of a domain or of a descriptor. Requests with neither look into none of these tables, and requests
 /// with a domain, of which nothing else is known, into no others.
 #[derive(Debug, Default)]
-struct Described {
+struct DescriptorIndex {
     /// By key and value.
     entries: HashMap<String, HashMap<String, Vec<u32>>>,
     keys: HashMap<String, Vec<u32>>,
@@ -63,17 +58,17 @@ struct Node {
 
 impl Index {
     /// Says which limits cover a descriptor in each of these domains.
-    pub fn set_trees(&mut self, trees: HashMap<String, Tree>) {
+    pub(super) fn set_trees(&mut self, trees: HashMap<String, Tree>) {
         self.described.trees = trees;
     }
 
     /// Whether a limit names this domain.
-    pub fn knows_domain(&self, domain: &str) -> bool {
+    pub(super) fn knows_domain(&self, domain: &str) -> bool {
         self.described.trees.contains_key(domain) || self.described.known_domains.contains(domain)
     }
 
     /// Files a limit, which the rules have at `place`, under its conditions.
-    pub fn insert(&mut self, place: u32, limit: &Limit) {
+    pub(super) fn insert(&mut self, place: u32, limit: &Limit) {
         match self.described.insert(place, limit) {
             Kind::Described => {}
             Kind::Both | Kind::Plain => self.insert_plain(place, &limit.conditions),
@@ -106,7 +101,7 @@ impl Index {
             file(&mut self.headers[place].1, value.clone(), limit);
         } else if !conditions.networks.is_empty() {
             for network in &conditions.networks {
-                file_network(&mut self.networks, *network, limit);
+                self.networks.entry(*network).or_default().push(limit);
             }
         } else if conditions.methods.is_empty() {
             self.everywhere.push(limit);
@@ -119,7 +114,7 @@ impl Index {
 
     /// The limits that may cover `request`, in the order of the rules and each once, added to `found`. Their other
     /// conditions are still to be checked.
-    pub fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
+    pub(super) fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         if request.domain.is_some() || !request.descriptor.is_empty() {
             self.described.candidates(request, found);
         }
@@ -153,12 +148,8 @@ impl Index {
                 add(values.get(value.as_ref()));
             }
         }
-        for (prefix, networks) in &self.networks {
-            if let Some(client) = request.client
-                && let Ok(network) = IpNet::new(client, *prefix)
-            {
-                add(networks.get(&network.trunc()));
-            }
+        if let Some(client) = request.client {
+            self.networks.containing(client).for_each(|filed| add(Some(filed)));
         }
         if !self.methods.is_empty() {
             add(self.methods.get(request.method));
@@ -177,7 +168,7 @@ enum Kind {
     Both,
 }
 
-impl Described {
+impl DescriptorIndex {
     /// Files a limit, if it speaks of a domain or a descriptor.
     fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
         let conditions = &limit.conditions;
@@ -192,7 +183,7 @@ impl Described {
         });
         let needed = entries.iter().find(|entry| entry.test.needs_entry()).map(|entry| &entry.key);
         let by = limit.by.iter().find_map(|component| match &component.source {
-            Source::Descriptor(key) => Some(key),
+            ComponentSource::Descriptor(key) => Some(key),
             _ => None,
         });
         let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
@@ -236,7 +227,7 @@ impl Described {
 }
 
 impl Node {
-    fn insert(&mut self, pattern: &Pattern, limit: u32) {
+    fn insert(&mut self, pattern: &PathPattern, limit: u32) {
         let mut node = self;
         for segment in pattern.segments() {
             node = match segment {
@@ -275,31 +266,14 @@ fn file<K: std::hash::Hash + Eq>(table: &mut HashMap<K, Vec<u32>>, key: K, limit
     table.entry(key).or_default().push(limit);
 }
 
-fn file_network(tables: &mut Vec<(u8, HashMap<IpNet, Vec<u32>>)>, network: IpNet, limit: u32) {
-    let prefix = network.prefix_len();
-    let place = tables.iter().position(|(given, _)| *given == prefix).unwrap_or_else(|| {
-        tables.push((prefix, HashMap::new()));
-        tables.len() - 1
-    });
-    file(&mut tables[place].1, network.trunc(), limit);
-}
-
-/// The networks of `tables` that contain `address`, longest prefix first.
-pub(crate) fn longest_first<T>(tables: &[(u8, HashMap<IpNet, T>)], address: IpAddr) -> impl Iterator<Item = &T> {
-    tables.iter().filter_map(move |(prefix, networks)| {
-        let network = IpNet::new(address, *prefix).ok()?;
-        networks.get(&network.trunc())
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::glob::Glob;
-    use super::super::matching::{EntryMatch, HeaderMatch};
-    use super::super::request::{Entry, sample};
     use super::*;
-    use crate::engine::rules::by::Component;
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::component::Component;
+    use crate::engine::rules::glob::Glob;
+    use crate::engine::rules::matching::{EntryMatch, HeaderMatch};
+    use crate::engine::rules::request::{DescriptorEntry, sample};
+    use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
 
     /// Files limits by these conditions and asks for the candidates of one request.
@@ -323,7 +297,7 @@ mod tests {
     }
 
     fn path(patterns: &[&str]) -> Match {
-        Match { paths: patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect(), ..Match::default() }
+        Match { paths: patterns.iter().map(|text| PathPattern::parse(text).unwrap()).collect(), ..Match::default() }
     }
 
     #[test]
@@ -338,7 +312,7 @@ mod tests {
         check(&limits, "GET", "a", "/v1/orders", &[0, 1, 2, 3]);
         check(&limits, "GET", "a", "/v1", &[0]);
         check(&limits, "GET", "a", "/", &[]);
-        let reading = Reading { ignores_case: true, strips_parameters: true };
+        let reading = PathReading { ignores_case: true, strips_parameters: true };
         let folded = Match { path_reading: reading, ..path(&["/v1/orders"]) };
         check(&[path(&["/v1/orders"]), folded], "GET", "a", "/V1;x/orders", &[1]);
     }
@@ -368,7 +342,8 @@ mod tests {
         let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
-        let by = by.iter().map(|key| Component::new(Source::Descriptor((*key).into()), Form::Text)).collect();
+        let by =
+            by.iter().map(|key| Component::new(ComponentSource::Descriptor((*key).into()), ValueType::Text)).collect();
         Limit { conditions, by, missing, ..Limit::new("L") }
     }
 
@@ -400,7 +375,8 @@ mod tests {
             (Some("e"), &[("x", "v")], &[5, 7, 8]),
             (Some("f"), &[], &[7, 8]),
         ] {
-            let entries: Vec<Entry<'_>> = descriptor.iter().map(|(key, value)| Entry { key, value }).collect();
+            let entries: Vec<DescriptorEntry<'_>> =
+                descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
             let request = Request { domain, descriptor: &entries, ..sample(&headers) };
             let mut found = Candidates::new();
             index.candidates(&request, &mut found);

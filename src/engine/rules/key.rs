@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
-use super::fingerprint::{Fingerprinter, Running};
-use super::value_type::sha256;
+use super::fingerprint::{Fingerprinter, PartialFingerprint};
 use crate::engine::algorithms::charge::Bucket;
+use crate::engine::digest::sha256;
 use crate::message::address;
-use crate::message::lossless::bytes;
+use crate::message::{lossless, percent};
 
 /// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
 const LONGEST_COMPONENT: usize = 64;
@@ -17,7 +17,7 @@ const NEWCOMERS: &str = "~new";
 
 /// The bucket of one id, given as opaque text: what a scenario names.
 pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
-    let mut key = Key::new(short, fingerprinter);
+    let mut key = BucketKey::new(short, fingerprinter);
     key.push(id);
     let fingerprint = key.fingerprint();
     key.bucket(fingerprint)
@@ -28,7 +28,7 @@ pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
 pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> Bucket {
     let (id, mark) = key.split_at(key.find('#').unwrap_or(key.len()));
     let short = id.split(':').next().unwrap_or(id);
-    let mut key = Key::new(short, fingerprinter);
+    let mut key = BucketKey::new(short, fingerprinter);
     key.push_encoded(NEWCOMERS);
     if number > 0 {
         let _ = write!(key.text, ".{number}");
@@ -46,15 +46,15 @@ pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
 }
 
 /// A key under construction: its text and the fingerprint so far.
-pub(crate) struct Key {
+pub(crate) struct BucketKey {
     text: String,
-    hash: Running,
+    hash: PartialFingerprint,
     /// How much of the text is in the fingerprint. A key has many small parts, and to add each would take longer than to
     /// add them together.
     hashed: usize,
 }
 
-impl Key {
+impl BucketKey {
     pub(crate) fn new(short: &str, fingerprinter: &Fingerprinter) -> Self {
         let mut text = String::with_capacity(short.len() + 32);
         text.push_str(short);
@@ -80,13 +80,7 @@ impl Key {
             return self.push_encoded(component);
         }
         let mut encoded = String::with_capacity(component.len() + 8);
-        for byte in bytes(component).iter().copied() {
-            if is_plain(byte) {
-                encoded.push(char::from(byte));
-            } else {
-                push_escaped(&mut encoded, byte);
-            }
-        }
+        percent::encode(&lossless::bytes(component), is_plain, &mut encoded);
         if encoded.len() > LONGEST_COMPONENT {
             encoded = format!("~{}", &sha256(component)[..32]);
         }
@@ -109,13 +103,6 @@ impl Key {
 /// malformed one, and `#` begins a window.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._/@,+=".contains(&byte)
-}
-
-fn push_escaped(text: &mut String, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push('%');
-    text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-    text.push(char::from(DIGITS[usize::from(byte & 15)]));
 }
 
 #[cfg(test)]

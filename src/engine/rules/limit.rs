@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
-use super::by::{Component, Fallbacks, Source};
+use super::component::{Component, ComponentSource};
 use super::descriptors::DescriptorRule;
+use super::identity::{Fallback, Fallbacks};
 use super::matching::Match;
 use super::overrides::Overrides;
+use super::queue::Queue;
 use super::response_cost::ResponseCost;
-use super::value_type::Form;
+use super::value_type::ValueType;
 use crate::engine::algorithms::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
-use crate::engine::algorithms::queue::Queue;
 use crate::engine::algorithms::script::Script;
 
 /// A named rule: which requests it covers, whose bucket it charges, how much.
@@ -130,17 +131,6 @@ pub enum LimitMode {
     Off,
 }
 
-/// `missing:` and `malformed:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    /// The request is not charged.
-    Skip,
-    /// The request is denied.
-    Deny,
-    /// All such requests share a bucket: a mark that no request can send takes the place of the component.
-    Shared,
-}
-
 /// `on_store_error:`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreErrorPolicy {
@@ -160,7 +150,7 @@ impl Limit {
             name: name.to_owned(),
             short: name.to_owned(),
             conditions: Match::default(),
-            by: vec![Component::new(Source::Ip { ipv6_prefix: 128 }, Form::Text)],
+            by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text)],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
             response_cost: None,

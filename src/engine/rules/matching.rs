@@ -3,11 +3,15 @@
 use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
+use smallvec::SmallVec;
 
 use super::glob::Glob;
-use super::request::{Entry, Request};
+use super::path_pattern::{PathPattern, PathReading};
+use super::request::{DescriptorEntry, Request};
 use crate::message::host_pattern::HostPattern;
-use crate::message::path::{Pattern, Reading};
+
+/// The indices of limits that may cover a request.
+pub type Candidates = SmallVec<[u32; 16]>;
 
 /// The conditions of a limit. All that are given must hold; in a list one is enough.
 #[derive(Clone, Debug, Default)]
@@ -19,9 +23,9 @@ pub struct Match {
     /// Hosts that it does not cover.
     pub other_hosts: Vec<HostPattern>,
     /// Path patterns, in the reading below. Empty: any.
-    pub paths: Vec<Pattern>,
+    pub paths: Vec<PathPattern>,
     /// How paths are read.
-    pub path_reading: Reading,
+    pub path_reading: PathReading,
     /// Headers; each must hold.
     pub headers: Vec<HeaderMatch>,
     /// Networks of the client's address. Empty: any.
@@ -79,19 +83,19 @@ pub enum EntryTest {
     /// Text that fits.
     Glob(Glob),
     /// None of these.
-    Not(Excluded<EntryTest>),
+    Not(Exclusion<EntryTest>),
 }
 
 /// A condition that excludes values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excluded<T> {
+pub struct Exclusion<T> {
     /// The tests that a value must not meet.
     pub tests: Vec<T>,
     /// A value must be there; otherwise a request without one is covered too.
     pub is_needed: bool,
 }
 
-impl<T> Excluded<T> {
+impl<T> Exclusion<T> {
     /// One of the values must meet none of the tests, so that nobody gets out of the limit by adding values.
     fn holds<V>(&self, mut values: impl Iterator<Item = V>, meets: impl Fn(&T, &V) -> bool) -> bool {
         let is_other = |value: &V| !self.tests.iter().any(|test| meets(test, value));
@@ -139,7 +143,7 @@ impl DescriptorMatch {
                 unmet.map_or(Ok(()), Err)
             }
             Self::Whole(path) => {
-                let fits = |(wanted, given): (&EntryMatch, &Entry<'_>)| {
+                let fits = |(wanted, given): (&EntryMatch, &DescriptorEntry<'_>)| {
                     wanted.key == given.key && wanted.test.meets(given.value)
                 };
                 let common = path.len().min(request.descriptor.len());
@@ -180,7 +184,7 @@ pub enum HeaderTest {
     /// Matches this, unanchored.
     Regex(Regex),
     /// None of these.
-    Not(Excluded<HeaderTest>),
+    Not(Exclusion<HeaderTest>),
 }
 
 impl HeaderTest {
@@ -260,8 +264,8 @@ impl Match {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::sample;
     use super::*;
+    use crate::engine::rules::request::sample;
     use crate::message::headers::Headers;
 
     fn headers(name: &'static str, test: HeaderTest) -> Match {
@@ -292,7 +296,7 @@ mod tests {
         let free = || HeaderTest::Value("free".into());
         covers(&headers("x-plan", free()), &[b"paid", b"free"], true);
         covers(&headers("x-plan", free()), &[b"paid", b""], false);
-        let not = |is_needed| headers("x-plan", HeaderTest::Not(Excluded { tests: vec![free()], is_needed }));
+        let not = |is_needed| headers("x-plan", HeaderTest::Not(Exclusion { tests: vec![free()], is_needed }));
         covers(&not(false), &[b"free", b"paid"], true);
         covers(&not(false), &[b"free", b"free"], false);
         covers(&not(false), &[], true);
@@ -322,12 +326,12 @@ mod tests {
         let test = |test, entries: &[&str], expected| {
             let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
             let conditions = Match { descriptor, ..Match::default() };
-            let entries: Vec<_> = entries.iter().map(|value| Entry { key: "plan", value }).collect();
+            let entries: Vec<_> = entries.iter().map(|value| DescriptorEntry { key: "plan", value }).collect();
             let headers = Headers::new();
             let request = Request { descriptor: &entries, ..sample(&headers) };
             assert_eq!(conditions.check(&request).is_ok(), expected, "{conditions:?} {entries:?}");
         };
-        let not = |is_needed| EntryTest::Not(Excluded { tests: vec![gold()], is_needed });
+        let not = |is_needed| EntryTest::Not(Exclusion { tests: vec![gold()], is_needed });
         for (is_needed, entries, expected) in [
             (false, &[][..], true),
             (true, &[], false),

@@ -1,24 +1,33 @@
 //! The rules in force: limits, overrides, and how a request becomes charges.
 
+mod adjustment;
+pub mod algorithm_input;
 pub mod blocks;
-pub mod by;
+pub mod bucket_info;
+pub mod component;
+mod current_numbers;
 pub mod descriptors;
 pub mod duration;
+pub mod explanation;
 pub mod fingerprint;
 pub mod glob;
+pub mod identity;
 pub mod ids;
-pub mod index;
-pub mod inputs;
-pub mod inspect;
+mod index;
 pub mod key;
 pub mod limit;
 pub mod matching;
 pub mod named;
+pub mod named_id;
+mod networks;
 pub mod overrides;
+pub mod path_pattern;
+pub mod plan;
+pub mod queue;
 pub mod quote;
-mod renumber;
 pub mod request;
 pub mod response_cost;
 pub mod rule_set;
+pub mod settlement;
 pub mod suggest;
 pub mod value_type;

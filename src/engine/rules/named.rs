@@ -1,29 +1,17 @@
 //! Charges that name their limit and id, without a request: what an application asks for that knows its users better
 //! than any gateway does.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
-
+use super::algorithm_input::QueueInput;
 use super::blocks::Blocks;
-use super::by::{Component, Source};
-use super::ids::Id;
-use super::inputs::Brought;
-use super::key::Key;
 use super::limit::{Cost, Limit, LimitMode};
-use super::overrides::Subject;
+use super::named_id::{GivenId, NamedIdentity};
+use super::overrides::OverrideLookup;
+use super::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use super::quote::quoted;
-use super::request::written_host;
-use super::rule_set::{Plan, Planned, Refused, RefusedReason, Rules, add_allowance, add_windows, in_share};
-use super::value_type::{Form, canonical};
-use crate::engine::algorithms::charge::{Bucket, Mode, NUMBERS_OF_THE_CALL};
+use super::rule_set::{Rules, in_share};
+use crate::engine::algorithms::charge::{Mode, NUMBERS_OF_THE_CALL};
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
 use crate::engine::algorithms::queue::EntryId;
-use crate::message::address;
-use crate::message::lossless::keep;
-use crate::message::path::normalise;
-
-/// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
-const LONGEST_SPLIT: usize = 1024;
 
 /// A charge to one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,33 +30,21 @@ pub struct NamedCharge {
     pub entry: Option<EntryId>,
 }
 
-/// An id as a caller gives it, raw as a request would have it: `2001:db8::7` for a limit by `ip/64`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GivenId {
-    /// For a limit by nothing, `by: global`.
-    Absent,
-    /// Of a limit with one component its whole text; of others the components with colons between them, as the ids of
-    /// overrides are written.
-    Text(String),
-    /// The components in the order of `by`, each with its whole text.
-    Components(Vec<String>),
-}
-
 /// What is wrong with a charge, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct NamedError {
+pub struct NamedChargeError {
     /// The index of the charge.
     pub charge: usize,
     /// The member of it.
-    pub member: Member,
+    pub member: ChargeMember,
     /// What is wrong and what would be right.
     pub reason: String,
 }
 
 /// A member of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
+pub enum ChargeMember {
     /// [`NamedCharge::limit`]
     Limit,
     /// [`NamedCharge::id`]; the component if one is to blame.
@@ -81,19 +57,10 @@ pub enum Member {
     Entry,
 }
 
-/// An id that was read: its bucket, and what overrides are looked up by.
-pub(crate) struct Identified {
-    pub(crate) bucket: Bucket,
-    pub(crate) prefixes: Vec<u128>,
-    pub(crate) text: String,
-    /// The address in it, for overrides by network.
-    pub(crate) client: Option<IpAddr>,
-}
-
 impl Rules {
     /// What charges by name ask of the store, all of them together. The conditions of the limits (`match`) play no part:
     /// the caller has chosen the limit. What the limit's `mode` and overrides say holds as for requests.
-    pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedError> {
+    pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedChargeError> {
         self.named_but(charges, mode, now, None)
     }
 
@@ -104,46 +71,46 @@ impl Rules {
         mode: Mode,
         now: Micros,
         blocks: Option<&Blocks>,
-    ) -> Result<Plan, NamedError> {
+    ) -> Result<Plan, NamedChargeError> {
         let blocks = blocks.filter(|_| mode.can_deny());
         let mut plan = Plan::default();
         let mut buckets: Vec<u128> = Vec::with_capacity(charges.len());
         for (index, charge) in charges.iter().enumerate() {
-            let wrong = |member, reason| NamedError { charge: index, member, reason };
-            let (place, limit) = self.find(&charge.limit).map_err(|reason| wrong(Member::Limit, reason))?;
+            let wrong = |member, reason| NamedChargeError { charge: index, member, reason };
+            let (place, limit) = self.find(&charge.limit).map_err(|reason| wrong(ChargeMember::Limit, reason))?;
             if charge.numbers.is_some() && !limit.per_call {
                 let reason =
                     format!("{} has no `per_call: true`, so its calls have no numbers of their own", limit.name);
-                return Err(wrong(Member::Numbers, reason));
+                return Err(wrong(ChargeMember::Numbers, reason));
             }
-            limit.check_mode(mode, charge.cost).map_err(|error| wrong(Member::Limit, error.to_string()))?;
+            limit.check_mode(mode, charge.cost).map_err(|error| wrong(ChargeMember::Limit, error.to_string()))?;
             if limit.queue.is_none() && !charge.fields.is_empty() {
-                return Err(wrong(Member::Fields, format!("{} is no queue, so it has no entries", limit.name)));
+                return Err(wrong(ChargeMember::Fields, format!("{} is no queue, so it has no entries", limit.name)));
             }
             if limit.queue.is_none() && charge.entry.is_some() {
-                return Err(wrong(Member::Entry, format!("{} is no queue, so it has no entries", limit.name)));
+                return Err(wrong(ChargeMember::Entry, format!("{} is no queue, so it has no entries", limit.name)));
             }
             let identified = self
                 .identify_given(limit, &charge.id)
-                .map_err(|(component, reason)| wrong(Member::Id(component), reason))?;
+                .map_err(|(component, reason)| wrong(ChargeMember::Id(component), reason))?;
             if buckets.contains(&identified.bucket.fingerprint) {
                 let reason = format!("{} is charged twice for this id; add the costs", limit.name);
-                return Err(wrong(Member::Id(None), reason));
+                return Err(wrong(ChargeMember::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
             let numbers = charge.numbers.map(|numbers| limit.algorithm.restyle(&numbers)).transpose();
-            let numbers = numbers.map_err(|error| wrong(Member::Numbers, error.to_string()))?;
+            let numbers = numbers.map_err(|error| wrong(ChargeMember::Numbers, error.to_string()))?;
             let charge = NamedCharge { numbers, ..charge.clone() };
             let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
             if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
                 let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
-                plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Blocked(left) });
+                plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
                 continue;
             }
             let first = plan.charges.len();
             add(&mut plan, place, limit, &charge, identified, mode, now);
-            let brought = Brought { fields: &charge.fields, entry: charge.entry.as_ref() };
-            plan.equip_named(first, limit, brought).map_err(|reason| wrong(Member::Fields, reason))?;
+            let input = QueueInput { fields: &charge.fields, entry: charge.entry.as_ref() };
+            plan.add_named_input(first, limit, input).map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
         }
         Ok(plan)
@@ -165,82 +132,6 @@ impl Rules {
             |limit| format!("there is no limit {}; did you mean `{}`?", quoted(name), limit.name),
         ))
     }
-
-    /// Reads an id. The error has the component that is wrong, if it is one.
-    fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<Identified, (Option<usize>, String)> {
-        Ok(self.identify_components(limit, &components(&limit.by, id)?))
-    }
-
-    /// The id of these components, of which the last ones may be missing.
-    pub(crate) fn identify_components(&self, limit: &Limit, components: &[Canonical<'_>]) -> Identified {
-        let fingerprinter = self.fingerprinter();
-        let mut key = Key::new(&limit.short, &fingerprinter);
-        let mut prefixes = Vec::with_capacity(components.len());
-        for component in components {
-            key.push(&component.text);
-            prefixes.push(key.fingerprint());
-        }
-        let fingerprint = key.fingerprint();
-        let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
-        Identified {
-            bucket: key.bucket(fingerprint),
-            prefixes,
-            text: texts.join(":"),
-            client: components.iter().find_map(|component| component.address),
-        }
-    }
-}
-
-impl Plan {
-    /// Makes what requests spend into something else: a check, a refund, another cost.
-    pub fn adjust(&mut self, rules: &Rules, mode: Mode, cost: Option<u64>) {
-        for (charge, origin) in self.charges.iter_mut().zip(&self.origins) {
-            if mode != Mode::Spend {
-                charge.mode = rules.limit(origin.limit).map_or(mode, |limit| limit.reporting(mode));
-            }
-            charge.cost = cost.unwrap_or(charge.cost);
-            charge.bound_cost();
-        }
-        self.adjust_later(mode, cost);
-        for place in 0..self.charges.len() {
-            if let Some(limit) = self.origins.get(place).and_then(|origin| rules.limit(origin.limit)) {
-                self.ask_one(place, limit);
-            }
-        }
-        if !mode.can_deny() {
-            // Nothing is refused by giving back.
-            self.refused.clear();
-        }
-    }
-
-    /// Makes the charges from `first` on, which are those of a limit, ask whether anything is left if they cost nothing
-    /// and the limit is told afterwards what was used.
-    pub fn ask(&mut self, first: usize, limit: &Limit) {
-        for place in first..self.charges.len() {
-            self.ask_one(place, limit);
-        }
-    }
-
-    fn ask_one(&mut self, place: usize, limit: &Limit) {
-        // What a response costs is taken by its settlement, and the check before has a cost of its own.
-        if limit.drain_over_limit
-            && limit.response_cost.is_none()
-            && let Some(charge) = self.charges.get_mut(place)
-            && charge.ask()
-        {
-            self.asks.push(charge.bucket.fingerprint);
-        }
-    }
-}
-
-impl Limit {
-    /// The mode of a charge in which a caller's mode results: a report may take what is left.
-    pub const fn reporting(&self, mode: Mode) -> Mode {
-        match mode {
-            Mode::SpendOnly if self.drain_over_limit => Mode::SpendUpTo,
-            mode => mode,
-        }
-    }
 }
 
 fn add(
@@ -248,7 +139,7 @@ fn add(
     place: u32,
     limit: &Limit,
     charge: &NamedCharge,
-    identified: Identified,
+    identified: NamedIdentity,
     mode: Mode,
     now: Micros,
 ) {
@@ -256,7 +147,7 @@ fn add(
         return;
     }
     let text = || identified.text.clone();
-    let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
+    let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
     let (given, changed) = limit.overrides.find_since(&subject);
     let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
     let first = plan.charges.len();
@@ -267,128 +158,42 @@ fn add(
         Cost::Fixed(cost) => cost,
         Cost::Header(_) | Cost::Query(_) => 1,
     });
-    let origin = |window| Planned { limit: place, window, enforced };
+    let origin = ChargeOrigin { limit: place, window: 0, enforced };
     match (given, charge.numbers) {
         // The operator's word on an id that is shut out or free stands, whatever the caller says.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),
         (Allowance::Deny, _) if mode.can_deny() => {
-            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny });
+            plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
         }
         (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
         (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
         (given, Some(numbers)) => {
-            add_windows(plan, &[numbers].into(), identified.bucket, cost, mode, origin);
+            plan.add_windows(&[numbers], identified.bucket, cost, mode, origin);
             // As an override that gives numbers and nothing else.
             plan.elevate(given.elevated());
             plan.changed_at(first, NUMBERS_OF_THE_CALL);
         }
         (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
-            add_allowance(plan, given, identified.bucket, cost, mode, origin);
+            plan.add_allowance(given, identified.bucket, cost, mode, origin);
             plan.changed_at(first, changed);
         }
     }
-}
-
-/// A component of an id in canonical text.
-pub(crate) struct Canonical<'a> {
-    pub(crate) text: Cow<'a, str>,
-    pub(crate) address: Option<IpAddr>,
-}
-
-fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<Canonical<'a>>, (Option<usize>, String)> {
-    let wrong = |given: usize| {
-        let reason = match by.len() {
-            0 => "the limit is `by: global`, it has one bucket and no ids".to_owned(),
-            1 => format!("the limit is by one component, this id has {given}"),
-            wanted => {
-                format!("the limit is by {wanted} components, this id has {given}; give a list of {wanted} texts")
-            }
-        };
-        Err((None, reason))
-    };
-    match id {
-        GivenId::Absent if by.is_empty() => Ok(Vec::new()),
-        GivenId::Absent => Err((None, "an id is missing: whose bucket is charged?".to_owned())),
-        GivenId::Text(text) => match by {
-            [] => wrong(1),
-            [only] => canonical_component(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
-            several => split(several, text).map_err(|reason| (None, reason)),
-        },
-        GivenId::Components(texts) if texts.len() != by.len() => wrong(texts.len()),
-        GivenId::Components(texts) => {
-            let read = by.iter().zip(texts).enumerate().map(|(place, (component, text))| {
-                canonical_component(component, keep(text)).map_err(|reason| (Some(place), reason))
-            });
-            read.collect()
-        }
-    }
-}
-
-/// Several components in one text, as overrides write them.
-fn split<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String> {
-    let found = split_first(by, text)?;
-    if found.len() < by.len() {
-        return Err(format!("the limit is by {} components, this id has {}", by.len(), found.len()));
-    }
-    Ok(found)
-}
-
-/// As [`split`]; the last components may be missing.
-pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canonical<'a>>, String> {
-    if text.len() > LONGEST_SPLIT {
-        return Err(format!("an id of {} bytes is not split at its colons; give a list of texts", text.len()));
-    }
-    let id = Id::parse(by, text)?;
-    let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
-        let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
-        let is_address = matches!(component.source, Source::Ip { .. });
-        Canonical { address: is_address.then(|| address::parse(network).ok()).flatten(), text: Cow::Owned(text) }
-    });
-    Ok(canonical.collect())
-}
-
-/// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
-pub(crate) fn canonical_component<'a>(component: &Component, text: Cow<'a, str>) -> Result<Canonical<'a>, String> {
-    if let Source::Ip { ipv6_prefix } = component.source {
-        let client = address::parse(&text).map_err(|_| format!("{} is no IP address", quoted(&text)))?;
-        return Ok(Canonical { text: Cow::Owned(address::id_text(client, ipv6_prefix)), address: Some(client) });
-    }
-    let raw = match &component.source {
-        Source::Host => {
-            let host = written_host(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
-            if host == text { text } else { host.into_owned().into() }
-        }
-        Source::Path if !text.starts_with('/') => {
-            return Err(format!("a path begins with `/`, this is {}", quoted(&text)));
-        }
-        Source::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
-        Source::PathParameter { .. } if component.path_reading.ignores_case => text.to_ascii_lowercase().into(),
-        Source::Header(_) | Source::Cookie(_) if text.trim_ascii().len() < text.len() => {
-            text.trim_ascii().to_owned().into()
-        }
-        _ => text,
-    };
-    if raw.is_empty() {
-        return Err("a component of the id is empty".to_owned());
-    }
-    let text = match component.form {
-        Form::Text => raw,
-        form => Cow::Owned(canonical(form, &raw)?),
-    };
-    Ok(Canonical { text, address: None })
 }
 
 #[cfg(test)]
 mod tests {
     use http::header::HeaderName;
 
-    use super::super::blocks::Block;
-    use super::super::fingerprint::Fingerprinter;
-    use super::super::limit::Algorithm;
-    use super::super::overrides::{Origin, Override};
-    use super::super::request::{Request, sample};
     use super::*;
     use crate::engine::algorithms::numbers::Aligned;
+    use crate::engine::rules::blocks::Block;
+    use crate::engine::rules::component::{Component, ComponentSource};
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::ids::Id;
+    use crate::engine::rules::limit::Algorithm;
+    use crate::engine::rules::overrides::{Override, OverrideOrigin};
+    use crate::engine::rules::request::{Request, sample};
+    use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
@@ -397,12 +202,12 @@ mod tests {
         Allowance::Windows([Numbers::fixed(burst).unwrap()].into())
     }
 
-    fn part(source: Source, form: Form) -> Component {
+    fn part(source: ComponentSource, form: ValueType) -> Component {
         Component::new(source, form)
     }
 
-    fn header(name: &'static str, form: Form) -> Component {
-        part(Source::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> Component {
+        part(ComponentSource::Header(HeaderName::from_static(name)), form)
     }
 
     fn limit(name: &str, by: Vec<Component>) -> Limit {
@@ -434,26 +239,28 @@ mod tests {
 
     #[test]
     fn ids_are_made_canonical_as_those_of_requests() {
-        let ip = |ipv6_prefix| part(Source::Ip { ipv6_prefix }, Form::Text);
-        let account_and_domain =
-            [header("x-account", Form::Integer), part(Source::Query("d".into()), Form::RegisteredDomain)];
-        let text_and_ip = [header("x-a", Form::Text), ip(64)];
+        let ip = |ipv6_prefix| part(ComponentSource::Ip { ipv6_prefix }, ValueType::Text);
+        let account_and_domain = [
+            header("x-account", ValueType::Integer),
+            part(ComponentSource::Query("d".into()), ValueType::RegisteredDomain),
+        ];
+        let text_and_ip = [header("x-a", ValueType::Text), ip(64)];
         for (by, id, expected) in [
             (&[ip(64)][..], text("2001:db8::7"), Ok("L:2001%3Adb8%3A%3A/64")),
             (&[ip(128)], text("::ffff:192.0.2.7"), Ok("L:192.0.2.7")),
             (&[ip(128)], text("192.0.2"), Err("`192.0.2` is no IP address")),
-            (&[part(Source::Host, Form::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
-            (&[part(Source::Host, Form::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
-            (&[part(Source::Host, Form::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
-            (&[part(Source::Host, Form::Text)], text("a b"), Err("no host")),
-            (&[part(Source::Path, Form::Text)], text("/a//%62/"), Ok("L:/a/b")),
-            (&[part(Source::Path, Form::Text)], text("a"), Err("begins with `/`")),
-            (&[header("x-a", Form::Text)], text(" a:%3A "), Ok("L:a%3A%253A")),
-            (&[header("x-a", Form::Text)], list(&["a:b"]), Ok("L:a%3Ab")),
-            (&[header("x-a", Form::Text)], text(" "), Err("empty")),
-            (&[header("x-a", Form::Integer)], text("007"), Err("write 7")),
-            (&[header("x-a", Form::Text)], GivenId::Absent, Err("an id is missing")),
-            (&[header("x-a", Form::Text)], list(&["a", "b"]), Err("by one component, this id has 2")),
+            (&[part(ComponentSource::Host, ValueType::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
+            (&[part(ComponentSource::Host, ValueType::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
+            (&[part(ComponentSource::Host, ValueType::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
+            (&[part(ComponentSource::Host, ValueType::Text)], text("a b"), Err("no host")),
+            (&[part(ComponentSource::Path, ValueType::Text)], text("/a//%62/"), Ok("L:/a/b")),
+            (&[part(ComponentSource::Path, ValueType::Text)], text("a"), Err("begins with `/`")),
+            (&[header("x-a", ValueType::Text)], text(" a:%3A "), Ok("L:a%3A%253A")),
+            (&[header("x-a", ValueType::Text)], list(&["a:b"]), Ok("L:a%3Ab")),
+            (&[header("x-a", ValueType::Text)], text(" "), Err("empty")),
+            (&[header("x-a", ValueType::Integer)], text("007"), Err("write 7")),
+            (&[header("x-a", ValueType::Text)], GivenId::Absent, Err("an id is missing")),
+            (&[header("x-a", ValueType::Text)], list(&["a", "b"]), Err("by one component, this id has 2")),
             (&account_and_domain, list(&["7", "www.example.com"]), Ok("L:7:example.com")),
             (&account_and_domain, text("7:example.com"), Ok("L:7:example.com")),
             (&account_and_domain, text("7"), Err("by 2 components, this id has 1")),
@@ -475,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_charge_by_name_meets_the_bucket_of_the_request() {
-        let by = vec![header("x-id", Form::Text), part(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
+        let by = vec![header("x-id", ValueType::Text), part(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text)];
         let rules = rules(vec![limit("L", by)]);
         let headers = Headers::from_iter([("x-id", "a{b}:c")]);
         let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
@@ -487,7 +294,7 @@ mod tests {
     fn with(limit: Limit, id: &str, allowance: Allowance) -> Limit {
         let mut limit = limit;
         let id = Id::parse(&limit.by, id).unwrap();
-        let given = Override { allowance, until: None, origin: Origin::default() };
+        let given = Override { allowance, until: None, origin: OverrideOrigin::default() };
         limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
         limit
     }
@@ -496,20 +303,23 @@ mod tests {
     fn overrides_modes_and_numbers_of_the_call() {
         use Mode::{Check, Refund, Spend, SpendOnly};
 
-        let by = || vec![header("x-id", Form::Text)];
+        let by = || vec![header("x-id", ValueType::Text)];
         let mut known = with(with(limit("Known", by()), "big", burst(50)), "shut", Allowance::Deny);
         known = with(known, "free", Allowance::Unlimited);
         known
             .overrides
             .add_network(
                 "10.0.0.0/8".parse().unwrap(),
-                Override { allowance: burst(70), until: None, origin: Origin::default() },
+                Override { allowance: burst(70), until: None, origin: OverrideOrigin::default() },
             )
             .unwrap();
         known.per_call = true;
-        let net = Limit { by: vec![part(Source::Ip { ipv6_prefix: 128 }, Form::Text)], ..limit("Net", Vec::new()) };
+        let net = Limit {
+            by: vec![part(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text)],
+            ..limit("Net", Vec::new())
+        };
         let mut net = net;
-        let given = Override { allowance: burst(70), until: None, origin: Origin::default() };
+        let given = Override { allowance: burst(70), until: None, origin: OverrideOrigin::default() };
         net.overrides.add_network("10.0.0.0/8".parse().unwrap(), given).unwrap();
         let shadow = Limit { mode: LimitMode::Shadow, cost: Cost::Fixed(3), ..limit("Shadow", by()) };
         let off = Limit { mode: LimitMode::Off, ..limit("Off", by()) };
@@ -520,7 +330,7 @@ mod tests {
             let charge = NamedCharge { numbers, ..charge(limit, text(id)) };
             let plan = rules.named(&[charge], mode, Micros(0)).unwrap();
             let charges = plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).next();
-            (charges, plan.refused.len(), plan.unlimited.len())
+            (charges, plan.denials.len(), plan.unlimited.len())
         };
         for (limit, id, numbers, mode, expected) in [
             ("Known", "a", None, Spend, (Some((10, 1, Spend)), 0, 0)),
@@ -544,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_blocked_id_is_refused_and_gets_back_what_it_is_given() {
-        let by = || vec![header("x-id", Form::Text)];
+        let by = || vec![header("x-id", ValueType::Text)];
         let rules = rules(vec![limit("L", by()), Limit { mode: LimitMode::Off, ..limit("Off", by()) }]);
         let block = |key: &str| Block {
             key: key.into(),
@@ -556,9 +366,9 @@ mod tests {
         let blocks = Blocks::new(vec![block("L:a"), block("Off:a")], &HASH);
         let ask = |limit: &str, id: &str, mode| {
             let plan = rules.named_but(&[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
-            (plan.charges.len(), plan.refused.first().map(|refused| (refused.enforced, refused.reason)))
+            (plan.charges.len(), plan.denials.first().map(|refused| (refused.enforced, refused.reason)))
         };
-        let refused = (0, Some((true, RefusedReason::Blocked(Micros(20)))));
+        let refused = (0, Some((true, DenialReason::Blocked(Micros(20)))));
         assert_eq!((ask("L", "a", Mode::Spend), ask("L", "a", Mode::Check)), (refused, refused));
         for mode in [Mode::SpendOnly, Mode::Refund, Mode::Reset] {
             assert_eq!(ask("L", "a", mode), (1, None), "{mode:?}");
@@ -582,20 +392,20 @@ mod tests {
         assert_eq!(ask(windows), Ok(windows));
         assert_eq!(ask(Numbers::fixed(5).unwrap()), Ok(Numbers::fixed(5).unwrap()));
         let error = ask(Numbers::new(1, 1, 1_500).unwrap()).unwrap_err();
-        assert_eq!((error.member, error.reason.contains("microseconds")), (Member::Numbers, true));
+        assert_eq!((error.member, error.reason.contains("microseconds")), (ChargeMember::Numbers, true));
     }
 
     #[test]
     fn mistakes_say_which_charge_and_what_of_it() {
-        let rules = rules(vec![limit("Logins", vec![header("x-id", Form::Text)])]);
+        let rules = rules(vec![limit("Logins", vec![header("x-id", ValueType::Text)])]);
         let good = || charge("Logins", text("a"));
         let numbers = Some(Numbers::fixed(1).unwrap());
         for (second, member, part) in [
-            (charge("Login", text("a")), Member::Limit, "no limit `Login`"),
-            (charge("logins", text("a")), Member::Limit, "did you mean `Logins`?"),
-            (charge("Logins", list(&[""])), Member::Id(Some(0)), "empty"),
-            (good(), Member::Id(None), "charged twice"),
-            (NamedCharge { numbers, ..charge("Logins", text("b")) }, Member::Numbers, "per_call"),
+            (charge("Login", text("a")), ChargeMember::Limit, "no limit `Login`"),
+            (charge("logins", text("a")), ChargeMember::Limit, "did you mean `Logins`?"),
+            (charge("Logins", list(&[""])), ChargeMember::Id(Some(0)), "empty"),
+            (good(), ChargeMember::Id(None), "charged twice"),
+            (NamedCharge { numbers, ..charge("Logins", text("b")) }, ChargeMember::Numbers, "per_call"),
         ] {
             let error = rules.named(&[good(), second], Mode::Spend, Micros(0)).unwrap_err();
             assert_eq!((error.charge, error.member), (1, member), "{error}");
@@ -611,7 +421,7 @@ mod tests {
         let adjust = |mode, cost| {
             let mut plan = rules.named(&both, Mode::Spend, Micros(0)).unwrap();
             plan.adjust(&rules, mode, cost);
-            (plan.charges[0].mode, plan.charges[0].cost, plan.refused.len())
+            (plan.charges[0].mode, plan.charges[0].cost, plan.denials.len())
         };
         assert_eq!(adjust(Mode::Spend, None), (Mode::Spend, 1, 1));
         assert_eq!(adjust(Mode::Check, Some(4)), (Mode::Check, 4, 1));

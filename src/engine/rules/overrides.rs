@@ -1,7 +1,7 @@
 //! Other numbers for some ids of a limit, and which of them holds for a request.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::hash_map;
 use std::net::IpAddr;
 
 use hashbrown::HashTable;
@@ -9,7 +9,7 @@ use hashbrown::hash_table::Entry;
 use ipnet::IpNet;
 use regex::RegexSet;
 
-use super::index::longest_first;
+use super::networks::Networks;
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 
 /// One override.
@@ -20,12 +20,12 @@ pub struct Override {
     /// It holds until then; `None` for ever.
     pub until: Option<Micros>,
     /// Where it was written, for people: file, line and comment.
-    pub origin: Origin,
+    pub origin: OverrideOrigin,
 }
 
 /// Where an override was written. Files are numbered, because a million overrides share a few of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct OverrideOrigin {
     /// The index of the file among those of the rules.
     pub file: u16,
     /// Counted from 1.
@@ -43,14 +43,14 @@ pub struct Overrides {
     list: Vec<Override>,
     /// `exact[n]` holds ids of the first `n + 1` components: fingerprints and indices into `list`.
     exact: Vec<HashTable<(u128, u32)>>,
-    networks: Vec<(u8, HashMap<IpNet, u32>)>,
+    networks: Networks<u32>,
     patterns: Vec<(String, u32)>,
     regexes: Option<RegexSet>,
 }
 
 /// What an override can be looked up by.
 #[derive(Clone, Copy)]
-pub struct Subject<'a> {
+pub struct OverrideLookup<'a> {
     /// Fingerprints of the first one, two, ... components of the id.
     pub prefixes: &'a [u128],
     /// The client's address.
@@ -87,16 +87,9 @@ impl Overrides {
     /// Adds an override for the clients in a network; refused like [`Self::add_id`] if it is there already.
     pub fn add_network(&mut self, network: IpNet, given: Override) -> Result<(), usize> {
         let index = self.next();
-        let prefix = network.prefix_len();
-        let place = self.networks.iter().position(|(length, _)| *length == prefix).unwrap_or_else(|| {
-            // Longest first, so that the first hit is the most specific.
-            let place = self.networks.partition_point(|(length, _)| *length > prefix);
-            self.networks.insert(place, (prefix, HashMap::new()));
-            place
-        });
-        match self.networks[place].1.entry(network.trunc()) {
-            std::collections::hash_map::Entry::Occupied(old) => Err(*old.get() as usize),
-            std::collections::hash_map::Entry::Vacant(slot) => {
+        match self.networks.entry(network) {
+            hash_map::Entry::Occupied(old) => Err(*old.get() as usize),
+            hash_map::Entry::Vacant(slot) => {
                 slot.insert(index);
                 self.list.push(given);
                 Ok(())
@@ -145,13 +138,13 @@ impl Overrides {
     }
 
     /// The override that holds for a subject, and its index.
-    pub fn find(&self, subject: &Subject<'_>) -> Option<(usize, &Override)> {
+    pub fn find(&self, subject: &OverrideLookup<'_>) -> Option<(usize, &Override)> {
         self.find_since(subject).0
     }
 
     /// The same, and since when it is not another one that holds: the end of the last one that came before it. Zero if
     /// none has ended.
-    pub fn find_since(&self, subject: &Subject<'_>) -> (Option<(usize, &Override)>, Micros) {
+    pub fn find_since(&self, subject: &OverrideLookup<'_>) -> (Option<(usize, &Override)>, Micros) {
         if self.list.is_empty() {
             return (None, Micros(0));
         }
@@ -170,7 +163,7 @@ impl Overrides {
             let (_, index) = table.find(fingerprint_hash(*fingerprint), |(key, _)| key == fingerprint)?;
             holds(*index)
         });
-        let network = |client| longest_first(&self.networks, client).find_map(|index| holds(*index));
+        let network = |client| self.networks.containing(client).find_map(|index| holds(*index));
         let given = exact.or_else(|| subject.client.and_then(network)).or_else(|| {
             let found = self.regexes.as_ref()?.matches(&(subject.text)());
             found.iter().find_map(|place| holds(self.patterns.get(place)?.1))

@@ -1,11 +1,12 @@
 //! The view of a request that the rules look at. Every listener fills it; none of it is copied.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::engine::algorithms::numbers::Micros;
 use crate::message::headers::Headers;
 use crate::message::lossless;
+use crate::message::percent::decode;
 
 /// A request, borrowed from its listener.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +30,14 @@ pub struct Request<'a> {
     pub domain: Option<&'a str>,
     /// What a gateway says of the request in its own words, in its order: a descriptor of the rate limit service, or the
     /// `context_extensions` of `ext_authz`.
-    pub descriptor: &'a [Entry<'a>],
+    pub descriptor: &'a [DescriptorEntry<'a>],
     /// The wall clock, for overrides that expire.
     pub now: Micros,
 }
 
 /// One entry of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DescriptorEntry<'a> {
     /// The key, as the gateway's configuration names it; case-sensitive.
     pub key: &'a str,
     /// The value; it may be empty.
@@ -57,10 +58,10 @@ pub enum Duplicates {
 
 /// A request has several values under one name, and they differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ambiguous;
+pub struct AmbiguousValue;
 
 impl Duplicates {
-    fn pick<T: PartialEq>(self, mut values: impl Iterator<Item = T>) -> Result<Option<T>, Ambiguous> {
+    fn pick<T: PartialEq>(self, mut values: impl Iterator<Item = T>) -> Result<Option<T>, AmbiguousValue> {
         match (self, values.next()) {
             (_, None) => Ok(None),
             (Self::First, first) => Ok(first),
@@ -69,7 +70,7 @@ impl Duplicates {
                 if values.all(|value| value == first) {
                     Ok(Some(first))
                 } else {
-                    Err(Ambiguous)
+                    Err(AmbiguousValue)
                 }
             }
         }
@@ -83,7 +84,7 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a descriptor's entry.
-    pub fn entry(&self, key: &str, duplicates: Duplicates) -> Result<Option<&'a str>, Ambiguous> {
+    pub fn entry(&self, key: &str, duplicates: Duplicates) -> Result<Option<&'a str>, AmbiguousValue> {
         duplicates.pick(self.entries(key))
     }
 
@@ -93,14 +94,14 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a header, as [`lossless::text`].
-    pub fn header(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+    pub fn header(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let line = duplicates.pick(self.headers.all(name).map(<[u8]>::trim_ascii))?;
         Ok(line.map(lossless::text))
     }
 
     /// The value of a query parameter, percent-decoded. Names are compared decoded and without regard to case: some
     /// upstreams read them so, and to them `KEY=a&key=b` has two values.
-    pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+    pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let Some(query) = self.query else { return Ok(None) };
         let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         duplicates.pick(
@@ -112,7 +113,7 @@ impl<'a> Request<'a> {
 
     /// The value of a cookie (RFC 6265 section 4.2), without quotes, as [`lossless::text`]. Names are compared without
     /// regard to case, as those of query parameters.
-    pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, Ambiguous> {
+    pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let pairs = self.headers.all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
         let value = duplicates.pick(pairs.filter_map(|pair| {
             let (key, value) = pair.split_at(memchr::memchr(b'=', pair)?);
@@ -133,80 +134,9 @@ fn unquoted(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The host of an authority without user information, as [`Request::host`] has it: lower case, without the port, the
-/// root's dot and the brackets of an IPv6 address, which is written in its shortest text. `None` if it is no host.
-pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
-    // What nearly every request has: a name in lower case, and a port or none.
-    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let plain = authority.bytes().position(|byte| !is_plain(&byte)).unwrap_or(authority.len());
-    let (host, port) = authority.split_at(plain);
-    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
-    if port.is_empty() || port.as_bytes().split_first().is_some_and(|(first, port)| *first == b':' && is_port(port)) {
-        return Some(Cow::Borrowed(host.strip_suffix('.').unwrap_or(host)));
-    }
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let end = rest.find(']')?;
-            let (host, after) = authority.split_at(end + 2);
-            (host, after.strip_prefix(':').or((after.is_empty()).then_some(""))?)
-        }
-        None => authority.split_once(':').unwrap_or((authority, "")),
-    };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.len() > 5 {
-        return None;
-    }
-    if let Some(literal) = literal {
-        return literal.parse::<Ipv6Addr>().ok().map(|address| address.to_string().into());
-    }
-    if !host.bytes().all(is_name) {
-        return None;
-    }
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
-    Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
-}
-
-/// The host that people write: as an authority, or an IPv6 address without brackets.
-pub(crate) fn written_host(text: &str) -> Option<Cow<'_, str>> {
-    text.parse::<Ipv6Addr>().map_or_else(|_| host_of(text), |address| Some(address.to_string().into()))
-}
-
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
 fn decode_form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
-}
-
-/// Percent-decodes `text` once, into [`lossless::text`]. A `%` that no two hex digits follow stays as it is.
-pub fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return lossless::keep(text);
-    }
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut rest = bytes;
-    while let [first, tail @ ..] = rest {
-        match (first, tail) {
-            (b'%', [high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                decoded.push(hex(*high) << 4 | hex(*low));
-                rest = after;
-            }
-            _ => {
-                decoded.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    Cow::Owned(lossless::text(&decoded).into_owned())
-}
-
-/// The value of an ASCII hex digit.
-pub(crate) fn hex(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
 }
 
 /// A request of 192.0.2.7 for tests of what looks at requests: `GET` of `/` on host `a`.
@@ -248,10 +178,10 @@ mod tests {
             ("name=%E9", Ok(Some("\u{10FFE9}"))),
             ("none=x&names=y", Ok(None)),
             ("name=x&name=%78&n%61me=x", Ok(Some("x"))),
-            ("name=x&name=y", Err(Ambiguous)),
-            ("name=x&NAME=y", Err(Ambiguous)),
-            ("name=x&n%61me=", Err(Ambiguous)),
-            ("name=%E9&name=%EF%BF%BD", Err(Ambiguous)),
+            ("name=x&name=y", Err(AmbiguousValue)),
+            ("name=x&NAME=y", Err(AmbiguousValue)),
+            ("name=x&n%61me=", Err(AmbiguousValue)),
+            ("name=%E9&name=%EF%BF%BD", Err(AmbiguousValue)),
         ] {
             assert_eq!(query(given), expected.map(|value| value.map(str::to_owned)), "{given}");
         }
@@ -259,7 +189,7 @@ mod tests {
 
     #[test]
     fn cookies_are_found_on_any_line_and_beside_any_byte() {
-        let check = |lines: &[&[u8]], expected: Result<Option<&str>, Ambiguous>| {
+        let check = |lines: &[&[u8]], expected: Result<Option<&str>, AmbiguousValue>| {
             let headers: Headers = lines.iter().map(|line| ("Cookie", line)).collect();
             let request = request(None, &headers);
             let found = request.cookie("sid", Duplicates::Ambiguous);
@@ -270,17 +200,17 @@ mod tests {
         check(&[b"\xe9; \xff=; sid=\xe9"], Ok(Some("\u{10FFE9}")));
         check(&[b"a=1; sid; xsid=2"], Ok(None));
         check(&[b"sid=1; sid=\"1\"", b"SID=1"], Ok(Some("1")));
-        check(&[b"sid=1; sid=2"], Err(Ambiguous));
-        check(&[b"sid=1", b"Sid=2"], Err(Ambiguous));
+        check(&[b"sid=1; sid=2"], Err(AmbiguousValue));
+        check(&[b"sid=1", b"Sid=2"], Err(AmbiguousValue));
     }
 
     #[test]
     fn the_first_or_the_last_of_several_values_counts_where_that_is_said() {
         let headers = Headers::from_iter([("x-id", ""), ("X-Id", "b"), ("cookie", "c=1; c=2; c=3")]);
-        let entries = [("k", "1"), ("k", "2")].map(|(key, value)| Entry { key, value });
+        let entries = [("k", "1"), ("k", "2")].map(|(key, value)| DescriptorEntry { key, value });
         let request = Request { descriptor: &entries, ..request(Some("q=1&Q=2"), &headers) };
         let all = |duplicates| {
-            let text = |found: Result<Option<Cow<'_, str>>, Ambiguous>| found.ok().flatten().map(Cow::into_owned);
+            let text = |found: Result<Option<Cow<'_, str>>, AmbiguousValue>| found.ok().flatten().map(Cow::into_owned);
             [
                 text(request.header("x-id", duplicates)),
                 text(request.query("q", duplicates)),
@@ -291,36 +221,5 @@ mod tests {
         assert_eq!(all(Duplicates::Ambiguous), [None, None, None, None]);
         assert_eq!(all(Duplicates::First).map(Option::unwrap), ["", "1", "1", "1"]);
         assert_eq!(all(Duplicates::Last).map(Option::unwrap), ["b", "2", "3", "2"]);
-    }
-
-    #[test]
-    fn a_host_is_taken_from_its_authority() {
-        for (authority, expected) in [
-            ("example.com", Some("example.com")),
-            ("Example.COM:8080", Some("example.com")),
-            ("example.com.:80", Some("example.com")),
-            ("[2001:DB8::1]:80", Some("2001:db8::1")),
-            ("[0:0:0::0001]:80", Some("::1")),
-            ("[::1]", Some("::1")),
-            ("127.0.0.1:", Some("127.0.0.1")),
-            ("", Some("")),
-            ("a b", None),
-            ("user@example.com", None),
-            ("example.com/path", None),
-            ("example.com:80:90", None),
-            ("example.com:x", None),
-            ("[::1", None),
-            ("[::1]x", None),
-            ("[example.com]", None),
-        ] {
-            assert_eq!(host_of(authority).as_deref(), expected, "{authority}");
-        }
-    }
-
-    #[test]
-    fn decoding_happens_once_and_keeps_what_is_no_escape() {
-        assert_eq!(decode("%2541%zz%4"), "%41%zz%4");
-        assert_eq!(decode("%ff"), "\u{10ffff}");
-        assert_ne!(decode("%ff"), decode("%fe"));
     }
 }

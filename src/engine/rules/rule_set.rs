@@ -1,26 +1,22 @@
 //! All limits together: from a request to its charges.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write;
-use std::sync::Arc;
 
-use smallvec::SmallVec;
-
+use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
-use super::by::{Identified, Lacking, Source, Unusable, describe, identify, readable};
+use super::component::ComponentSource;
 use super::descriptors::Tree;
 use super::fingerprint::{Fingerprinter, stable};
-use super::index::{Candidates, Index};
-use super::limit::{Cost, Fallback, Limit, LimitMode, WHOLE_SHARE};
-use super::matching::{DescriptorMatch, Mismatch};
-use super::overrides::Subject;
-use super::request::{Ambiguous, Duplicates, Request};
-use super::response_cost::Later;
-use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
-use crate::engine::algorithms::details::{Elevated, Terms};
-use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-use crate::engine::algorithms::refill::Kind;
+use super::identity::{Fallback, IdError, Identity, describe, identify, readable};
+use super::index::Index;
+use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use super::matching::Candidates;
+use super::overrides::OverrideLookup;
+use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
+use super::queue::FollowUp;
+use super::request::{AmbiguousValue, Duplicates, Request};
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::numbers::{Allowance, Micros};
 use crate::message::lossless::shown;
 
 /// The name of the limit that stands for those which requests carry with them. No file can name one so.
@@ -39,102 +35,9 @@ pub struct Rules {
     files: Vec<String>,
 }
 
-/// What a request asks of the store, and which limit asks it.
-#[derive(Debug, Default)]
-pub struct Plan {
-    /// The charges, to be decided together. Most requests make one, which needs no allocation.
-    pub charges: SmallVec<[Charge; 1]>,
-    /// Whose they are: `origins[n]` made `charges[n]`.
-    pub origins: SmallVec<[Planned; 4]>,
-    /// Limits that refuse without asking the store, in the order of the rules.
-    pub refused: Vec<Refused>,
-    /// Limits by which the request passes without asking the store.
-    pub unlimited: Vec<u32>,
-    /// Limits whose cost the response tells.
-    pub later: Vec<Later>,
-    /// The fingerprints of buckets that are only asked whether anything is left.
-    pub asks: Vec<u128>,
-}
-
-/// Where a charge comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// The index of the limit.
-    pub limit: u32,
-    /// Which of the limit's `rates`, counted from 0.
-    pub window: u32,
-    /// Whether a denial refuses the request; if not, the limit or this id is in shadow.
-    pub enforced: bool,
-}
-
-/// A limit that refuses by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The index of the limit.
-    pub limit: u32,
-    /// Whether it refuses the request; if not, it would have.
-    pub enforced: bool,
-    /// Why.
-    pub reason: RefusedReason,
-}
-
-/// Why a limit refuses without asking the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedReason {
-    /// `deny: true`, of the limit or an override.
-    Deny,
-    /// The request lacks a component of the id and the limit says `missing: deny`.
-    Missing,
-    /// A component of the id is malformed and the limit says `malformed: deny`.
-    Malformed,
-    /// An operator has blocked the id, for this long from now on.
-    Blocked(Micros),
-}
-
-/// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
-/// too much.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin} must be {wanted}, got `{value}`")]
-pub struct BadCost {
-    /// The header or parameter, as people read it.
-    pub origin: String,
-    /// What it should be.
-    pub wanted: &'static str,
-    /// What it says, cut to a readable length.
-    pub value: String,
-}
-
-/// What one limit makes of a request, for `weir explain`.
-#[derive(Debug)]
-pub enum Explanation {
-    /// `mode: off`
-    Off,
-    /// A condition of `match` does not hold.
-    Unmatched(Mismatch),
-    /// Another rule of the domain is closer to the descriptor.
-    Outranked,
-    /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
-    Undescribed,
-    /// The request has no value for a component of `by` and is not charged.
-    Lacking(Lacking),
-    /// It applies.
-    Applies {
-        /// The id, component by component.
-        id: Vec<Result<String, Unusable>>,
-        /// The numbers that hold.
-        allowance: Allowance,
-        /// The index of the override that gave them.
-        given_by: Option<usize>,
-        /// What the request costs.
-        cost: u64,
-        /// Whether this id is within `enforce_for`.
-        enforced: bool,
-    },
-}
-
 impl Rules {
     /// Compiles limits. `effective_from` is when their numbers take effect (see [`crate::engine::algorithms::gcra::decide`]); `files`
-    /// are the names that [`super::overrides::Origin`] numbers.
+    /// are the names that [`super::overrides::OverrideOrigin`] numbers.
     pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {
@@ -200,7 +103,7 @@ impl Rules {
     pub fn needs_client(&self) -> Option<&Limit> {
         let goes_by_it = |limit: &&Limit| {
             limit.mode != LimitMode::Off
-                && (limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                && (limit.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
                     || !limit.conditions.networks.is_empty()
                     || !limit.conditions.other_networks.is_empty()
                     || limit.overrides.has_networks())
@@ -214,7 +117,7 @@ impl Rules {
         let is_evaded = |limit: &&Limit| {
             limit.mode == LimitMode::Enforce
                 && (limit.missing == Fallback::Skip
-                    && limit.by.iter().any(|component| matches!(component.source, Source::Ip { .. }))
+                    && limit.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
                     || !limit.conditions.networks.is_empty()
                     || limit.overrides.has_networks())
         };
@@ -231,33 +134,44 @@ impl Rules {
         self.effective_from
     }
 
+    /// Checks that the algorithms of all limits of a plan support charges of this mode and cost.
+    pub fn check_plan(&self, plan: &Plan, mode: Mode, cost: Option<u64>) -> Result<(), UnsupportedOperation> {
+        let mut limits = plan.origins.iter().filter_map(|origin| self.limit(origin.limit));
+        limits.try_for_each(|limit| limit.check_mode(mode, cost))
+    }
+
     /// The hash that made the fingerprints of these rules.
     pub const fn fingerprinter(&self) -> Fingerprinter {
         self.fingerprinter
     }
 
-    /// The name of a file that an [`super::overrides::Origin`] numbers.
+    /// The name of a file that an [`super::overrides::OverrideOrigin`] numbers.
     pub fn file(&self, index: u16) -> &str {
         self.files.get(usize::from(index)).map_or("", String::as_str)
     }
 
     /// What `request` asks of the store.
-    pub fn charges(&self, request: &Request<'_>) -> Result<Plan, BadCost> {
+    pub fn charges(&self, request: &Request<'_>) -> Result<Plan, InvalidInput> {
         self.charges_but(request, None)
     }
 
     /// What `request` asks of the store where some ids are blocked: a limit refuses those, whatever it allows them.
-    pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, BadCost> {
+    pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let mut plan = Plan::default();
-        let mut candidates = Candidates::new();
-        self.index.candidates(request, &mut candidates);
-        for place in candidates {
+        for place in self.candidates(request) {
             let Some(limit) = self.limit(place) else { continue };
             if limit.conditions.check(request).is_ok() {
                 self.charge(place, limit, request, blocks, &mut plan)?;
             }
         }
         Ok(plan)
+    }
+
+    /// The limits that may cover `request`; their conditions are still to be checked.
+    pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
+        let mut candidates = Candidates::new();
+        self.index.candidates(request, &mut candidates);
+        candidates
     }
 
     fn charge(
@@ -267,13 +181,13 @@ impl Rules {
         request: &Request<'_>,
         blocks: Option<&Blocks>,
         plan: &mut Plan,
-    ) -> Result<(), BadCost> {
+    ) -> Result<(), InvalidInput> {
         let identified = match self.identify(limit, request, blocks.is_some()) {
             Ok(identified) => identified,
             Err(lacking) => {
-                if lacking.is_refused {
+                if lacking.is_denied {
                     let enforced = is_enforced_without_id(limit, request);
-                    plan.refused.push(Refused { limit: place, enforced, reason: lacking.reason.into() });
+                    plan.denials.push(LimitDenial { limit: place, enforced, reason: lacking.reason.into() });
                 }
                 return Ok(());
             }
@@ -282,18 +196,19 @@ impl Rules {
             blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
         if let Some(left) = blocked {
             let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
-            plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Blocked(left) });
+            plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
             return Ok(());
         }
         let text = || readable(&describe(&limit.by, request));
-        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let subject =
+            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let (given, changed) = limit.overrides.find_since(&subject);
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
         let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
         match allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
-            Allowance::Deny => plan.refused.push(Refused { limit: place, enforced, reason: RefusedReason::Deny }),
+            Allowance::Deny => plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny }),
             // What waits in a queue is done by its workers, so nothing can wait there and not be meant.
             Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
             Allowance::Windows(_) | Allowance::Elevated(_) => {
@@ -302,22 +217,28 @@ impl Rules {
                 // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
                 let (mode, cost) = limit.response_cost.as_ref().map_or((mode, cost), |response_cost| {
-                    plan.later.push(Later { limit: place, reserve: cost, only_checks: response_cost.only_checks() });
+                    plan.reservations.push(Reservation {
+                        limit: place,
+                        reserve: cost,
+                        only_checks: response_cost.only_checks(),
+                    });
                     response_cost.before(mode, cost)
                 });
-                add_allowance(plan, allowance, identified.bucket, cost, mode, |window| Planned {
-                    limit: place,
-                    window,
-                    enforced,
-                });
+                let origin = ChargeOrigin { limit: place, window: 0, enforced };
+                plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
                 plan.changed_at(first, changed);
-                plan.equip(first, limit, request)?;
+                plan.add_input(first, limit, request)?;
             }
         }
         Ok(())
     }
 
-    fn identify(&self, limit: &Limit, request: &Request<'_>, with_prefixes: bool) -> Result<Identified, Lacking> {
+    pub(super) fn identify(
+        &self,
+        limit: &Limit,
+        request: &Request<'_>,
+        with_prefixes: bool,
+    ) -> Result<Identity, IdError> {
         let with_prefixes = with_prefixes || !limit.overrides.is_empty();
         identify(&limit.by, &limit.short, request, limit.fallbacks(), with_prefixes, &self.fingerprinter)
     }
@@ -329,122 +250,15 @@ impl Rules {
         let text = readable(&describe(&limit.by, request));
         Some((shown(&text).into_owned(), identified.bucket.fingerprint))
     }
-
-    /// What each limit makes of `request`, in the order of the files.
-    pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, BadCost> {
-        let mut candidates = Candidates::new();
-        self.index.candidates(request, &mut candidates);
-        let explain = |(place, limit): (u32, &Limit)| {
-            let explanation = self.explain_limit(limit, request)?;
-            let applies =
-                matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
-            let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
-            Ok(match applies && !candidates.contains(&place) {
-                true if is_whole => Explanation::Outranked,
-                true => Explanation::Undescribed,
-                false => explanation,
-            })
-        };
-        (0..).zip(&self.limits).map(explain).collect()
-    }
-
-    fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, BadCost> {
-        if limit.mode == LimitMode::Off {
-            return Ok(Explanation::Off);
-        }
-        if let Err(mismatch) = limit.conditions.check(request) {
-            return Ok(Explanation::Unmatched(mismatch));
-        }
-        let id = describe(&limit.by, request);
-        let text = readable(&id);
-        let shown = |component: Result<Cow<'_, str>, Unusable>| component.map(|text| shown(&text).into_owned());
-        let id = id.into_iter().map(shown).collect();
-        let identified = match self.identify(limit, request, false) {
-            Ok(identified) => identified,
-            Err(lacking) if lacking.is_refused => {
-                let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
-                return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
-            }
-            Err(lacking) => return Ok(Explanation::Lacking(lacking)),
-        };
-        let text = || text.clone();
-        let subject = Subject { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let given = limit.overrides.find(&subject);
-        Ok(Explanation::Applies {
-            allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
-            given_by: given.map(|(place, _)| place),
-            cost: cost(limit, request)?,
-            enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
-            id,
-        })
-    }
-}
-
-/// Adds the charges of an allowance that has windows; nothing for one that has none.
-pub fn add_allowance(
-    plan: &mut Plan,
-    allowance: &Allowance,
-    bucket: Bucket,
-    cost: u64,
-    mode: Mode,
-    origin: impl Fn(u32) -> Planned,
-) {
-    if let Some(windows) = allowance.windows() {
-        add_windows(plan, windows, bucket, cost, mode, origin);
-        plan.elevate(allowance.elevated());
-    }
 }
 
 impl Plan {
-    /// Gives the charge that was added last elevated numbers, if there are some.
-    pub(crate) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
-        if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
-            charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
-        }
-    }
-
-    /// Says when the numbers of the charges from `first` on took effect, if that was after the rules did.
-    pub(crate) fn changed_at(&mut self, first: usize, changed: Micros) {
-        self.charges.iter_mut().skip(first).for_each(|charge| charge.changed = changed);
+    /// The queue limit that answers the request itself once its entry is in the queue, if there is one.
+    pub fn accepting<'r>(&self, rules: &'r Rules) -> Option<&'r Limit> {
+        let mut limits = self.origins.iter().filter_map(|origin| rules.limit(origin.limit));
+        limits.find(|limit| limit.queue.as_ref().is_some_and(|queue| queue.then == FollowUp::Accept))
     }
 }
-
-/// Adds one charge a window. Every window has a bucket of its own; the first keeps the plain key, so that a limit
-/// which gains a second window keeps what its buckets have used.
-pub fn add_windows(
-    plan: &mut Plan,
-    windows: &Arc<[Numbers]>,
-    mut bucket: Bucket,
-    cost: u64,
-    mode: Mode,
-    origin: impl Fn(u32) -> Planned,
-) {
-    let Some((first, others)) = windows.split_first() else { return };
-    let kind = first.refill().kind();
-    if kind != Kind::Level {
-        // What the algorithms keep of a bucket differs, and one cannot read what another has written.
-        bucket.key.push_str(kind.mark());
-        bucket.fingerprint = kind
-            .mark()
-            .bytes()
-            .fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
-    }
-    let plain = (!others.is_empty()).then(|| bucket.clone());
-    plan.charges.push(Charge::new(bucket, *first, cost, mode));
-    plan.origins.push(origin(0));
-    let Some(plain) = plain else { return };
-    for (window, numbers) in (1..).zip(others) {
-        let mut bucket = plain.clone();
-        let _ = write!(bucket.key, "#{window}");
-        bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
-        plan.charges.push(Charge::new(bucket, *numbers, cost, mode));
-        plan.origins.push(origin(window));
-    }
-}
-
-/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio; it is odd, so
-/// that no two buckets become one).
-const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
 /// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
 /// smaller share also in a larger one.
@@ -454,18 +268,18 @@ pub(crate) fn in_share(share: u32, key: &str) -> bool {
 
 /// Whether a limit is enforced for a request that has no id for it. The share is then one of the clients, by their
 /// addresses; where no address is known, nobody belongs to less than the whole.
-fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
+pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
     let of_client = |client| in_share(limit.enforce_for, &format!("{}:{client}", limit.short));
     limit.is_enforced() && (limit.enforce_for >= WHOLE_SHARE || request.client.is_some_and(of_client))
 }
 
-fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
+pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidInput> {
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
         Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
         Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
     };
-    let bad = |value: &str| BadCost {
+    let bad = |value: &str| InvalidInput {
         origin: format!("{} `{}`", origin.0, origin.1),
         wanted: "a whole number of tokens",
         value: shown(value).chars().take(40).collect(),
@@ -473,16 +287,7 @@ fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, BadCost> {
     match given {
         Ok(None) => Ok(1),
         Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
-        Err(Ambiguous) => Err(bad("several values")),
-    }
-}
-
-impl From<Unusable> for RefusedReason {
-    fn from(reason: Unusable) -> Self {
-        match reason {
-            Unusable::Missing => Self::Missing,
-            Unusable::Malformed => Self::Malformed,
-        }
+        Err(AmbiguousValue) => Err(bad("several values")),
     }
 }
 
@@ -490,17 +295,19 @@ impl From<Unusable> for RefusedReason {
 mod tests {
     use http::header::HeaderName;
 
-    use super::super::blocks::Block;
-    use super::super::limit::Fallback;
-    use super::super::matching::Match;
-    use super::super::overrides::{Origin, Override};
-    use super::super::request::sample;
     use super::*;
-    use crate::engine::rules::by::Component;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::blocks::Block;
+    use crate::engine::rules::component::Component;
+    use crate::engine::rules::explanation::Explanation;
+    use crate::engine::rules::identity::Fallback;
     use crate::engine::rules::ids::Id;
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::matching::Match;
+    use crate::engine::rules::overrides::{Override, OverrideOrigin};
+    use crate::engine::rules::path_pattern::PathPattern;
+    use crate::engine::rules::request::sample;
+    use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
-    use crate::message::path::Pattern;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
@@ -508,18 +315,18 @@ mod tests {
         Allowance::Windows(bursts.iter().map(|burst| Numbers::new(*burst, 1, 1_000_000_000).unwrap()).collect())
     }
 
-    fn header(name: &'static str, form: Form) -> Component {
-        Component::new(Source::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> Component {
+        Component::new(ComponentSource::Header(HeaderName::from_static(name)), form)
     }
 
     /// A limit by two header headers that allows 10.
     fn limit(name: &str) -> Limit {
-        let by = vec![header("x-account", Form::Integer), header("x-zone", Form::Text)];
+        let by = vec![header("x-account", ValueType::Integer), header("x-zone", ValueType::Text)];
         Limit { by, allowance: windows(&[10]), ..Limit::new(name) }
     }
 
     fn given(allowance: Allowance, until: Option<u64>) -> Override {
-        Override { allowance, until: until.map(Micros), origin: Origin::default() }
+        Override { allowance, until: until.map(Micros), origin: OverrideOrigin::default() }
     }
 
     fn with_override(mut limit: Limit, id: &str, over: Override) -> Limit {
@@ -528,7 +335,7 @@ mod tests {
         limit
     }
 
-    fn plan(limits: Vec<Limit>, headers: &[(&'static str, &str)], now: u64) -> Result<Plan, BadCost> {
+    fn plan(limits: Vec<Limit>, headers: &[(&'static str, &str)], now: u64) -> Result<Plan, InvalidInput> {
         let headers = headers.iter().copied().collect();
         let request = Request { path: "/v1/b", query: Some("cost=3"), now: Micros(now), ..sample(&headers) };
         let mut limits = limits;
@@ -599,7 +406,7 @@ mod tests {
     fn a_request_that_lacks_a_component_goes_as_the_limit_says() {
         let missing = |missing| vec![Limit { missing, ..limit("L") }];
         assert!(plan(missing(Fallback::Skip), &[("x-account", "7")], 0).unwrap().charges.is_empty());
-        assert!(plan(missing(Fallback::Deny), &[("x-account", "7")], 0).unwrap().is_refused());
+        assert!(plan(missing(Fallback::Deny), &[("x-account", "7")], 0).unwrap().is_denied());
         let shared = plan(missing(Fallback::Shared), &[("x-account", "7")], 0).unwrap();
         assert_eq!(shared.charges[0].bucket.key, "L:7:*");
         let malformed = |malformed| {
@@ -607,7 +414,7 @@ mod tests {
             plan(vec![limit], &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap()
         };
         assert!(malformed(Fallback::Skip).charges.is_empty());
-        assert_eq!(malformed(Fallback::Deny).reason(0), Some(RefusedReason::Malformed));
+        assert_eq!(malformed(Fallback::Deny).reason(0), Some(DenialReason::Malformed));
         assert_eq!(malformed(Fallback::Shared).charges[0].bucket.key, "L:!:eu");
     }
 
@@ -619,7 +426,7 @@ mod tests {
             let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
             let request = Request { client, ..sample(&headers) };
-            let refused = rules.charges(&request).unwrap().refused[0];
+            let refused = rules.charges(&request).unwrap().denials[0];
             let explained = rules.explain(&request).unwrap();
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
             refused.enforced
@@ -673,11 +480,11 @@ mod tests {
         let headers = FIELDS.into_iter().collect();
         let request = Request { now: Micros(10), ..sample(&headers) };
         let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges_but(&request, Some(&blocks)).unwrap();
-        let left = plan.refused.first().map(|refused| match refused.reason {
-            RefusedReason::Blocked(left) => left.0,
+        let left = plan.denials.first().map(|refused| match refused.reason {
+            DenialReason::Blocked(left) => left.0,
             other => panic!("{other:?}"),
         });
-        (plan.charges.len(), plan.is_refused(), left)
+        (plan.charges.len(), plan.is_denied(), left)
     }
 
     #[test]
@@ -707,7 +514,7 @@ mod tests {
     #[test]
     fn only_limits_that_cover_the_request_charge_it() {
         let on = |path: &str| {
-            let paths = vec![Pattern::parse(path).unwrap()];
+            let paths = vec![PathPattern::parse(path).unwrap()];
             Limit { conditions: Match { paths, ..Match::default() }, ..limit(path) }
         };
         let plan = plan(vec![on("/v1/**"), on("/v2/**"), on("/v1/{x}")], &FIELDS, 0).unwrap();

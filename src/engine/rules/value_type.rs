@@ -1,16 +1,14 @@
 //! How a component of an id is read, and its one canonical text: `as:`.
 
 use std::borrow::Cow;
-use std::fmt::Write;
 
-use sha2::{Digest, Sha256};
-
+use crate::engine::digest::sha256;
 use crate::message::address;
 use crate::message::host;
 
 /// How a component is read: `as:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ValueType {
     /// Any text, as it is.
     Text,
     /// An unsigned 64-bit number without leading zeros.
@@ -29,24 +27,24 @@ pub enum Form {
 ///
 /// Values that upstreams read alike have the same text: a number with or without a plus sign, leading zeros and spaces
 /// around it; a host with or without a port, the wildcard of its names, and its name in Unicode or in punycode (RFC 5891).
-pub(crate) fn lenient(form: Form, text: &str) -> Option<String> {
+pub(crate) fn lenient(form: ValueType, text: &str) -> Option<String> {
     canonical(form, text).ok().or_else(|| canonical(form, &simplified(form, text.trim_ascii())?).ok())
 }
 
-fn simplified(form: Form, text: &str) -> Option<Cow<'_, str>> {
+fn simplified(form: ValueType, text: &str) -> Option<Cow<'_, str>> {
     match form {
-        Form::Text => Some(text.into()),
-        Form::Integer => {
+        ValueType::Text => Some(text.into()),
+        ValueType::Integer => {
             let digits = text.strip_prefix('+').unwrap_or(text);
             let number = digits.trim_start_matches('0');
             Some(if number.is_empty() && !digits.is_empty() { "0" } else { number }.into())
         }
-        Form::Address => Some(host::without_port(text).into()),
-        Form::Hostname | Form::RegisteredDomain => {
+        ValueType::Address => Some(host::without_port(text).into()),
+        ValueType::Hostname | ValueType::RegisteredDomain => {
             let host = host::without_port(text);
             host::in_ascii(host.strip_prefix("*.").unwrap_or(host))
         }
-        Form::HostnameSet => {
+        ValueType::HostnameSet => {
             let members: Option<Vec<_>> =
                 text.split(',').map(|member| host::in_ascii(host::without_port(member.trim_ascii()))).collect();
             Some(members?.join(",").into())
@@ -55,14 +53,14 @@ fn simplified(form: Form, text: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The canonical text of a value as people write it, or what is wrong with it.
-pub(crate) fn canonical(form: Form, text: &str) -> Result<String, String> {
+pub(crate) fn canonical(form: ValueType, text: &str) -> Result<String, String> {
     match form {
-        Form::Text => Ok(text.to_owned()),
-        Form::Integer => integer(text),
-        Form::Address => address::parse(text).map(|address| address.to_string()),
-        Form::Hostname => host::hostname_or_address(text),
-        Form::RegisteredDomain => host::registered(text),
-        Form::HostnameSet => hostname_set(text),
+        ValueType::Text => Ok(text.to_owned()),
+        ValueType::Integer => integer(text),
+        ValueType::Address => address::parse(text).map(|address| address.to_string()),
+        ValueType::Hostname => host::hostname_or_address(text),
+        ValueType::RegisteredDomain => host::registered(text),
+        ValueType::HostnameSet => hostname_set(text),
     }
 }
 
@@ -97,15 +95,6 @@ fn hostname_set(text: &str) -> Result<String, String> {
     Ok(sha256(&members.join(",")))
 }
 
-/// The SHA-256 of a text, in hex.
-pub(crate) fn sha256(text: &str) -> String {
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(text.as_bytes()) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,7 +110,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_upstreams_read_them() {
-        use Form::{Address, Hostname, HostnameSet, Integer, RegisteredDomain};
+        use ValueType::{Address, Hostname, HostnameSet, Integer, RegisteredDomain};
 
         let most = u64::MAX.to_string();
         for (form, text, expected) in [

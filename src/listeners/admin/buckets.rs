@@ -25,10 +25,10 @@ use super::{Admin, replies};
 use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
-use crate::engine::rules::request::decode;
 use crate::http::basic::RequestBody;
 use crate::limiter::operator::{Change, OperatorError, State};
 use crate::message::headers::Headers;
+use crate::message::percent::decode;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// What a bucket's name may have, decoded: an id may be a URL.

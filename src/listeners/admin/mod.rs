@@ -26,12 +26,12 @@ pub use self::connections::{Connections, Place};
 use self::log::LogFilter;
 use self::tokens::Tokens;
 use crate::engine::answer::reply::{self, Reply};
-use crate::engine::rules::request;
 use crate::http::basic::{self, RequestBody};
 use crate::http::log::Throttle;
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::message::address;
+use crate::message::host::host_of;
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Breaker, Fault, Store};
 use crate::telemetry::metrics::Metrics;
@@ -268,7 +268,7 @@ impl Admin {
 /// Whether a request at a listener on loopback is meant for it. A probe may ask under any name whether the process is well.
 fn is_addressed(head: &Parts) -> bool {
     let is_own = |host: &HeaderValue| {
-        let host = host.to_str().ok().and_then(request::host_of);
+        let host = host.to_str().ok().and_then(host_of);
         host.is_some_and(|host| match address::parse(&host) {
             Ok(address) => address.is_loopback(),
             Err(_) => host == "localhost" || host.ends_with(".localhost"),

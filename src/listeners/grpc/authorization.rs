@@ -16,15 +16,17 @@ use super::{Caller, Envoy};
 use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::request::{self, Entry};
+use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::{Passage, subject_of_pem};
 use crate::limiter::denials;
 use crate::message::address;
-use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers, QUEUE_ENTRY};
+use crate::message::host::host_of;
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
+use crate::message::percent::decode;
 use crate::message::target;
 use crate::message::underscores::Underscores;
 use crate::telemetry::metrics::DecisionListener;
@@ -98,7 +100,7 @@ struct Asked {
     host: String,
     target: String,
     headers: Headers,
-    client: Option<Client>,
+    client: Option<ClientAddress>,
     subject: Option<String>,
     extensions: Vec<MapEntry>,
 }
@@ -138,7 +140,7 @@ impl Asked {
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
-        let host = request::host_of(&host).ok_or_else(|| bad("the `Host` header is no host"))?.into_owned();
+        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is no host"))?.into_owned();
         Ok(Self { method, host, target, headers, client, subject: subject(&source), extensions })
     }
 
@@ -149,8 +151,11 @@ impl Asked {
     }
 
     /// What the route says of the request beside it.
-    fn descriptor(&self) -> Vec<Entry<'_>> {
-        self.extensions.iter().map(|entry| Entry { key: text(&entry.key), value: text(&entry.value) }).collect()
+    fn descriptor(&self) -> Vec<DescriptorEntry<'_>> {
+        self.extensions
+            .iter()
+            .map(|entry| DescriptorEntry { key: text(&entry.key), value: text(&entry.value) })
+            .collect()
     }
 }
 
@@ -197,7 +202,12 @@ fn headers_of(http: &HttpRequest) -> Option<Headers> {
 ///
 /// A source that is no IP address is a unix socket or another listener of the same Envoy; without a header that says more
 /// there is no address then.
-fn client(source: &Peer, headers: &Headers, sources: AddressSources, trusted: &TrustedProxies) -> Option<Client> {
+fn client(
+    source: &Peer,
+    headers: &Headers,
+    sources: AddressSources,
+    trusted: &TrustedProxies,
+) -> Option<ClientAddress> {
     if sources.external
         && let Some(external) = headers.text(EXTERNAL_ADDRESS)
         && let Ok(client) = address::parse(external.trim())
@@ -213,7 +223,7 @@ fn client(source: &Peer, headers: &Headers, sources: AddressSources, trusted: &T
 /// Envoy chose.
 fn subject(source: &Peer) -> Option<String> {
     if !source.certificate.is_empty()
-        && let Some(subject) = subject_of_pem(&request::decode(text(&source.certificate)))
+        && let Some(subject) = subject_of_pem(&decode(text(&source.certificate)))
     {
         return Some(subject);
     }
@@ -341,12 +351,13 @@ mod tests {
     use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
     use crate::engine::algorithms::details::{Detail, Elevation};
     use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-    use crate::engine::algorithms::queue::{EntryId, Queue, Storage, Then};
+    use crate::engine::algorithms::queue::{EntryId, Storage};
     use crate::engine::answer::verdict::Unanswered;
-    use crate::engine::rules::by::{Component, Source};
+    use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::queue::{FollowUp, Queue};
+    use crate::engine::rules::value_type::ValueType;
     use crate::store::Batch;
     use crate::store::memory::MemoryStore;
 
@@ -491,7 +502,7 @@ mod tests {
 
     /// The verdicts of so many requests to a limit `L` by address, which allows one request.
     fn verdicts(count: usize) -> (Rules, Vec<Verdict>) {
-        let by = vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text)];
+        let by = vec![Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text)];
         let windows = [Numbers::new(1, 1, 60_000_000_000).unwrap()].into();
         let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
         assert_eq!(limit.on_store_error, StoreErrorPolicy::Allow);
@@ -564,7 +575,7 @@ mod tests {
     }
 
     /// What Envoy is told of a request that a queue has taken, whose `then` is this one.
-    fn queued(then: Then) -> CheckResponse {
+    fn queued(then: FollowUp) -> CheckResponse {
         let allowance = Allowance::Windows([Numbers::queue(3, None).unwrap()].into());
         let queue = Queue { storage: Storage::Stream, then, fields: Vec::new() };
         let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
@@ -585,11 +596,11 @@ mod tests {
 
     #[test]
     fn a_request_in_a_queue_is_answered_with_202_or_tells_the_upstream_its_entry() {
-        let accepted = queued(Then::Accept);
+        let accepted = queued(FollowUp::Accept);
         assert_ne!(accepted.status.unwrap().code, 0);
         let Some(HttpResponse::Denied(denied)) = accepted.http_response else { panic!("it passes") };
         assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 202 }), &b"{\"id\":\"17-0\"}\n"[..]));
-        let Some(HttpResponse::Ok(ok)) = queued(Then::Forward).http_response else { panic!("it is refused") };
+        let Some(HttpResponse::Ok(ok)) = queued(FollowUp::Forward).http_response else { panic!("it is refused") };
         assert_eq!((told(&ok.headers), ok.headers_to_remove), (vec!["x-queue-entry: 17-0".to_owned()], Vec::new()));
         let (rules, verdicts) = verdicts(1);
         let Some(HttpResponse::Ok(ok)) = answer(&rules, &verdicts[0], ALL, false).http_response else {

@@ -18,7 +18,7 @@ use self::age::Age;
 use self::calls::{Calls, Method, Streams};
 use self::protocol::{Code, Deframer, Status, decode, frame};
 use crate::engine::answer::reply::{self, Generations, Reply};
-use crate::engine::rules::descriptors::Purpose;
+use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::context::Context;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::{Front, FrontOptions, Passage, Service, Stream, serve};
@@ -194,9 +194,9 @@ impl Envoy {
         let message = self.messages.next(&mut request.body).await?;
         let answer = match method {
             Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
-            Method::ShouldRateLimit => self.rate_limit(Purpose::Decide, message, &caller, passage).await?,
-            Method::CheckRateLimit => self.rate_limit(Purpose::Check, message, &caller, passage).await?,
-            Method::Report => self.rate_limit(Purpose::Report, message, &caller, passage).await?,
+            Method::ShouldRateLimit => self.rate_limit(DescriptorMode::Decide, message, &caller, passage).await?,
+            Method::CheckRateLimit => self.rate_limit(DescriptorMode::Check, message, &caller, passage).await?,
+            Method::Report => self.rate_limit(DescriptorMode::Report, message, &caller, passage).await?,
             Method::HealthCheck => frame(&health::check(&self.readiness, &decode(message)?)?),
             Method::HealthList => frame(&health::list(&self.readiness)),
             Method::HealthWatch => {

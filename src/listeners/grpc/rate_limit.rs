@@ -17,9 +17,11 @@ use super::{Caller, Envoy};
 use crate::engine::algorithms::numbers::{Micros, Numbers};
 use crate::engine::answer::reply::{self, Generations};
 use crate::engine::answer::verdict::{Answer, Standing, Verdict};
-use crate::engine::rules::descriptors::{Descriptor, Hits, Member, Metadata, PerUnit, Purpose, Question, Unit};
+use crate::engine::rules::descriptors::{
+    Descriptor, DescriptorMode, DescriptorPlan, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
+};
 use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::request::Entry;
+use crate::engine::rules::request::DescriptorEntry;
 use crate::engine::rules::rule_set::Rules;
 use crate::http::Passage;
 use crate::limiter::{JudgedDescriptors, Limiter};
@@ -48,7 +50,7 @@ impl Envoy {
     /// A call of the rate limit service: `ShouldRateLimit`, `CheckRateLimit` or `Report`.
     pub(super) async fn rate_limit(
         &self,
-        purpose: Purpose,
+        purpose: DescriptorMode,
         message: Bytes,
         caller: &Caller<'_>,
         passage: &mut Passage,
@@ -67,7 +69,7 @@ impl Envoy {
 #[derive(Clone, Copy, Debug)]
 struct Asked<'r> {
     request: &'r RateLimitRequest,
-    purpose: Purpose,
+    purpose: DescriptorMode,
     moment: Moment,
 }
 
@@ -95,23 +97,24 @@ async fn answer(
     passage: Option<&mut Passage>,
 ) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
     check(request)?;
-    let entries: SmallVec<[SmallVec<[Entry<'_>; 4]>; 2]> =
+    let entries: SmallVec<[SmallVec<[DescriptorEntry<'_>; 4]>; 2]> =
         request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
     let hits = match u64::from(request.hits_addend) {
         // Nothing is said, or what many say of every request.
-        0 | 1 if purpose != Purpose::Report => Hits::Take(1),
+        0 | 1 if purpose != DescriptorMode::Report => Hits::Take(1),
         hits => Hits::TakeOrDrain(hits.max(1)),
     };
     let descriptors: SmallVec<[Descriptor<'_>; 2]> =
         request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
-    let question = Question { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
+    let question =
+        DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
     let judged = limiter.judge_descriptors(&question, moment.start, moment.deadline).await;
     let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
         passage.judged_descriptors(&judged, moment.start);
     }
     let mut response = respond(request, &judged, &descriptors, generations)?;
-    if purpose == Purpose::Report {
+    if purpose == DescriptorMode::Report {
         // The statuses tell what is left.
         response = RateLimitResponse {
             overall_code: messages::Code::Ok.into(),
@@ -148,12 +151,12 @@ fn check(request: &RateLimitRequest) -> Result<(), Status> {
     }
 }
 
-fn entry(entry: &messages::Entry) -> Entry<'_> {
-    Entry { key: text(&entry.key), value: text(&entry.value) }
+fn entry(entry: &messages::Entry) -> DescriptorEntry<'_> {
+    DescriptorEntry { key: text(&entry.key), value: text(&entry.value) }
 }
 
 /// `hits` is what the request says of all its descriptors.
-fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [Entry<'a>], hits: Hits) -> Descriptor<'a> {
+fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [DescriptorEntry<'a>], hits: Hits) -> Descriptor<'a> {
     let hits = match asked.hits_addend.as_ref().map(|hits| hits.value) {
         None => hits,
         Some(0) => Hits::Take(0),
@@ -170,29 +173,29 @@ fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [Entry<'a>], hits: H
     Descriptor { entries, hits, carried }
 }
 
-fn unit(number: i32) -> Option<Unit> {
+fn unit(number: i32) -> Option<RateUnit> {
     Some(match messages::Unit::try_from(number).ok()? {
         messages::Unit::Unknown => return None,
-        messages::Unit::Second => Unit::Second,
-        messages::Unit::Minute => Unit::Minute,
-        messages::Unit::Hour => Unit::Hour,
-        messages::Unit::Day => Unit::Day,
-        messages::Unit::Week => Unit::Week,
-        messages::Unit::Month => Unit::Month,
-        messages::Unit::Year => Unit::Year,
+        messages::Unit::Second => RateUnit::Second,
+        messages::Unit::Minute => RateUnit::Minute,
+        messages::Unit::Hour => RateUnit::Hour,
+        messages::Unit::Day => RateUnit::Day,
+        messages::Unit::Week => RateUnit::Week,
+        messages::Unit::Month => RateUnit::Month,
+        messages::Unit::Year => RateUnit::Year,
     })
 }
 
-const fn number(unit: Option<Unit>) -> messages::Unit {
+const fn number(unit: Option<RateUnit>) -> messages::Unit {
     match unit {
         None => messages::Unit::Unknown,
-        Some(Unit::Second) => messages::Unit::Second,
-        Some(Unit::Minute) => messages::Unit::Minute,
-        Some(Unit::Hour) => messages::Unit::Hour,
-        Some(Unit::Day) => messages::Unit::Day,
-        Some(Unit::Week) => messages::Unit::Week,
-        Some(Unit::Month) => messages::Unit::Month,
-        Some(Unit::Year) => messages::Unit::Year,
+        Some(RateUnit::Second) => messages::Unit::Second,
+        Some(RateUnit::Minute) => messages::Unit::Minute,
+        Some(RateUnit::Hour) => messages::Unit::Hour,
+        Some(RateUnit::Day) => messages::Unit::Day,
+        Some(RateUnit::Week) => messages::Unit::Week,
+        Some(RateUnit::Month) => messages::Unit::Month,
+        Some(RateUnit::Year) => messages::Unit::Year,
     }
 }
 
@@ -244,7 +247,7 @@ fn respond(
 }
 
 /// What Envoy is told of one descriptor.
-fn status(rules: &Rules, verdict: &Verdict, member: &Member, descriptor: &Descriptor<'_>) -> DescriptorStatus {
+fn status(rules: &Rules, verdict: &Verdict, member: &DescriptorPlan, descriptor: &Descriptor<'_>) -> DescriptorStatus {
     // The answer that makes the code comes first, then one that a client may be told of.
     let telling = verdict.answers.iter().max_by(|a, b| {
         let rank = |answer: &Answer| (is_over(rules, answer), answer.enforced);
@@ -298,7 +301,7 @@ fn rate(numbers: &Numbers, name: &str) -> RateLimit {
     RateLimit {
         name: name.to_owned(),
         requests_per_unit: u32::try_from(requests).unwrap_or(u32::MAX),
-        unit: number(Unit::of(numbers)).into(),
+        unit: number(RateUnit::of(numbers)).into(),
     }
 }
 
@@ -308,7 +311,11 @@ fn duration(span: Micros) -> Duration {
 }
 
 /// The metadata of all limits that a descriptor touches, in the order of the rules.
-fn metadata_of<'a>(rules: &'a Rules, verdict: &'a Verdict, member: &'a Member) -> impl Iterator<Item = &'a Metadata> {
+fn metadata_of<'a>(
+    rules: &'a Rules,
+    verdict: &'a Verdict,
+    member: &'a DescriptorPlan,
+) -> impl Iterator<Item = &'a Metadata> {
     let mut limits: SmallVec<[u32; 4]> = verdict.answers.iter().map(|answer| answer.limit).collect();
     limits.extend_from_slice(&member.unlimited);
     limits.sort_unstable();
@@ -325,7 +332,7 @@ fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
         let entry = |entry: &messages::Entry| Metadata::Text(format!("{}={}", text(&entry.key), text(&entry.value)));
         let mut members = vec![("entries".to_owned(), Metadata::List(descriptor.entries.iter().map(entry).collect()))];
         if let Some(limit) = &descriptor.limit {
-            let unit = unit(limit.unit).map_or("unknown", Unit::name).to_ascii_uppercase();
+            let unit = unit(limit.unit).map_or("unknown", RateUnit::name).to_ascii_uppercase();
             let limit = format!("requests_per_unit:{} unit:{unit}", limit.requests_per_unit);
             members.push(("limit".to_owned(), Metadata::Text(limit)));
         }

@@ -8,7 +8,8 @@ use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::duration;
-use crate::engine::rules::named::{GivenId, Member, NamedCharge, NamedError};
+use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
+use crate::engine::rules::named_id::GivenId;
 use crate::engine::rules::quote::{quoted, shown};
 use crate::message::address;
 use crate::message::headers::{Headers, is_name, is_value};
@@ -80,15 +81,15 @@ impl Mistake {
     }
 
     /// Where the engine found something wrong with a charge.
-    pub(super) fn of_charge(error: &NamedError, in_list: bool) -> Self {
+    pub(super) fn of_charge(error: &NamedChargeError, in_list: bool) -> Self {
         let place = if in_list { format!("/limits/{}", error.charge) } else { String::new() };
         let member = match error.member {
-            Member::Limit => "/limit".to_owned(),
-            Member::Id(None) => "/id".to_owned(),
-            Member::Id(Some(component)) => format!("/id/{component}"),
-            Member::Numbers => "/count".to_owned(),
-            Member::Fields => "/fields".to_owned(),
-            Member::Entry => "/entry".to_owned(),
+            ChargeMember::Limit => "/limit".to_owned(),
+            ChargeMember::Id(None) => "/id".to_owned(),
+            ChargeMember::Id(Some(component)) => format!("/id/{component}"),
+            ChargeMember::Numbers => "/count".to_owned(),
+            ChargeMember::Fields => "/fields".to_owned(),
+            ChargeMember::Entry => "/entry".to_owned(),
         };
         Self::new(place + &member, &error.reason)
     }

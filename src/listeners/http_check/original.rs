@@ -9,10 +9,10 @@ use std::net::IpAddr;
 
 use super::call::Described;
 use crate::engine::rules::quote::quoted;
-use crate::engine::rules::request::host_of;
 use crate::http::message::Request;
-use crate::message::client_address::{Client, TrustedProxies};
+use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers};
+use crate::message::host::host_of;
 use crate::message::path::EscapedSlashes;
 use crate::message::target::UrlError;
 use crate::message::{address, target};
@@ -29,7 +29,7 @@ pub(super) struct Original {
     /// [`Self::authority`] without its port, in lower case.
     pub(super) host: String,
     /// The client, if the gateway says who it is.
-    pub(super) client: Option<Client>,
+    pub(super) client: Option<ClientAddress>,
 }
 
 /// Why a request cannot be judged.
@@ -67,7 +67,7 @@ impl Original {
         method: &str,
         target: &str,
         authority: &str,
-        client: Option<Client>,
+        client: Option<ClientAddress>,
         slashes: EscapedSlashes,
     ) -> Result<Self, Unusable> {
         target::check(method, target, slashes).map_err(|reason| Unusable::Client(reason.into()))?;
@@ -149,10 +149,10 @@ impl Original {
     pub(super) fn described(request: &Described, slashes: EscapedSlashes) -> Result<Self, Unusable> {
         if request.url.starts_with('/') {
             let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
-            return Self::new(&request.method, &request.url, host, request.client.map(Client::from), slashes);
+            return Self::new(&request.method, &request.url, host, request.client.map(ClientAddress::from), slashes);
         }
         let (authority, target) = split_url(&request.method, &request.url)?;
-        Self::new(&request.method, &target, authority, request.client.map(Client::from), slashes)
+        Self::new(&request.method, &target, authority, request.client.map(ClientAddress::from), slashes)
     }
 
     /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these headers set: `X-Forwarded-Method`, `-Uri`,

@@ -8,15 +8,15 @@ use std::net::IpAddr;
 use super::call::{self, Call, Subject};
 use super::original::Original;
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::request::host_of;
 use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::Form;
+use crate::engine::rules::value_type::ValueType;
 use crate::http::properties::Property;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::{self, Headers};
+use crate::message::host::host_of;
 use crate::message::path::EscapedSlashes;
 use crate::message::target;
 
@@ -110,8 +110,8 @@ fn check_call(bytes: &[u8]) {
 
 /// A limit of every kind of id.
 fn rules() -> Rules {
-    let header = |form| Component::new(Source::Header("x-a".parse().unwrap()), form);
-    let ip = || Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text);
+    let header = |form| Component::new(ComponentSource::Header("x-a".parse().unwrap()), form);
+    let ip = || Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text);
     let windows = [Numbers::fixed(10).unwrap(), Numbers::new(5, 5, 1_000_000_000).unwrap()];
     let limit = |(name, by): (&str, Vec<Component>)| Limit {
         by,
@@ -121,10 +121,10 @@ fn rules() -> Rules {
     };
     let limits = [
         ("G", Vec::new()),
-        ("A", vec![header(Form::Text)]),
+        ("A", vec![header(ValueType::Text)]),
         ("I", vec![ip()]),
-        ("D", vec![header(Form::RegisteredDomain), ip()]),
-        ("S", vec![header(Form::Integer), header(Form::HostnameSet), header(Form::Address)]),
+        ("D", vec![header(ValueType::RegisteredDomain), ip()]),
+        ("S", vec![header(ValueType::Integer), header(ValueType::HostnameSet), header(ValueType::Address)]),
     ];
     Rules::new(limits.into_iter().map(limit).collect(), Fingerprinter::new((1, 2)), Micros(0), Vec::new())
 }

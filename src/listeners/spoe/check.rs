@@ -13,9 +13,10 @@ use super::data::{Data, Reader};
 use super::frame::Arguments;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::request;
-use crate::engine::rules::request::{Entry, Request, host_of};
-use crate::message::client_address::{Client, TrustedProxies};
+use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers};
+use crate::message::host::host_of;
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::target::UrlError;
@@ -31,7 +32,7 @@ pub(super) struct Check<'a> {
     query: Option<&'a str>,
     headers: Headers,
     /// Who `HAProxy` saw, unless that is a trusted proxy.
-    pub(super) client: Option<Client>,
+    pub(super) client: Option<ClientAddress>,
     tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
@@ -153,12 +154,12 @@ impl<'a> Check<'a> {
     }
 
     /// The arguments of other names, as entries of a descriptor.
-    pub(super) fn entries(&self) -> SmallVec<[Entry<'_>; 4]> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    pub(super) fn entries(&self) -> SmallVec<[DescriptorEntry<'_>; 4]> {
+        self.entries.iter().map(|(key, value)| DescriptorEntry { key, value }).collect()
     }
 
     /// The view that rules see.
-    pub(super) fn view<'b>(&'b self, entries: &'b [Entry<'b>], now: Micros) -> request::Request<'b> {
+    pub(super) fn view<'b>(&'b self, entries: &'b [DescriptorEntry<'b>], now: Micros) -> request::Request<'b> {
         Request {
             method: self.method,
             host: &self.host,

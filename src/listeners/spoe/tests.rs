@@ -12,11 +12,11 @@ use super::frame::MAX_FRAME;
 use super::frame::tests::{disconnect, frame, hello, notify};
 use super::*;
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-use crate::engine::rules::by::{Component, Source};
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
 use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::Form;
+use crate::engine::rules::value_type::ValueType;
 use crate::limiter::Shared;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -25,7 +25,7 @@ use crate::telemetry::metrics::Metrics;
 /// Three requests for each address, ever; a cost that is asked for is taken.
 fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
     let limit = Limit {
-        by: vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Address)],
+        by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Address)],
         allowance: Allowance::Windows([Numbers::fixed(3).unwrap()].into()),
         cost: Cost::Query("cost".into()),
         ..Limit::new("PerAddress")

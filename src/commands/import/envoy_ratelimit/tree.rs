@@ -7,7 +7,7 @@ use super::super::text::Value;
 use super::period;
 use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
-use crate::engine::rules::descriptors::Unit;
+use crate::engine::rules::descriptors::RateUnit;
 
 /// What the files say of a domain.
 pub(super) struct Domain {
@@ -123,7 +123,7 @@ fn branch(source: &Source, node: &Node) -> Branch {
 
 fn rule(origin: Origin, given: &[(Key, Node)]) -> Rule {
     let wanted = text(given, "unit").unwrap_or_default();
-    let unit = Unit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(&wanted)).map(|(_, unit)| unit);
+    let unit = RateUnit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(&wanted)).map(|(_, unit)| unit);
     let requests = text(given, "requests_per_unit").and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
     let amount = match unit {
         None => Amount::Unlimited,
@@ -134,7 +134,7 @@ fn rule(origin: Origin, given: &[(Key, Node)]) -> Rule {
         Some(foreign::Value::List(items)) => items.iter().filter_map(|item| text(map(item), "name")).collect(),
         _ => Vec::new(),
     };
-    let unit = unit.filter(|unit| requests > 0 && matches!(unit, Unit::Month | Unit::Year)).map(Unit::name);
+    let unit = unit.filter(|unit| requests > 0 && matches!(unit, RateUnit::Month | RateUnit::Year)).map(RateUnit::name);
     Rule { name: text(given, "name").unwrap_or_default(), amount, replaces, unit, ..Rule::at(origin) }
 }
 

@@ -1,8 +1,9 @@
 //! The names of limits that have none of their own: a domain and a path.
 
-use super::super::matching::{EntryMatch, EntryTest};
-use super::Unit;
-use crate::engine::rules::value_type::sha256;
+use super::RateUnit;
+use crate::engine::digest::sha256;
+use crate::engine::rules::matching::{EntryMatch, EntryTest};
+use crate::message::percent;
 
 /// Longer names are cut and told apart by a hash: they stand in every response.
 const LONGEST: usize = 128;
@@ -15,7 +16,7 @@ const CUT: usize = LONGEST - 17;
 ///
 /// Whatever is no letter, digit or one of `-._@+*` is percent-encoded, so that no two limits have one name, none has a
 /// name that `limits.yaml` can give, and it can stand in a header, a label, JSON and a key of the store as it is.
-pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<Unit>) -> String {
+pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<RateUnit>) -> String {
     let mut name = String::new();
     push(&mut name, domain);
     for entry in path {
@@ -48,22 +49,13 @@ pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<Unit>) -> Stri
 }
 
 fn push(name: &mut String, text: &str) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._@+*".contains(&byte) {
-            name.push(char::from(byte));
-        } else {
-            name.push('%');
-            name.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            name.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-    }
+    percent::encode(text.as_bytes(), |byte| byte.is_ascii_alphanumeric() || b"-._@+*".contains(&byte), name);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::glob::Glob;
     use super::*;
+    use crate::engine::rules::glob::Glob;
 
     fn entry(key: &str, test: EntryTest) -> EntryMatch {
         EntryMatch { key: key.to_owned(), test }
@@ -77,7 +69,7 @@ mod tests {
         for (path, unit, expected) in [
             (vec![entry("key1", value("value1")), entry("sub", any.clone())], None, "d/key1=value1/sub"),
             (vec![entry("a/b", value("c=d:e"))], None, "d/a%2Fb=c%3Dd%3Ae"),
-            (vec![entry("file", glob)], Some(Unit::Day), "d/file=files%2F*,day"),
+            (vec![entry("file", glob)], Some(RateUnit::Day), "d/file=files%2F*,day"),
         ] {
             assert_eq!(limit_name("d", &path, unit), expected);
         }

@@ -7,7 +7,7 @@ use crate::engine::algorithms::refill::Windows;
 
 /// A unit of the rate limit service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
+pub enum RateUnit {
     /// One second.
     Second,
     /// 60 seconds.
@@ -24,7 +24,7 @@ pub enum Unit {
     Year,
 }
 
-impl Unit {
+impl RateUnit {
     /// All, by their names in files.
     pub const ALL: [(&str, Self); 7] = [
         ("second", Self::Second),
@@ -81,7 +81,7 @@ pub struct PerUnit {
     /// How many requests; 0 refuses all.
     pub requests: u32,
     /// In each of these.
-    pub unit: Unit,
+    pub unit: RateUnit,
 }
 
 impl PerUnit {

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::super::glob::Glob;
-use super::super::index::Candidates;
-use super::super::matching::{EntryMatch, EntryTest};
-use super::super::request::Entry;
+use crate::engine::rules::glob::Glob;
+use crate::engine::rules::matching::Candidates;
+use crate::engine::rules::matching::{EntryMatch, EntryTest};
+use crate::engine::rules::request::DescriptorEntry;
 
 /// The rules of one domain: a level for each entry of a descriptor.
 ///
@@ -45,7 +45,7 @@ impl Tree {
     }
 
     /// Adds the limits that cover a descriptor.
-    pub fn find(&self, descriptor: &[Entry<'_>], found: &mut Candidates) {
+    pub fn find(&self, descriptor: &[DescriptorEntry<'_>], found: &mut Candidates) {
         let Some((last, first)) = descriptor.split_last() else { return };
         let mut level = &self.root;
         for entry in first {
@@ -58,7 +58,7 @@ impl Tree {
     }
 }
 
-fn step<'t>(level: &'t Level, entry: &Entry<'_>) -> Option<&'t Node> {
+fn step<'t>(level: &'t Level, entry: &DescriptorEntry<'_>) -> Option<&'t Node> {
     let branches = level.get(entry.key)?;
     let glob = || branches.globs.iter().find(|(glob, _)| glob.matches(entry.value)).map(|(_, node)| node);
     branches.values.get(entry.value).or_else(glob).or(branches.any.as_ref())
@@ -104,10 +104,10 @@ mod tests {
             tree.insert(&path(text), is_limit.then_some(limit));
         }
         for (descriptor, expected) in cases {
-            let entries: Vec<Entry<'_>> = descriptor
+            let entries: Vec<DescriptorEntry<'_>> = descriptor
                 .split('/')
                 .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
-                .map(|(key, value)| Entry { key, value })
+                .map(|(key, value)| DescriptorEntry { key, value })
                 .collect();
             let mut found = Candidates::new();
             tree.find(&entries, &mut found);

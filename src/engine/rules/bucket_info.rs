@@ -1,20 +1,21 @@
 //! The bucket that an operator names, `Name:id`, and what is known of it without asking a store.
 
-use super::by::{Component, Source};
+use super::algorithm_input::QueueInput;
+use super::component::{Component, ComponentSource};
 use super::ids::{self, Id, meant};
-use super::inputs::Brought;
 use super::limit::{Cost, Limit, LimitMode};
-use super::named::{Canonical, canonical_component, split_first};
-use super::overrides::{Origin, Subject};
+use super::named_id::{CanonicalComponent, canonical_component, split_first};
+use super::overrides::{OverrideLookup, OverrideOrigin};
+use super::plan::{ChargeOrigin, Plan};
 use super::quote::quoted;
-use super::rule_set::{Plan, Planned, Rules, add_allowance, in_share};
+use super::rule_set::{Rules, in_share};
 use super::suggest::nearest;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 
 /// What is known of a bucket.
 #[derive(Debug)]
-pub struct Inspected<'r> {
+pub struct BucketInfo<'r> {
     /// The limit.
     pub limit: &'r Limit,
     /// The id in canonical text, as overrides write it.
@@ -26,7 +27,7 @@ pub struct Inspected<'r> {
     /// What the limit allows this id.
     pub allowance: &'r Allowance,
     /// Where the override was written that says so, if one does.
-    pub given_by: Option<&'r Origin>,
+    pub given_by: Option<&'r OverrideOrigin>,
     /// Whether the limit may refuse this id.
     pub enforced: bool,
     /// What a request costs; 1 where it says so itself.
@@ -37,7 +38,7 @@ pub struct Inspected<'r> {
 
 /// Why a bucket cannot be found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InspectError {
+pub enum BucketInfoError {
     /// There is no such limit.
     #[error("{0}")]
     Limit(String),
@@ -46,7 +47,7 @@ pub enum InspectError {
     Id(String),
 }
 
-impl Inspected<'_> {
+impl BucketInfo<'_> {
     /// The bucket as an operator names it: `Name:id`, or the name alone of a limit that has no ids.
     pub fn name(&self) -> String {
         if self.limit.by.is_empty() { self.limit.name.clone() } else { format!("{}:{}", self.limit.name, self.id) }
@@ -62,15 +63,15 @@ impl Inspected<'_> {
 impl Rules {
     /// Finds the bucket `Name:id`. The id is written as those of overrides are, and an address also as a request has it;
     /// it may lack its last components, and then there is no bucket but all those that begin so.
-    pub fn inspect(&self, bucket: &str, now: Micros) -> Result<Inspected<'_>, InspectError> {
-        let (place, limit, id) = self.split_bucket(bucket).map_err(InspectError::Limit)?;
+    pub fn inspect(&self, bucket: &str, now: Micros) -> Result<BucketInfo<'_>, BucketInfoError> {
+        let (place, limit, id) = self.split_bucket(bucket).map_err(BucketInfoError::Limit)?;
         let components = components(&limit.by, id).map_err(|reason| {
-            InspectError::Id(format!("{} is no id of {}: {reason}", quoted(id.unwrap_or("")), limit.name))
+            BucketInfoError::Id(format!("{} is no id of {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
         let missing = limit.by.len() - components.len();
         let identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
-        let subject = Subject { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
+        let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let (given, changed) = limit.overrides.find_since(&subject);
         let given = given.map(|(_, given)| given);
         let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
@@ -79,18 +80,18 @@ impl Rules {
         let mut plan = Plan::default();
         let key = identified.bucket.key.clone();
         if allowance.windows().is_some() && missing == 0 {
-            let origin = |window| Planned { limit: place, window, enforced };
-            add_allowance(&mut plan, allowance, identified.bucket, 0, Mode::Check, origin);
+            let origin = ChargeOrigin { limit: place, window: 0, enforced };
+            plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
             plan.changed_at(0, changed);
-            let nothing = Brought { fields: &[], entry: None };
+            let nothing = QueueInput { fields: &[], entry: None };
             // Only its script knows how such a bucket stands.
-            if limit.script.is_some() || plan.equip_named(0, limit, nothing).is_err() {
+            if limit.script.is_some() || plan.add_named_input(0, limit, nothing).is_err() {
                 plan = Plan::default();
             }
         }
         let id = written(&limit.by, &components);
         let given_by = given.map(|given| &given.origin);
-        Ok(Inspected { limit, id, key, missing, allowance, given_by, enforced, cost, plan })
+        Ok(BucketInfo { limit, id, key, missing, allowance, given_by, enforced, cost, plan })
     }
 
     /// The limit of a bucket's name and its index, and the id behind the colon. Names of some files have colons of their
@@ -117,13 +118,13 @@ impl Rules {
     }
 }
 
-fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical<'a>>, String> {
+fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<CanonicalComponent<'a>>, String> {
     match (by, id) {
         ([], None) => Ok(Vec::new()),
         ([], Some(_)) => Err("the limit is `by: global`, it has one bucket and no ids".to_owned()),
         (_, None | Some("")) => Err("it is missing; write `Name:id`".to_owned()),
         // `2001:db8::/64` is what a limit by ip/64 calls an id itself.
-        ([only], Some(text)) if matches!(only.source, Source::Ip { .. }) && text.contains('/') => {
+        ([only], Some(text)) if matches!(only.source, ComponentSource::Ip { .. }) && text.contains('/') => {
             Id::parse(by, text)?;
             let (address, _) = text.split_once('/').unwrap_or((text, ""));
             Ok(vec![canonical_component(only, address.into())?])
@@ -134,7 +135,7 @@ fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical
 }
 
 /// An id as [`components`] reads it.
-fn written(by: &[Component], components: &[Canonical<'_>]) -> String {
+fn written(by: &[Component], components: &[CanonicalComponent<'_>]) -> String {
     let written = by.iter().zip(components).map(|(part, component)| match component.address {
         Some(_) => component.text.clone(),
         None => ids::written(part, &component.text, by.len() > 1).into(),
@@ -146,20 +147,20 @@ fn written(by: &[Component], components: &[Canonical<'_>]) -> String {
 mod tests {
     use http::header::HeaderName;
 
-    use super::super::fingerprint::Fingerprinter;
-    use super::super::overrides::Override;
     use super::*;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::overrides::Override;
+    use crate::engine::rules::value_type::ValueType;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
-    fn header(name: &'static str, form: Form) -> Component {
-        Component::new(Source::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> Component {
+        Component::new(ComponentSource::Header(HeaderName::from_static(name)), form)
     }
 
     fn ip(ipv6_prefix: u8) -> Component {
-        Component::new(Source::Ip { ipv6_prefix }, Form::Text)
+        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
     }
 
     fn windows(burst: u64) -> Allowance {
@@ -171,10 +172,11 @@ mod tests {
     }
 
     fn rules() -> Rules {
-        let mut accounts = limit("Accounts", vec![header("x-account", Form::Integer), header("x-zone", Form::Text)]);
+        let mut accounts =
+            limit("Accounts", vec![header("x-account", ValueType::Integer), header("x-zone", ValueType::Text)]);
         for (id, allowance) in [("7", windows(50)), ("8", Allowance::Unlimited)] {
             let id = Id::parse(&accounts.by, id).unwrap();
-            let origin = Origin { line: 3, ..Origin::default() };
+            let origin = OverrideOrigin { line: 3, ..OverrideOrigin::default() };
             let given = Override { allowance, until: None, origin };
             accounts.overrides.add_id(id.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
         }
@@ -182,8 +184,8 @@ mod tests {
             limit("PerAddress", vec![ip(64)]),
             accounts,
             limit("All", Vec::new()),
-            limit("api/a:b", vec![header("x-id", Form::Text)]),
-            limit("api/a", vec![header("x-id", Form::Text)]),
+            limit("api/a:b", vec![header("x-id", ValueType::Text)]),
+            limit("api/a", vec![header("x-id", ValueType::Text)]),
         ];
         Rules::new(limits, HASH, Micros(0), Vec::new())
     }

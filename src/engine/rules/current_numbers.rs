@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::by::Source;
+use super::component::ComponentSource;
 use super::key::fingerprint_of;
 use super::limit::Limit;
-use super::overrides::Subject;
-use super::request::decode;
-use super::rule_set::{Plan, Planned, Rules, add_allowance};
+use super::overrides::OverrideLookup;
+use super::plan::{ChargeOrigin, Plan};
+use super::rule_set::Rules;
 use crate::engine::algorithms::charge::{Bucket, Charge};
 use crate::engine::algorithms::numbers::Micros;
 use crate::message::address;
+use crate::message::percent::decode;
 
 impl Rules {
     /// The same change by the numbers that these rules have for the bucket; `older` is its limit in the rules that made
@@ -36,18 +37,19 @@ impl Rules {
             end += 1 + encoded.len();
             prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
             let text = decode(encoded);
-            if matches!(component.source, Source::Ip { .. }) {
+            if matches!(component.source, ComponentSource::Ip { .. }) {
                 client = client.or_else(|| address_of(&text));
             }
             texts.push(text);
         }
         let text = || texts.join(":");
-        let (given, changed) = limit.overrides.find_since(&Subject { prefixes: &prefixes, client, text: &text, now });
+        let (given, changed) =
+            limit.overrides.find_since(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
         let bucket = Bucket { key: plain.to_owned(), fingerprint: fingerprint_of(plain, &hash) };
         let mut plan = Plan::default();
-        let origin = |window| Planned { limit: 0, window, enforced: false };
-        add_allowance(&mut plan, allowance, bucket, charge.cost, charge.mode, origin);
+        let origin = ChargeOrigin { limit: 0, window: 0, enforced: false };
+        plan.add_allowance(allowance, bucket, charge.cost, charge.mode, origin);
         plan.changed_at(0, changed);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
         let terms = if charge.taken_ago().is_some() { charge.terms.clone() } else { current.terms };
@@ -62,14 +64,14 @@ fn address_of(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fingerprint::Fingerprinter;
-    use super::super::overrides::{Origin, Override};
-    use super::super::request::{Request, sample};
     use super::*;
     use crate::engine::algorithms::charge::Mode;
     use crate::engine::algorithms::numbers::{Aligned, Allowance, Numbers};
-    use crate::engine::rules::by::Component;
-    use crate::engine::rules::value_type::Form;
+    use crate::engine::rules::component::Component;
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::overrides::{Override, OverrideOrigin};
+    use crate::engine::rules::request::{Request, sample};
+    use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
@@ -80,8 +82,10 @@ mod tests {
     }
 
     fn rules(numbers: &[Numbers], change: impl Fn(&mut Limit)) -> Rules {
-        let by =
-            vec![Component::new(Source::Ip { ipv6_prefix: 64 }, Form::Text), Component::new(Source::Path, Form::Text)];
+        let by = vec![
+            Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text),
+            Component::new(ComponentSource::Path, ValueType::Text),
+        ];
         let mut limit = Limit { by, allowance: Allowance::Windows(numbers.into()), ..Limit::new("L") };
         change(&mut limit);
         limit.overrides.finish().unwrap();
@@ -116,7 +120,7 @@ mod tests {
         let given = |burst| Override {
             allowance: Allowance::Windows([even(burst)].into()),
             until: None,
-            origin: Origin::default(),
+            origin: OverrideOrigin::default(),
         };
         let newer = rules(&[even(1_000), even(2_000)], |limit| {
             let key = |text: &str| fingerprint_of(text, &HASH);

@@ -1,0 +1,93 @@
+//! What each limit makes of a request, for `weir explain`.
+
+use std::borrow::Cow;
+
+use super::component::ComponentError;
+use super::identity::{IdError, describe, readable};
+use super::limit::{Limit, LimitMode};
+use super::matching::{DescriptorMatch, Mismatch};
+use super::overrides::OverrideLookup;
+use super::plan::InvalidInput;
+use super::request::Request;
+use super::rule_set::{Rules, cost, in_share, is_enforced_without_id};
+use crate::engine::algorithms::numbers::Allowance;
+use crate::message::lossless::shown;
+
+/// What one limit makes of a request, for `weir explain`.
+#[derive(Debug)]
+pub enum Explanation {
+    /// `mode: off`
+    Off,
+    /// A condition of `match` does not hold.
+    Unmatched(Mismatch),
+    /// Another rule of the domain is closer to the descriptor.
+    Outranked,
+    /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
+    Undescribed,
+    /// The request has no value for a component of `by` and is not charged.
+    NoId(IdError),
+    /// It applies.
+    Applies {
+        /// The id, component by component.
+        id: Vec<Result<String, ComponentError>>,
+        /// The numbers that hold.
+        allowance: Allowance,
+        /// The index of the override that gave them.
+        given_by: Option<usize>,
+        /// What the request costs.
+        cost: u64,
+        /// Whether this id is within `enforce_for`.
+        enforced: bool,
+    },
+}
+
+impl Rules {
+    /// What each limit makes of `request`, in the order of the files.
+    pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, InvalidInput> {
+        let candidates = self.candidates(request);
+        let explain = |(place, limit): (u32, &Limit)| {
+            let explanation = self.explain_limit(limit, request)?;
+            let applies =
+                matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
+            let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
+            Ok(match applies && !candidates.contains(&place) {
+                true if is_whole => Explanation::Outranked,
+                true => Explanation::Undescribed,
+                false => explanation,
+            })
+        };
+        (0..).zip(self.limits()).map(explain).collect()
+    }
+
+    fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, InvalidInput> {
+        if limit.mode == LimitMode::Off {
+            return Ok(Explanation::Off);
+        }
+        if let Err(mismatch) = limit.conditions.check(request) {
+            return Ok(Explanation::Unmatched(mismatch));
+        }
+        let id = describe(&limit.by, request);
+        let text = readable(&id);
+        let shown = |component: Result<Cow<'_, str>, ComponentError>| component.map(|text| shown(&text).into_owned());
+        let id = id.into_iter().map(shown).collect();
+        let identified = match self.identify(limit, request, false) {
+            Ok(identified) => identified,
+            Err(error) if error.is_denied => {
+                let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
+                return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
+            }
+            Err(error) => return Ok(Explanation::NoId(error)),
+        };
+        let text = || text.clone();
+        let subject =
+            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let given = limit.overrides.find(&subject);
+        Ok(Explanation::Applies {
+            allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
+            given_by: given.map(|(place, _)| place),
+            cost: cost(limit, request)?,
+            enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
+            id,
+        })
+    }
+}

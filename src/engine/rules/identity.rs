@@ -1,0 +1,238 @@
+//! The id of a request for a limit, and its bucket.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::component::{Component, ComponentError, ComponentSource};
+use super::fingerprint::Fingerprinter;
+use super::key::BucketKey;
+use super::request::Request;
+use crate::engine::algorithms::charge::Bucket;
+
+/// Stands for a component that the request lacks, when the limit says `missing: shared`. No component encodes to it.
+const MISSING: &str = "*";
+
+/// Stands for a malformed component, when the limit says `malformed: shared`. No component encodes to it.
+const MALFORMED: &str = "!";
+
+/// The id of a request for one limit.
+pub struct Identity {
+    /// The bucket of the whole id.
+    pub bucket: Bucket,
+    /// Fingerprints of the first one, two, ... components, if they were wanted: what overrides are looked up by.
+    pub prefixes: Vec<u128>,
+}
+
+/// `missing:` and `malformed:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// The request is not charged.
+    Skip,
+    /// The request is denied.
+    Deny,
+    /// All such requests share a bucket: a mark that no request can send takes the place of the component.
+    Shared,
+}
+
+/// The fate of requests that have no value for a component of a limit's ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fallbacks {
+    /// `missing:`
+    pub missing: Fallback,
+    /// `malformed:`
+    pub malformed: Fallback,
+}
+
+/// Why a request has no id for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdError {
+    /// The index of the component in the limit's `by`.
+    pub component: usize,
+    /// Its defect.
+    pub reason: ComponentError,
+    /// The request is denied; otherwise it is not charged.
+    pub is_denied: bool,
+}
+
+/// The id of `request` for a limit by these components. Of several components without a value one that refuses
+/// the request counts before one that leaves it uncharged, and that before a shared bucket.
+pub fn identify(
+    by: &[Component],
+    short: &str,
+    request: &Request<'_>,
+    fallbacks: Fallbacks,
+    with_prefixes: bool,
+    fingerprinter: &Fingerprinter,
+) -> Result<Identity, IdError> {
+    let mut key = BucketKey::new(short, fingerprinter);
+    let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
+    let mut skipped = None;
+    for (component, part) in by.iter().enumerate() {
+        // What most limits go by needs neither a text of its own nor an escape.
+        if let (ComponentSource::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
+            key.push_ipv4(address);
+            if with_prefixes {
+                prefixes.push(key.fingerprint());
+            }
+            continue;
+        }
+        match part.of(request) {
+            Ok(text) => key.push(&text),
+            Err(reason) => {
+                let (fallback, mark) = match reason {
+                    ComponentError::Missing => (fallbacks.missing, MISSING),
+                    ComponentError::Malformed => (fallbacks.malformed, MALFORMED),
+                };
+                match fallback {
+                    Fallback::Deny => return Err(IdError { component, reason, is_denied: true }),
+                    Fallback::Skip => {
+                        skipped = skipped.or(Some(IdError { component, reason, is_denied: false }));
+                    }
+                    Fallback::Shared => key.push_encoded(mark),
+                }
+            }
+        }
+        if with_prefixes {
+            prefixes.push(key.fingerprint());
+        }
+    }
+    if let Some(skipped) = skipped {
+        return Err(skipped);
+    }
+    let fingerprint = prefixes.last().copied().unwrap_or_else(|| key.fingerprint());
+    Ok(Identity { bucket: key.bucket(fingerprint), prefixes })
+}
+
+/// The canonical id of `request` as people read it, component by component.
+pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Result<Cow<'a, str>, ComponentError>> {
+    by.iter().map(|part| part.of(request)).collect()
+}
+
+/// A whole id in one text, with marks for what has no value.
+pub fn readable(id: &[Result<Cow<'_, str>, ComponentError>]) -> String {
+    let text = |component: &Result<Cow<'_, str>, ComponentError>| match component {
+        Ok(text) => text.clone().into_owned(),
+        Err(ComponentError::Missing) => MISSING.to_owned(),
+        Err(ComponentError::Malformed) => MALFORMED.to_owned(),
+    };
+    id.iter().map(text).collect::<Vec<_>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use http::header::HeaderName;
+
+    use super::*;
+    use crate::engine::rules::ids::Id;
+    use crate::engine::rules::request::{DescriptorEntry, sample};
+    use crate::engine::rules::value_type::ValueType;
+    use crate::message::headers::Headers;
+
+    const HASH: Fingerprinter = Fingerprinter::new((1, 2));
+
+    const SKIP: Fallbacks = Fallbacks { missing: Fallback::Skip, malformed: Fallback::Skip };
+    const SHARE: Fallbacks = Fallbacks { missing: Fallback::Shared, malformed: Fallback::Shared };
+
+    fn header(form: ValueType) -> Component {
+        Component::new(ComponentSource::Header(HeaderName::from_static("x-id")), form)
+    }
+
+    fn ip(ipv6_prefix: u8) -> Component {
+        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
+    }
+
+    fn lacking(component: usize, reason: ComponentError, is_denied: bool) -> IdError {
+        IdError { component, reason, is_denied }
+    }
+
+    #[test]
+    fn keys_cannot_be_forged_by_user_text() {
+        let headers = Headers::from_iter([("x-id", "a:b{c}*!")]);
+        let request = Request { client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..sample(&headers) };
+        let Ok(found) = identify(&[header(ValueType::Text), ip(64)], "L", &request, SKIP, true, &HASH) else {
+            panic!("no id")
+        };
+        assert_eq!(found.bucket.key, "L:a%3Ab%7Bc%7D%2A%21:127.0.0.1");
+        let whole = Id::parse(&[header(ValueType::Text), ip(64)], "a%3Ab{c}*!:127.0.0.1").unwrap();
+        assert_eq!(whole.fingerprint("L", &HASH), found.bucket.fingerprint);
+        let first = Id::parse(&[header(ValueType::Text), ip(64)], "a%3Ab{c}*!").unwrap();
+        assert_eq!(Some(&first.fingerprint("L", &HASH)), found.prefixes.first());
+
+        let missing = Some(lacking(0, ComponentError::Missing, false));
+        let by = [Component::new(ComponentSource::Cookie("sid".into()), ValueType::Text)];
+        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
+        let shared = identify(&by, "L", &request, SHARE, true, &HASH).map(|found| found.bucket.key);
+        assert_eq!(shared.ok().as_deref(), Some("L:*"));
+
+        let by = [Component::new(ComponentSource::TlsSubject, ValueType::Text)];
+        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
+        let request = Request { tls_subject: Some("CN=client 1,O=Acme"), ..request };
+        let found = identify(&by, "L", &request, SKIP, true, &HASH).map(|found| found.bucket);
+        let whole = Id::parse(&by, "CN=client 1,O=Acme").unwrap();
+        assert_eq!(found.map(|bucket| bucket.fingerprint).ok(), Some(whole.fingerprint("L", &HASH)));
+    }
+
+    /// The key of a request with these lines of `x-id`, for a limit by it in this form.
+    fn key(form: ValueType, lines: &[&[u8]]) -> Result<String, IdError> {
+        let headers: Headers = lines.iter().map(|line| ("x-id", line)).collect();
+        identify(&[header(form)], "L", &sample(&headers), SHARE, false, &HASH).map(|found| found.bucket.key)
+    }
+
+    #[test]
+    fn every_byte_makes_an_id_of_its_own() {
+        for (line, expected) in [
+            (&b"caf\xe9"[..], "L:caf%E9"),
+            (b"caf\xc3\xa9", "L:caf%C3%A9"),
+            (b"caf%E9", "L:caf%25E9"),
+            (b"\xf4\x8f\xbf\xa9", "L:%F4%8F%BF%A9"),
+        ] {
+            assert_eq!(key(ValueType::Text, &[line]).as_deref(), Ok(expected), "{line:?}");
+        }
+        let long = |last: u8| key(ValueType::Text, &[&[&[0xE9; 80][..], &[last]].concat()]).unwrap();
+        assert!(long(1).starts_with("L:~") && long(0xFE) != long(0xFF));
+    }
+
+    #[test]
+    fn what_is_malformed_is_not_missing() {
+        for (form, lines, expected) in [
+            (ValueType::Integer, &[&b"07"[..]][..], "L:7"),
+            (ValueType::Integer, &[b"-7"], "L:!"),
+            (ValueType::Integer, &[b"\xe9"], "L:!"),
+            (ValueType::Integer, &[b"7", b"8"], "L:!"),
+            (ValueType::Integer, &[b"7", b"7"], "L:7"),
+            (ValueType::Integer, &[b""], "L:*"),
+            (ValueType::Integer, &[], "L:*"),
+            (ValueType::Text, &[b"", b"a"], "L:!"),
+            (ValueType::Text, &[b"a", b"A"], "L:!"),
+            (ValueType::RegisteredDomain, &[b"*.www.example.com:443"], "L:example.com"),
+            (ValueType::RegisteredDomain, &[b"localhost"], "L:!"),
+        ] {
+            assert_eq!(key(form, lines).as_deref(), Ok(expected), "{form:?} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_component_that_denies_counts_before_one_that_skips_before_one_that_is_shared() {
+        use Fallback::{Deny, Shared, Skip};
+
+        let headers = Headers::from_iter([("x-id", "x")]);
+        let entries = [("k", "1"), ("k", "2")].map(|(key, value)| DescriptorEntry { key, value });
+        let request = Request { descriptor: &entries, ..sample(&headers) };
+        let malformed = || Component::new(ComponentSource::Descriptor("k".into()), ValueType::Text);
+        let missing = || Component::new(ComponentSource::Query("q".into()), ValueType::Text);
+        let check = |by: [Component; 2], missing, malformed| {
+            let fallbacks = Fallbacks { missing, malformed };
+            identify(&by, "L", &request, fallbacks, true, &HASH).map(|found| found.bucket.key)
+        };
+        assert_eq!(check([malformed(), missing()], Shared, Shared).as_deref(), Ok("L:!:*"));
+        for (by, first) in [([malformed(), missing()], true), ([missing(), malformed()], false)] {
+            let place = |is_malformed: bool| usize::from(is_malformed != first);
+            let denied = |is_malformed, reason| lacking(place(is_malformed), reason, true);
+            assert_eq!(check(by.clone(), Skip, Deny), Err(denied(true, ComponentError::Malformed)));
+            assert_eq!(check(by.clone(), Deny, Skip), Err(denied(false, ComponentError::Missing)));
+            assert_eq!(check(by, Shared, Skip), Err(lacking(place(true), ComponentError::Malformed, false)));
+        }
+    }
+}

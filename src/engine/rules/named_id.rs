@@ -1,0 +1,167 @@
+//! The ids of charges by name, in the text that a request would have.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use super::component::{Component, ComponentSource};
+use super::ids::Id;
+use super::key::BucketKey;
+use super::limit::Limit;
+use super::quote::quoted;
+use super::rule_set::Rules;
+use super::value_type::{ValueType, canonical};
+use crate::engine::algorithms::charge::Bucket;
+use crate::message::address;
+use crate::message::host::written_host;
+use crate::message::lossless::keep;
+use crate::message::path::normalise;
+
+/// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
+const LONGEST_SPLIT: usize = 1024;
+
+/// An id as a caller gives it, raw as a request would have it: `2001:db8::7` for a limit by `ip/64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GivenId {
+    /// For a limit by nothing, `by: global`.
+    Absent,
+    /// Of a limit with one component its whole text; of others the components with colons between them, as the ids of
+    /// overrides are written.
+    Text(String),
+    /// The components in the order of `by`, each with its whole text.
+    Components(Vec<String>),
+}
+
+/// An id that was read: its bucket, and what overrides are looked up by.
+pub(crate) struct NamedIdentity {
+    pub(crate) bucket: Bucket,
+    pub(crate) prefixes: Vec<u128>,
+    pub(crate) text: String,
+    /// The address in it, for overrides by network.
+    pub(crate) client: Option<IpAddr>,
+}
+
+impl Rules {
+    /// Reads an id. The error has the component that is wrong, if it is one.
+    pub(super) fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<NamedIdentity, (Option<usize>, String)> {
+        Ok(self.identify_components(limit, &components(&limit.by, id)?))
+    }
+
+    /// The id of these components, of which the last ones may be missing.
+    pub(crate) fn identify_components(&self, limit: &Limit, components: &[CanonicalComponent<'_>]) -> NamedIdentity {
+        let fingerprinter = self.fingerprinter();
+        let mut key = BucketKey::new(&limit.short, &fingerprinter);
+        let mut prefixes = Vec::with_capacity(components.len());
+        for component in components {
+            key.push(&component.text);
+            prefixes.push(key.fingerprint());
+        }
+        let fingerprint = key.fingerprint();
+        let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
+        NamedIdentity {
+            bucket: key.bucket(fingerprint),
+            prefixes,
+            text: texts.join(":"),
+            client: components.iter().find_map(|component| component.address),
+        }
+    }
+}
+
+/// A component of an id in canonical text.
+pub(crate) struct CanonicalComponent<'a> {
+    pub(crate) text: Cow<'a, str>,
+    pub(crate) address: Option<IpAddr>,
+}
+
+fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<CanonicalComponent<'a>>, (Option<usize>, String)> {
+    let wrong = |given: usize| {
+        let reason = match by.len() {
+            0 => "the limit is `by: global`, it has one bucket and no ids".to_owned(),
+            1 => format!("the limit is by one component, this id has {given}"),
+            wanted => {
+                format!("the limit is by {wanted} components, this id has {given}; give a list of {wanted} texts")
+            }
+        };
+        Err((None, reason))
+    };
+    match id {
+        GivenId::Absent if by.is_empty() => Ok(Vec::new()),
+        GivenId::Absent => Err((None, "an id is missing: whose bucket is charged?".to_owned())),
+        GivenId::Text(text) => match by {
+            [] => wrong(1),
+            [only] => canonical_component(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
+            several => split(several, text).map_err(|reason| (None, reason)),
+        },
+        GivenId::Components(texts) if texts.len() != by.len() => wrong(texts.len()),
+        GivenId::Components(texts) => {
+            let read = by.iter().zip(texts).enumerate().map(|(place, (component, text))| {
+                canonical_component(component, keep(text)).map_err(|reason| (Some(place), reason))
+            });
+            read.collect()
+        }
+    }
+}
+
+/// Several components in one text, as overrides write them.
+fn split<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
+    let found = split_first(by, text)?;
+    if found.len() < by.len() {
+        return Err(format!("the limit is by {} components, this id has {}", by.len(), found.len()));
+    }
+    Ok(found)
+}
+
+/// As [`split`]; the last components may be missing.
+pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
+    if text.len() > LONGEST_SPLIT {
+        return Err(format!("an id of {} bytes is not split at its colons; give a list of texts", text.len()));
+    }
+    let id = Id::parse(by, text)?;
+    let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
+        let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
+        let is_address = matches!(component.source, ComponentSource::Ip { .. });
+        CanonicalComponent {
+            address: is_address.then(|| address::parse(network).ok()).flatten(),
+            text: Cow::Owned(text),
+        }
+    });
+    Ok(canonical.collect())
+}
+
+/// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
+pub(crate) fn canonical_component<'a>(
+    component: &Component,
+    text: Cow<'a, str>,
+) -> Result<CanonicalComponent<'a>, String> {
+    if let ComponentSource::Ip { ipv6_prefix } = component.source {
+        let client = address::parse(&text).map_err(|_| format!("{} is no IP address", quoted(&text)))?;
+        return Ok(CanonicalComponent {
+            text: Cow::Owned(address::id_text(client, ipv6_prefix)),
+            address: Some(client),
+        });
+    }
+    let raw = match &component.source {
+        ComponentSource::Host => {
+            let host = written_host(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
+            if host == text { text } else { host.into_owned().into() }
+        }
+        ComponentSource::Path if !text.starts_with('/') => {
+            return Err(format!("a path begins with `/`, this is {}", quoted(&text)));
+        }
+        ComponentSource::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
+        ComponentSource::PathParameter { .. } if component.path_reading.ignores_case => {
+            text.to_ascii_lowercase().into()
+        }
+        ComponentSource::Header(_) | ComponentSource::Cookie(_) if text.trim_ascii().len() < text.len() => {
+            text.trim_ascii().to_owned().into()
+        }
+        _ => text,
+    };
+    if raw.is_empty() {
+        return Err("a component of the id is empty".to_owned());
+    }
+    let text = match component.form {
+        ValueType::Text => raw,
+        form => Cow::Owned(canonical(form, &raw)?),
+    };
+    Ok(CanonicalComponent { text, address: None })
+}

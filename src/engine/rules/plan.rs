@@ -1,0 +1,163 @@
+//! What a request asks of the store: its charges, and the limits that decide without the store.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::component::ComponentError;
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::details::{Elevated, Terms};
+use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use crate::engine::algorithms::refill::Kind;
+
+/// What a request asks of the store, and which limit asks it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The charges, to be decided together. Most requests make one, which needs no allocation.
+    pub charges: SmallVec<[Charge; 1]>,
+    /// Whose they are: `origins[n]` made `charges[n]`.
+    pub origins: SmallVec<[ChargeOrigin; 4]>,
+    /// Limits that refuse without asking the store, in the order of the rules.
+    pub denials: Vec<LimitDenial>,
+    /// Limits by which the request passes without asking the store.
+    pub unlimited: Vec<u32>,
+    /// Limits whose cost the response tells.
+    pub reservations: Vec<Reservation>,
+    /// The fingerprints of buckets that are only asked whether anything is left.
+    pub asks: Vec<u128>,
+}
+
+/// Where a charge comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChargeOrigin {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Which of the limit's `rates`, counted from 0.
+    pub window: u32,
+    /// Whether a denial refuses the request; if not, the limit or this id is in shadow.
+    pub enforced: bool,
+}
+
+/// A limit that refuses by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitDenial {
+    /// The index of the limit.
+    pub limit: u32,
+    /// Whether it refuses the request; if not, it would have.
+    pub enforced: bool,
+    /// Why.
+    pub reason: DenialReason,
+}
+
+/// Why a limit refuses without asking the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenialReason {
+    /// `deny: true`, of the limit or an override.
+    Deny,
+    /// The request lacks a component of the id and the limit says `missing: deny`.
+    Missing,
+    /// A component of the id is malformed and the limit says `malformed: deny`.
+    Malformed,
+    /// An operator has blocked the id, for this long from now on.
+    Blocked(Micros),
+}
+
+/// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
+/// too much.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin} must be {wanted}, got `{value}`")]
+pub struct InvalidInput {
+    /// The header or parameter, as people read it.
+    pub origin: String,
+    /// What it should be.
+    pub wanted: &'static str,
+    /// What it says, cut to a readable length.
+    pub value: String,
+}
+
+/// A limit of a plan whose cost the response tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The index of the limit.
+    pub limit: u32,
+    /// What is taken before, or must be there.
+    pub reserve: u64,
+    /// Whether it is not taken before.
+    pub only_checks: bool,
+}
+
+impl From<ComponentError> for DenialReason {
+    fn from(reason: ComponentError) -> Self {
+        match reason {
+            ComponentError::Missing => Self::Missing,
+            ComponentError::Malformed => Self::Malformed,
+        }
+    }
+}
+
+/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio; it is odd, so
+/// that no two buckets become one).
+const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+
+impl Plan {
+    /// Adds one charge for each window of an allowance; `origin` is that of the first.
+    pub fn add_allowance(
+        &mut self,
+        allowance: &Allowance,
+        bucket: Bucket,
+        cost: u64,
+        mode: Mode,
+        origin: ChargeOrigin,
+    ) {
+        if let Some(windows) = allowance.windows() {
+            self.add_windows(windows, bucket, cost, mode, origin);
+            self.elevate(allowance.elevated());
+        }
+    }
+
+    /// Adds one charge for each window. Every window has its own bucket. The first keeps the plain key, so that a limit
+    /// which gains a second window keeps what its buckets have used.
+    pub(crate) fn add_windows(
+        &mut self,
+        windows: &[Numbers],
+        mut bucket: Bucket,
+        cost: u64,
+        mode: Mode,
+        origin: ChargeOrigin,
+    ) {
+        let Some((first, others)) = windows.split_first() else { return };
+        let kind = first.refill().kind();
+        if kind != Kind::Level {
+            // The algorithms keep different things in a bucket and cannot read each other's.
+            bucket.key.push_str(kind.mark());
+            bucket.fingerprint = kind
+                .mark()
+                .bytes()
+                .fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
+        }
+        let plain = (!others.is_empty()).then(|| bucket.clone());
+        self.charges.push(Charge::new(bucket, *first, cost, mode));
+        self.origins.push(origin);
+        let Some(plain) = plain else { return };
+        for (window, numbers) in (1..).zip(others) {
+            let mut bucket = plain.clone();
+            let _ = write!(bucket.key, "#{window}");
+            bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
+            self.charges.push(Charge::new(bucket, *numbers, cost, mode));
+            self.origins.push(ChargeOrigin { window, ..origin });
+        }
+    }
+
+    /// Sets the elevated numbers of the charge that was added last, if there are any.
+    pub(crate) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
+        if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
+            charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
+        }
+    }
+
+    /// Sets the time since when the numbers of the charges from `first` on hold, if that is later than the rules'.
+    pub(crate) fn changed_at(&mut self, first: usize, changed: Micros) {
+        self.charges.iter_mut().skip(first).for_each(|charge| charge.changed = changed);
+    }
+}

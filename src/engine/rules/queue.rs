@@ -1,0 +1,100 @@
+//! What a limit with `algorithm: queue` puts into an entry, and what becomes of the request.
+
+use super::component::Component;
+use super::quote::quoted;
+use super::request::Request;
+use crate::engine::algorithms::queue::{EntryTooLong, LONGEST_ENTRY, QueueEntry, Storage};
+
+/// `algorithm: queue`, beside the numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Where entries wait.
+    pub storage: Storage,
+    /// What becomes of a request whose entry was added.
+    pub then: FollowUp,
+    /// The fields of an entry by name, 1 to [`MOST_FIELDS`]. Names have letters, digits, `_`, `.` and `-`.
+    pub fields: Vec<(String, Component)>,
+}
+
+/// `then:`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FollowUp {
+    /// It is answered with 202 and goes no further.
+    #[default]
+    Accept,
+    /// It goes on to the upstream, which is told the entry.
+    Forward,
+}
+
+impl Queue {
+    /// The entry of a request. A field that the request lacks or that is malformed is empty, so that all entries have the
+    /// same fields.
+    pub fn entry(&self, request: &Request<'_>) -> Result<QueueEntry, EntryTooLong> {
+        let value = |component: &Component| component.of(request).unwrap_or_default();
+        QueueEntry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))))
+    }
+
+    /// The entry of these values, which somebody gives by name; a field that is not given is empty. The error says what
+    /// is wrong with them.
+    pub fn entry_of(&self, given: &[(String, String)]) -> Result<QueueEntry, String> {
+        if let Some((unknown, _)) = given.iter().find(|(name, _)| !self.fields.iter().any(|(known, _)| known == name)) {
+            let known: Vec<&str> = self.fields.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(format!("there is no field {}; there are {}", quoted(unknown), known.join(", ")));
+        }
+        let value = |name: &str| given.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str());
+        let entry = QueueEntry::of(self.fields.iter().map(|(name, _)| (name.as_str(), value(name))));
+        entry.map_err(|EntryTooLong(bytes)| format!("an entry has at most {LONGEST_ENTRY} bytes, this one has {bytes}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::*;
+    use crate::engine::rules::component::ComponentSource;
+    use crate::engine::rules::request::sample;
+    use crate::engine::rules::value_type::ValueType;
+    use crate::message::headers::Headers;
+
+    fn queue() -> Queue {
+        let part = |source| Component::new(source, ValueType::Text);
+        let user = part(ComponentSource::Header(HeaderName::from_static("x-user")));
+        let fields = vec![("user".to_owned(), user), ("path".to_owned(), part(ComponentSource::Path))];
+        Queue { storage: Storage::Stream, then: FollowUp::Accept, fields }
+    }
+
+    #[track_caller]
+    fn check(user: Option<&str>, path: &str, expected: Result<&str, usize>) {
+        let headers: Headers = user.map(|user| ("x-user", user)).into_iter().collect();
+        let entry = queue().entry(&Request { path, ..sample(&headers) });
+        let entry = entry.as_ref().map(QueueEntry::as_str).map_err(|EntryTooLong(bytes)| *bytes);
+        assert_eq!(entry, expected);
+    }
+
+    #[test]
+    fn no_value_makes_a_pair_or_a_word_of_its_own() {
+        check(Some("alice"), "/a", Ok("user=alice,path=/a"));
+        check(Some("a b,user=eve 1 spend"), "/%41", Ok("user=a%20b%2Cuser%3Deve%201%20spend,path=/%2541"));
+        check(Some("{}:*\"\\#"), "/ü\r\n", Ok("user=%7B%7D%3A%2A%22%5C%23,path=/%C3%BC%0D%0A"));
+    }
+
+    #[test]
+    fn what_a_request_lacks_is_empty_and_entries_have_a_bound() {
+        check(None, "/a", Ok("user=,path=/a"));
+        check(None, &format!("/{}", "a".repeat(LONGEST_ENTRY - 9)), Ok(&format!("user=,path=/{}", "a".repeat(8183))));
+        check(None, &format!("/{}", "a".repeat(LONGEST_ENTRY)), Err(LONGEST_ENTRY + 9));
+    }
+
+    #[test]
+    fn values_are_given_by_name() {
+        let given = |fields: &[(&str, &str)]| {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            queue().entry_of(&fields).map(|entry| entry.as_str().to_owned())
+        };
+        assert_eq!(given(&[("path", "/b"), ("user", "bob")]), Ok("user=bob,path=/b".into()));
+        assert_eq!(given(&[]), Ok("user=,path=".into()));
+        assert_eq!(given(&[("who", "bob")]), Err("there is no field `who`; there are user, path".into()));
+        assert!(given(&[("user", &"a".repeat(9_000))]).unwrap_err().contains("has 9008"));
+    }
+}

@@ -1,0 +1,398 @@
+//! Settlement of limits whose cost the response tells.
+//!
+//! The plan reserves or checks before the request passes ([`Reservation`]). What remains to be charged or refunded
+//! ([`PendingSettlement`]) is worked out when the response has come, or when it never will.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::plan::{ChargeOrigin, Plan, Reservation};
+use super::response_cost::ResponseCost;
+use super::rule_set::Rules;
+use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
+use crate::engine::algorithms::details::Terms;
+use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use crate::engine::algorithms::refill::Kind;
+
+/// What has become of a request, as far as its cost goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseReport<'a> {
+    /// A response has come, and this is what its header says, if it has one.
+    Response(u16, Option<&'a [u8]>),
+    /// It was never sent to an upstream.
+    Unsent,
+    /// It was, and no response came that could be read.
+    Nothing,
+}
+
+/// What a response makes of a reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettlementOutcome {
+    /// More was taken, or something where nothing was before.
+    Charged,
+    /// Some or all of it was given back.
+    Refunded,
+    /// It was what the request costs, or nothing was to be spent.
+    Unchanged,
+    /// It stays: the response does not say a cost.
+    Absent,
+    /// It stays: what the response says is no whole number below 2^53.
+    Unreadable,
+    /// It stays, or is taken if nothing was before: no response came.
+    Unanswered,
+}
+
+/// What a limit has still to settle of a request that passed.
+#[derive(Clone, Debug)]
+pub struct PendingSettlement {
+    /// The index of the limit.
+    pub limit: u32,
+    /// What of the response decides.
+    pub cost: Arc<ResponseCost>,
+    /// What the request costs if the response does not say.
+    reserve: u64,
+    /// Its charges, one a window.
+    charges: SmallVec<[ReservedCharge; 1]>,
+}
+
+/// A charge that was decided, and how long what it took counts.
+#[derive(Clone, Debug)]
+struct ReservedCharge {
+    charge: Charge,
+    ends: Option<Micros>,
+}
+
+impl PendingSettlement {
+    /// What is to be done about it, and how that is called: `None` while the header may still come as a trailer.
+    pub fn settle(
+        &self,
+        heard: ResponseReport<'_>,
+        may_come: bool,
+        elapsed: Micros,
+    ) -> Option<(SettlementOutcome, Vec<Charge>)> {
+        let (cost, result) = match heard {
+            ResponseReport::Unsent => (0, None),
+            ResponseReport::Nothing => (self.reserve, Some(SettlementOutcome::Unanswered)),
+            ResponseReport::Response(status, _)
+                if self.cost.when.as_ref().is_some_and(|when| !when.contains(status)) =>
+            {
+                (0, None)
+            }
+            ResponseReport::Response(_, None) if self.cost.header.is_none() => (self.reserve, None),
+            ResponseReport::Response(_, None) if may_come => return None,
+            ResponseReport::Response(_, None) => (self.reserve, Some(SettlementOutcome::Absent)),
+            ResponseReport::Response(_, Some(value)) => match whole(value) {
+                Some(cost) => (cost, None),
+                None => (self.reserve, Some(SettlementOutcome::Unreadable)),
+            },
+        };
+        let taken = if self.cost.only_checks() { 0 } else { self.reserve };
+        let changes: Vec<Charge> = match cost.checked_sub(taken) {
+            Some(0) => Vec::new(),
+            Some(more) => self.changes(Mode::SpendUpTo, more, None),
+            None => self.changes(Mode::Refund, taken - cost, Some(elapsed)),
+        };
+        let result = result.unwrap_or(match changes.first().map(|charge| charge.mode) {
+            None => SettlementOutcome::Unchanged,
+            Some(Mode::Refund) => SettlementOutcome::Refunded,
+            Some(_) => SettlementOutcome::Charged,
+        });
+        Some((result, changes))
+    }
+
+    /// The same change of all its charges, or of those that still count if it gives back what they took so long ago.
+    fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
+        let counts = |held: &&ReservedCharge| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
+        let change = |held: &ReservedCharge| {
+            let charge = &held.charge;
+            let is_dated = matches!(charge.numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
+            let terms = match ago.filter(|_| is_dated) {
+                Some(ago) => Some(Box::new(Terms::TakenAgo(ago))),
+                None => charge.terms.clone(),
+            };
+            Charge { cost, mode, terms, ..charge.clone() }
+        };
+        self.charges.iter().filter(counts).map(change).collect()
+    }
+}
+
+/// What a header says, if it is a whole number that can be counted exactly.
+fn whole(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()?;
+    (number < EXACT).then_some(number)
+}
+
+/// Until when what was taken counts for sure, from when it was taken on. `None` where the bucket forgets it bit by bit:
+/// then what comes back is bounded by the bucket itself. A refund after that would be of what others have taken since.
+fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
+    let forgets_at_once = match numbers.refill().kind() {
+        Kind::Level => numbers.windows_to_fill() == 1,
+        Kind::Log(_) | Kind::SlidingWindow(_) => true,
+        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => false,
+    };
+    reset_after.filter(|_| forgets_at_once)
+}
+
+impl Plan {
+    /// Corrects the decisions of limits that have only looked: nothing was taken, so what is left is what was there.
+    pub fn correct(&self, decisions: &mut Decisions) {
+        for reservation in self.reservations.iter().filter(|reservation| reservation.only_checks) {
+            let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());
+            for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == reservation.limit) {
+                charge.looked(decision, reservation.reserve);
+            }
+        }
+        for (charge, decision) in self.charges.iter().zip(decisions.as_mut_slice()) {
+            if self.asks.contains(&charge.bucket.fingerprint) {
+                charge.looked(decision, 1);
+            }
+        }
+    }
+
+    /// What remains to be settled once the response to a request that passes has come. `decision` gives the store's
+    /// decision on a charge.
+    pub fn pending_settlements(
+        &self,
+        rules: &Rules,
+        decision: impl Fn(ChargeOrigin) -> Option<Decision>,
+    ) -> Vec<PendingSettlement> {
+        let pending = self.reservations.iter().filter_map(|reservation| {
+            let cost = rules.limit(reservation.limit)?.response_cost.as_ref()?;
+            let own = self.origins.iter().zip(&self.charges).filter(|(origin, _)| origin.limit == reservation.limit);
+            let charges: SmallVec<[ReservedCharge; 1]> = own
+                .filter_map(|(origin, charge)| {
+                    let decision = decision(*origin)?;
+                    let ends = ends(&charge.numbers, decision.reset_after);
+                    // In shadow what did not fit was not taken, and the request would not have passed.
+                    let passed = decision.outcome == Outcome::Allowed;
+                    passed.then(|| ReservedCharge { charge: charge.clone(), ends })
+                })
+                .collect();
+            let Reservation { limit, reserve, .. } = *reservation;
+            (!charges.is_empty()).then(|| PendingSettlement { limit, cost: cost.clone(), reserve, charges })
+        });
+        pending.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use http::header::HeaderName;
+
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, Decision};
+    use crate::engine::algorithms::gcra::{Change, Meter, decide};
+    use crate::engine::algorithms::numbers::{Aligned, Allowance};
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::limit::{Cost, Limit, LimitMode};
+    use crate::engine::rules::request::sample;
+    use crate::engine::rules::response_cost::Statuses;
+    use crate::message::headers::Headers;
+
+    const MINUTE: u64 = 60_000_000_000;
+
+    fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, ends: Option<Micros>) -> PendingSettlement {
+        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), ends }];
+        PendingSettlement { limit: 0, cost: Arc::new(cost), reserve, charges: charges.into_iter().collect() }
+    }
+
+    fn by_field() -> ResponseCost {
+        ResponseCost { header: Some(HeaderName::from_static("x-tokens-used")), when: None }
+    }
+
+    fn on(statuses: &[(u16, u16)]) -> ResponseCost {
+        ResponseCost { header: None, when: Some(Statuses(statuses.to_vec())) }
+    }
+
+    fn hundred() -> Numbers {
+        Numbers::new(100, 100, MINUTE).unwrap()
+    }
+
+    /// What is done at once about a reserve of 10, as text: the result, and the change if there is one.
+    #[track_caller]
+    fn check(cost: ResponseCost, heard: ResponseReport<'_>, expected: &str) {
+        let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false, Micros(0)).unwrap();
+        let mut said = format!("{result:?}").to_lowercase();
+        for change in changes {
+            let _ = write!(said, " {:?} {}", change.mode, change.cost);
+        }
+        assert_eq!(said, expected, "{heard:?}");
+    }
+
+    fn said(value: &str) -> ResponseReport<'_> {
+        ResponseReport::Response(200, Some(value.as_bytes()))
+    }
+
+    #[test]
+    fn the_difference_to_the_reserve_is_charged_or_refunded() {
+        check(by_field(), said("25"), "charged SpendUpTo 15");
+        check(by_field(), said("4"), "refunded Refund 6");
+        check(by_field(), said("0"), "refunded Refund 10");
+        check(by_field(), said("10"), "unchanged");
+        check(by_field(), said("0010"), "unchanged");
+    }
+
+    #[test]
+    fn how_much_of_a_cost_fits_is_for_the_bucket_to_say() {
+        check(by_field(), said("9007199254740991"), "charged SpendUpTo 9007199254740981");
+    }
+
+    #[test]
+    fn what_is_no_number_leaves_the_reserve() {
+        for value in ["", "-1", "+1", "1.5", "1e3", "ten", "1, 1", "9007199254740992", "99999999999999999999999"] {
+            check(by_field(), said(value), "unreadable");
+        }
+        check(by_field(), ResponseReport::Response(200, Some(b"\xff")), "unreadable");
+        check(by_field(), ResponseReport::Response(200, None), "absent");
+    }
+
+    #[test]
+    fn without_a_response_what_was_sent_costs_the_reserve() {
+        check(by_field(), ResponseReport::Nothing, "unanswered");
+        check(by_field(), ResponseReport::Unsent, "refunded Refund 10");
+        check(on(&[(401, 401)]), ResponseReport::Nothing, "unanswered SpendUpTo 10");
+        check(on(&[(401, 401)]), ResponseReport::Unsent, "unchanged");
+    }
+
+    #[test]
+    fn some_answers_are_charged_and_others_are_free() {
+        let failures = || on(&[(401, 401), (500, 599)]);
+        check(failures(), ResponseReport::Response(401, None), "charged SpendUpTo 10");
+        check(failures(), ResponseReport::Response(503, None), "charged SpendUpTo 10");
+        check(failures(), ResponseReport::Response(400, None), "unchanged");
+        check(failures(), ResponseReport::Response(600, None), "unchanged");
+        assert_eq!(Statuses(vec![(401, 401), (500, 599)]).to_string(), "401, 5xx");
+    }
+
+    #[test]
+    fn on_some_answers_the_field_says_what_they_cost() {
+        let both = || ResponseCost { when: Some(Statuses(vec![(200, 299)])), ..by_field() };
+        check(both(), said("25"), "charged SpendUpTo 25");
+        check(both(), said("0"), "unchanged");
+        check(both(), ResponseReport::Response(200, None), "absent SpendUpTo 10");
+        check(both(), ResponseReport::Response(500, Some(b"25")), "unchanged");
+    }
+
+    #[test]
+    fn a_field_that_may_still_come_is_waited_for() {
+        let settle = |cost, heard| owed(cost, 10, hundred(), None).settle(heard, true, Micros(0)).is_some();
+        assert!(!settle(by_field(), ResponseReport::Response(200, None)));
+        assert!(settle(by_field(), said("x")));
+        assert!(settle(on(&[(401, 401)]), ResponseReport::Response(401, None)));
+        let both = ResponseCost { when: Some(Statuses(vec![(200, 299)])), ..by_field() };
+        assert!(settle(both, ResponseReport::Response(404, None)));
+    }
+
+    /// Whether a reserve of 10 that was taken from these numbers is given back after so many seconds.
+    #[track_caller]
+    fn check_ends(
+        numbers: Result<Numbers, crate::engine::algorithms::numbers::NumbersError>,
+        refunded: &[(u64, bool)],
+    ) {
+        let numbers = numbers.unwrap();
+        let ends = ends(&numbers, Some(Micros::from_millis(60_000)));
+        for (seconds, expected) in refunded {
+            let owed = owed(by_field(), 10, numbers, ends);
+            let (_, changes) = owed.settle(said("1"), false, Micros::from_millis(seconds * 1_000)).unwrap();
+            assert_eq!(!changes.is_empty(), *expected, "{numbers} after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_back_of_a_window_that_is_over() {
+        check_ends(Numbers::windows(100, 100, MINUTE, Aligned::Clock), &[(59, true), (60, false)]);
+        check_ends(Numbers::sliding_log(100, MINUTE), &[(59, true), (60, false)]);
+        check_ends(Numbers::windows(300, 100, MINUTE, Aligned::Clock), &[(60, true)]);
+        check_ends(Numbers::new(100, 100, MINUTE), &[(60, true)]);
+        check_ends(Numbers::fixed(100), &[(60, true)]);
+    }
+
+    /// Reserves, and then settles by what the response says, against one bucket; what is left after each step.
+    #[test]
+    fn what_is_settled_is_what_a_charge_of_the_real_cost_would_have_left() {
+        for (reserve, cost) in [(10, 25), (10, 3), (10, 0), (1, 99), (100, 100), (60, 200)] {
+            let mut meter: Option<Meter> = None;
+            let mut apply = |charge: &Charge| -> Decision {
+                let (decision, change) = decide(meter.as_ref(), charge, Micros(1), Micros(0));
+                match change {
+                    Change::Keep => {}
+                    Change::Write(written) => meter = Some(written),
+                    Change::Clear => meter = None,
+                }
+                decision
+            };
+            let owed = owed(by_field(), reserve, hundred(), None);
+            apply(&owed.charges[0].charge);
+            let text = cost.to_string();
+            let (_, changes) = owed.settle(said(&text), false, Micros(0)).unwrap();
+            for change in &changes {
+                assert!(!apply(change).is_denied());
+            }
+            let look = Charge { cost: 0, mode: Mode::Check, ..owed.charges[0].charge.clone() };
+            assert_eq!(apply(&look).remaining, 100 - cost.min(100), "{reserve} for {cost}");
+        }
+    }
+
+    /// The plan of a request to a limit of 5 that costs 2 on some answers, and that refuses or not.
+    fn plan(mode: LimitMode) -> Plan {
+        let limit = Limit {
+            by: Vec::new(),
+            allowance: Allowance::Windows([Numbers::fixed(5).unwrap()].into()),
+            cost: Cost::Fixed(2),
+            response_cost: Some(Arc::new(on(&[(401, 401)]))),
+            mode,
+            ..Limit::new("L")
+        };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        rules.charges(&sample(&Headers::new())).unwrap()
+    }
+
+    #[test]
+    fn who_only_checks_takes_nothing_and_tells_what_is_there() {
+        // What a bucket with 3 left, and one with 1 left, say to a check of 2 or to a look.
+        for (mode, charge, outcomes) in [
+            (LimitMode::Enforce, (Mode::Check, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
+            (LimitMode::Shadow, (Mode::SpendOnly, 0), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
+        ] {
+            let plan = plan(mode);
+            assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
+            let (decision, _) = decide(None, &plan.charges[0], Micros(0), Micros(0));
+            let mut full: Decisions = [decision].into_iter().collect();
+            plan.correct(&mut full);
+            assert_eq!((full[0].outcome, full[0].remaining), (Outcome::Allowed, 5));
+            assert_eq!(full[0].reset_after, Some(Micros(0)), "nothing of it comes back");
+            for (left, expected) in [3, 1].into_iter().zip(outcomes) {
+                let (token, refill) = Numbers::fixed(5).unwrap().written();
+                let meter = Meter { since: Micros(0), level: 5 - left, token, refill };
+                let (decision, change) = decide(Some(&meter), &plan.charges[0], Micros(0), Micros(0));
+                assert_eq!(change, Change::Keep);
+                let mut decisions: Decisions = [decision].into_iter().collect();
+                plan.correct(&mut decisions);
+                assert_eq!((decisions[0].outcome, decisions[0].remaining), expected, "{mode:?} with {left} left");
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_that_says_what_to_do_is_not_settled_behind_its_back() {
+        for (limit, mode, cost, expected) in [
+            (LimitMode::Enforce, Mode::Spend, None, (Mode::Check, 2, 1)),
+            (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Check, 4, 1)),
+            (LimitMode::Enforce, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::SpendOnly, 0, 1)),
+            (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
+            (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
+        ] {
+            let mut plan = plan(limit);
+            let rules = Rules::new(vec![Limit::new("L")], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+            plan.adjust(&rules, mode, cost);
+            let charge = &plan.charges[0];
+            assert_eq!((charge.mode, charge.cost, plan.reservations.len()), expected, "{limit:?} {mode:?} {cost:?}");
+        }
+    }
+}
