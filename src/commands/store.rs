@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::value_parser;
 
+use super::Failure;
 use super::values::parse_duration;
 use crate::clock::Clock;
 use crate::limiter::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
@@ -54,7 +55,7 @@ pub(super) struct StoreArgs {
 
 impl StoreArgs {
     /// Validates the flags without connecting. Redis decides by `clock`, memory by each batch's time.
-    pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
+    pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, Failure> {
         if self.store == "memory" {
             return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
         }
@@ -67,7 +68,7 @@ impl StoreArgs {
             queue: self.store_queue,
             clock,
         };
-        StorePlan::remote(&options).map_err(|error| error.to_string())
+        StorePlan::remote(&options).map_err(|error| Failure::usage(format_args!("--store: {error}")))
     }
 
     pub(super) const fn max_keys(&self) -> usize {

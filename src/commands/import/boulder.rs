@@ -87,16 +87,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
             let note = origin.note("the limit has no default and applies only to its overrides.");
             add_limit(name, origin.clone(), Amount::Unsaid, vec![note], document)
         });
-        document.add_override(Override {
-            limit,
-            origin,
-            notes: Vec::new(),
-            subject: Subject::Ids(ids),
-            amount,
-            elevated: None,
-            until: None,
-            comment: None,
-        });
+        document.add_override(Override::of(limit, origin, Subject::Ids(ids), amount));
     }
     report
 }
@@ -231,8 +222,7 @@ fn amount(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Amount, Repor
 fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String>, document: &mut Document) -> usize {
     let known = KNOWN.iter().find(|known| known.name == name);
     let (by, path) = if let Some(known) = known {
-        let parts: Vec<Value> = known.by.iter().map(|part| part.value()).collect();
-        (if let [only] = parts.as_slice() { only.clone() } else { Value::List(parts) }, known.path)
+        (Value::by(known.by.iter().map(|part| part.value()).collect()), known.path)
     } else {
         notes.push(origin.note("Boulder has no limit with this name; its ids may be any text."));
         (Value::map([("header", Value::word("x-id"))]), None)

@@ -1,8 +1,8 @@
 //! The limits of Kuadrant's limitador.
 //!
-//! Its conditions look at the entries of a descriptor as a `match` of ours does: in any order, among any others. What a
-//! `match` cannot say leaves a limit wider than it was. Such a limit is written in shadow: it counts and reports, and
-//! refuses nobody whom the old one would have let pass.
+//! Its conditions test a descriptor's entries like `match` does: in any order, among any others. What a `match` cannot
+//! express leaves a limit wider than it was. Such a limit is written in shadow mode: it counts and reports, but denies
+//! nothing that the old one would have allowed.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::document::{Document, Limit};
 use super::origin;
 use super::text::{Value, piece};
 use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, whole};
-use crate::config::{Report, Source};
+use crate::config::{Place, Report, Source};
 
 /// The fields that are read of a limit.
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
@@ -79,8 +79,8 @@ fn limit(
     let (namespace, most, seconds, name) = (namespace?, most?, seconds?, name?);
     let (conditions, variables) = (conditions?, variables?);
 
-    // limitador tells limits apart by these and forgets nothing when the others change.
-    let sorted = |items: &[(&str, crate::config::Place)]| {
+    // limitador identifies limits by these, and keeps the counters when the other keys change.
+    let sorted = |items: &[(&str, Place)]| {
         let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
         texts.sort_unstable();
         texts.join("\n")
@@ -88,52 +88,25 @@ fn limit(
     let identity = format!("{namespace}\n{seconds}\n{}\n\n{}", sorted(&conditions), sorted(&variables));
     let mut notes = Vec::new();
     for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
-        let note = format!("{}: no equivalent; left out.", piece(&key.text));
-        notes.push(super::origin(source, key.place).note(note));
+        notes.push(super::origin(source, key.place).note(format!("{}: no equivalent; left out.", piece(&key.text))));
     }
-    let mut tests: Vec<Condition> = Vec::new();
-    let mut is_wider = false;
-    for (expression, place) in conditions {
-        let read = condition::conditions(expression).and_then(|new| joined(&tests, new));
-        let Some(read) = read else {
-            is_wider = true;
-            notes.push(
-                super::origin(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
-            );
-            continue;
-        };
-        tests = read;
-    }
-    let mut keys: Vec<String> = Vec::new();
-    for (expression, place) in variables {
-        match condition::variable(expression) {
-            Some(key) if !keys.contains(&key) => keys.push(key),
-            Some(_) => {}
-            None => {
-                is_wider = true;
-                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
-                notes.push(super::origin(source, place).note(note));
-            }
-        }
-    }
+    let noted = notes.len();
+    let tests = tests(source, conditions, &mut notes);
+    let keys = keys(source, variables, &mut notes);
+    let is_wider = notes.len() > noted;
     if is_wider {
         notes.push(origin.note(
             "without it the limit covers more requests than before, so it is in shadow mode. Adapt `match` and `by`, or \
              have Envoy send an entry that distinguishes these requests, then remove `mode`.",
         ));
     }
-    let mut of_request = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
+    let mut conditions = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
     if !tests.is_empty() {
         let tests = tests.iter().map(|test| (test.key.clone(), test.test.value())).collect();
-        of_request.push(("descriptor".to_owned(), Value::Map(tests)));
+        conditions.push(("descriptor".to_owned(), Value::Map(tests)));
     }
-    let component = |key: &String| Value::map([("descriptor", Value::Text(key.clone()))]);
-    let by = match keys.as_slice() {
-        [] => Value::word("global"),
-        [only] => component(only),
-        several => Value::List(several.iter().map(component).collect()),
-    };
-    let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
+    let components = keys.into_iter().map(|key| Value::map([("descriptor", Value::Text(key))]));
+    let mut fields = vec![("match", Value::Map(conditions)), ("by", Value::by(components.collect()))];
     if is_wider {
         fields.push(("mode", Value::word("shadow")));
     }
@@ -149,6 +122,36 @@ fn limit(
     let name = name.map_or_else(|| format!("{namespace}.{number}"), str::to_owned);
     document.add_limit(Limit { name, identity, origin, notes, fields, amount, elevated: None });
     Ok(())
+}
+
+/// The conditions that a `match` can express, with a note on each of the others.
+fn tests(source: &Source, conditions: Vec<(&str, Place)>, notes: &mut Vec<String>) -> Vec<Condition> {
+    let mut tests: Vec<Condition> = Vec::new();
+    for (expression, place) in conditions {
+        if let Some(joined) = condition::conditions(expression).and_then(|new| joined(&tests, new)) {
+            tests = joined;
+        } else {
+            let note = format!("the condition {} has no equivalent.", piece(expression));
+            notes.push(super::origin(source, place).note(note));
+        }
+    }
+    tests
+}
+
+/// The keys that variables stand for, with a note on each that has none.
+fn keys(source: &Source, variables: Vec<(&str, Place)>, notes: &mut Vec<String>) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for (expression, place) in variables {
+        match condition::variable(expression) {
+            Some(key) if !keys.contains(&key) => keys.push(key),
+            Some(_) => {}
+            None => {
+                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
+                notes.push(super::origin(source, place).note(note));
+            }
+        }
+    }
+    keys
 }
 
 /// Adds conditions to those of a `match`, which has one test for each key; `None` if it has no room for one.
@@ -174,11 +177,7 @@ fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
 }
 
 /// The texts of a list that may be absent.
-fn list<'n>(
-    given: &'n [(Key, Node)],
-    name: &str,
-    findings: &mut Findings,
-) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
+fn list<'n>(given: &'n [(Key, Node)], name: &str, findings: &mut Findings) -> Result<Vec<(&'n str, Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
     let items = foreign::list(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;
     items.iter().map(|item| Ok((text(item, findings)?, item.place))).collect()

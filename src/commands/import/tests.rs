@@ -31,7 +31,8 @@ fn import(format: &str, files: &[&str]) -> (ExitCode, String, String) {
     }
     let Line { args } = Line::parse_from(line);
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run(&args, &mut out, &mut err).unwrap();
+    let outcome = run(&args, &mut out, &mut err);
+    let code = super::super::exit_code(outcome, &mut err).unwrap();
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 

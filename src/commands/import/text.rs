@@ -37,6 +37,15 @@ impl Value {
         Self::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
 
+    /// The value of `by`.
+    pub(super) fn by(mut components: Vec<Self>) -> Self {
+        match components.len() {
+            0 => Self::word("global"),
+            1 => components.remove(0),
+            _ => Self::List(components),
+        }
+    }
+
     /// In flow style, on one line.
     pub(super) fn flow(&self) -> String {
         let join = |parts: Vec<String>| parts.join(", ");

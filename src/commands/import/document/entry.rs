@@ -93,6 +93,11 @@ impl Subject {
 }
 
 impl Override {
+    /// An override without notes, `elevated`, `until` and comment.
+    pub(in super::super) fn of(limit: usize, origin: Origin, subject: Subject, amount: Amount) -> Self {
+        Self { limit, origin, notes: Vec::new(), subject, amount, elevated: None, until: None, comment: None }
+    }
+
     /// Its key with its id in it, if it has one that fits.
     pub(super) fn key(&self, name: &str) -> Option<String> {
         match &self.subject {

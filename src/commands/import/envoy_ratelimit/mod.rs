@@ -127,10 +127,7 @@ impl Writing<'_> {
         };
         // An expression for an override sees the whole id, in which the value is only a part if other entries are open.
         let has_expressions = path.iter().filter(|step| step.is_open()).count() == 1;
-        let is_apart = |branch: &Branch| match &branch.test {
-            Test::Glob(_) => branch.shares || !has_expressions,
-            _ => false,
-        };
+        let is_apart = |branch: &Branch| is_apart(branch, has_expressions);
         if !siblings.iter().any(|branch| branch.rule.is_some() && !is_apart(branch)) {
             for branch in siblings {
                 self.alone(branch, siblings, above);
@@ -162,39 +159,39 @@ impl Writing<'_> {
             self.alone(branch, siblings, above);
         }
         let Some(limit) = limit else { return };
-        // Of branches that say the same value, one for each unit, one override has all windows.
+        self.overrides(limit, &values, siblings, &path, has_expressions);
+    }
+
+    /// Writes the values and patterns beside a key as overrides of its limit.
+    fn overrides(
+        &mut self,
+        limit: usize,
+        values: &[&Branch],
+        siblings: &[&Branch],
+        path: &[Step],
+        has_expressions: bool,
+    ) {
+        // A value may have a branch per unit: one override has all windows.
         let mut done: Vec<&Test> = Vec::new();
         for branch in values {
             if done.contains(&&branch.test) {
                 continue;
             }
             done.push(&branch.test);
-            let same = siblings.iter().filter(|other| other.test == branch.test);
-            let amounts = same.filter_map(|other| Some(other.rule.as_ref()?.amount.clone()));
-            let amount = amounts.reduce(|first, next| joined(first, &next));
-            // What has no limit of its own, or one that counts apart, must not be counted by the key.
-            let amount = amount.filter(|_| !is_apart(branch)).unwrap_or(Amount::Unlimited);
-            let mut notes = Vec::new();
-            if let Some(rule) = &branch.rule {
-                notes = unequal(branch, rule, &path);
-            }
             let subject = match &branch.test {
                 Test::Value(value) => Subject::Ids(vec![(as_id(value), None)]),
                 Test::Glob(glob) if has_expressions => Subject::Regex(regex(glob)),
                 Test::Glob(_) | Test::Any => continue,
             };
-            let origin = branch.origin.clone();
+            let same = siblings.iter().filter(|other| other.test == branch.test);
+            let amounts = same.filter_map(|other| Some(other.rule.as_ref()?.amount.clone()));
+            let amount = amounts.reduce(|first, next| joined(first, &next));
+            // The key must not count values without a limit, or with one that counts apart.
+            let amount = amount.filter(|_| !is_apart(branch, has_expressions)).unwrap_or(Amount::Unlimited);
+            let notes = branch.rule.as_ref().map(|rule| unequal(branch, rule, path)).unwrap_or_default();
             let comment = branch.rule.as_ref().map(|rule| rule.name.clone()).filter(|name| !name.is_empty());
-            self.document.add_override(Override {
-                limit,
-                origin,
-                notes,
-                subject,
-                amount,
-                elevated: None,
-                until: None,
-                comment,
-            });
+            let given = Override { notes, comment, ..Override::of(limit, branch.origin.clone(), subject, amount) };
+            self.document.add_override(given);
         }
     }
 
@@ -261,12 +258,7 @@ impl Writing<'_> {
         let open = path.iter().rev().filter(|step| step.is_open());
         let components: Vec<Value> =
             open.map(|step| Value::map([("descriptor", Value::Text(step.key.clone()))])).collect();
-        let by = match components.as_slice() {
-            [] => Value::word("global"),
-            [only] => only.clone(),
-            _ => Value::List(components),
-        };
-        let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
+        let mut fields = vec![("match", Value::Map(of_request)), ("by", Value::by(components))];
         if rule.is_shadow || is_wider {
             fields.push(("mode", Value::word("shadow")));
         }
@@ -324,7 +316,12 @@ impl Step {
     }
 }
 
-/// What has no equal in a rule, except what makes the limit wider.
+/// Whether a branch needs a limit of its own: a pattern that counts all its values together, or cannot be an override.
+fn is_apart(branch: &Branch, has_expressions: bool) -> bool {
+    matches!(branch.test, Test::Glob(_)) && (branch.shares || !has_expressions)
+}
+
+/// Notes on what a plain limit cannot express, except what makes it wider.
 fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     let mut notes = Vec::new();
     for key in &branch.unused {
