@@ -276,7 +276,7 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
     }
 }
 
-/// The hosts or networks that a limit covers, or those that it excludes.
+/// Describes the hosts or networks that a limit covers or excludes.
 fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
     let join = |all: &[T]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match excluded {
@@ -285,7 +285,7 @@ fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
     }
 }
 
-/// All values under one name.
+/// Describes all values of one name.
 fn list(found: impl Iterator<Item = String>) -> String {
     let found: Vec<String> = found.collect();
     if found.is_empty() { "absent".to_owned() } else { found.join(" and ") }

@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args, err: &mut dyn Write) -> Outcome {
     Ok(ExitCode::Success)
 }
 
-/// The flags that can be wrong, read.
+/// Validated flags.
 struct Checked {
     log: LogFilter,
     generations: Generations,
@@ -137,7 +137,7 @@ struct Checked {
 }
 
 impl Args {
-    /// Reads the flags whose mistakes are errors of usage. Starts the log first.
+    /// Validates the flags. Starts the log first.
     fn check(&self) -> Result<Checked, Failure> {
         let log = logging::start(&self.log).map_err(Failure::usage)?;
         let generations = Generations::parse(self.headers.iter().map(String::as_str));

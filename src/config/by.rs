@@ -1,4 +1,4 @@
-//! Whose bucket: `by`.
+//! Reads `by`: the components of a limit's ids.
 
 use http::header::HeaderName;
 
@@ -12,20 +12,18 @@ use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;
 use crate::engine::rules::value_type::ValueType;
 
-/// The words that stand alone.
+/// The components that are plain words.
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
-/// The fields of a component that is a map.
+/// The keys of a component that is a map.
 pub(super) const KEYS: [&str; 9] =
     ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as", "duplicates"];
 
-/// The words of `duplicates`.
 pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
-/// What `tls` can be: of a client's certificate only its subject makes an id.
 pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
 
-/// The forms of `as`.
+/// The values of `as`.
 pub(super) const FORMS: [(&str, ValueType); 6] = [
     ("text", ValueType::Text),
     ("integer", ValueType::Integer),
@@ -35,11 +33,10 @@ pub(super) const FORMS: [(&str, ValueType); 6] = [
     ("hostname-set", ValueType::HostnameSet),
 ];
 
-/// An id is read back from an override by trying its colons, whose number of ways grows with this.
+/// Parsing an override's id tries all ways to split it at its colons, whose number grows with this.
 pub(super) const MOST_COMPONENTS: usize = 6;
 
-/// Parses `by`. `paths` are the patterns of the limit's `match`, where `{ path: NAME }` is looked up; `None` if they
-/// could not be read.
+/// Reads `by`. `{ path: NAME }` refers to `paths`, the patterns of the limit's `match`; `None` if they have a mistake.
 pub(super) fn parse(
     node: &Node,
     paths: Option<&[PathPattern]>,
@@ -71,7 +68,7 @@ pub(super) fn parse(
     outcome.map(|()| components)
 }
 
-/// One component; `None` for `global`, which has none.
+/// Reads a component; `None` for `global`.
 pub(super) fn component(
     node: &Node,
     paths: Option<&[PathPattern]>,
@@ -178,7 +175,7 @@ fn path_parameter(
     findings: &mut Findings,
 ) -> Result<ComponentSource, Reported> {
     let name = name(node, findings)?;
-    // The patterns have their own complaint already.
+    // Mistakes in the patterns have been reported.
     let paths = paths.ok_or(Reported)?;
     let Some(first) = paths.first() else {
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
@@ -218,7 +215,7 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     Ok(name.to_owned())
 }
 
-/// The name of a field, which RFC 9110 section 5.1 makes case-insensitive: kept in lower case.
+/// Reads a header name, in lower case: names are case-insensitive (RFC 9110 section 5.1).
 pub(super) fn header_name(node: &Node, findings: &mut Findings) -> Result<HeaderName, Reported> {
     let name = text(node, findings)?;
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| {

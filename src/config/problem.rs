@@ -1,57 +1,57 @@
-//! Mistakes in a file, and how people see them: message, place, the line with a caret, and what would be right.
+//! Problems in a file and how they are printed: message, place, the line with a caret, and help.
 
 use std::fmt;
 
 pub(crate) use crate::engine::rules::quote::quoted;
 use crate::engine::rules::quote::shown;
 
-/// A file with more mistakes than this is not looked at line by line; the rest is only counted.
+/// The maximum number of problems to keep per file; the rest are only counted.
 const MOST_KEPT: usize = 100;
 
-/// So many are printed, the worst first.
+/// The maximum number of problems to print, errors first.
 const MOST_PRINTED: usize = 50;
 
-/// Longer lines are shown cut, around the caret.
+/// Longer lines are cut around the caret.
 const WIDEST_LINE: usize = 120;
 
-/// Of a line longer than this in bytes nothing is shown: it would be searched anew for each of its problems.
+/// Lines longer than this (in bytes) are not shown: each of their problems would search them again.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// Messages and help are cut here, because they repeat what the file says.
+/// The maximum length of messages and help, which quote the file.
 const LONGEST_TEXT: usize = 400;
 
-/// Whether a problem keeps the rules from loading.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The rules do not load.
     Error,
-    /// They load, and probably do not what was meant.
+    /// They load, but probably do not do what was intended.
     Warning,
 }
 
-/// A place in a file, in characters, both counted from 1.
+/// A place in a file, in characters. Line and column start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
     pub line: u32,
     /// The first character.
     pub column: u32,
-    /// How many characters on this line; at least 1.
+    /// The number of characters on this line, at least 1.
     pub width: u32,
 }
 
-/// One mistake.
+/// A mistake or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether the rules can be used.
+    /// An error or a warning.
     pub severity: Severity,
     /// The name of the file.
     pub file: String,
-    /// Where in the file, if at some place of it.
+    /// The place in the file, if there is one.
     pub place: Option<Place>,
-    /// What is wrong, in one line.
+    /// One line on what is wrong.
     pub message: String,
-    /// What would be right; may be empty.
+    /// One line on how to fix it; may be empty.
     pub help: String,
     /// The line at `place`.
     pub source_line: Option<String>,
@@ -60,15 +60,15 @@ pub struct Problem {
 /// All problems of a set of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The first of them by severity, file and place. There may be more than are kept.
+    /// The first problems by severity, file and place. There may be more than are kept.
     pub problems: Vec<Problem>,
-    /// How many errors there are in all.
+    /// The total number of errors.
     pub errors: usize,
-    /// How many warnings there are in all.
+    /// The total number of warnings.
     pub warnings: usize,
 }
 
-/// The problems of one file, while it is read.
+/// The problems of a file that is being read.
 pub(crate) struct Findings {
     file: String,
     problems: Vec<Problem>,
@@ -76,7 +76,7 @@ pub(crate) struct Findings {
     warnings: usize,
 }
 
-/// Says that a value is unusable and that the reason is among the findings.
+/// The error of a value that cannot be used; the reason is among the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reported;
 
@@ -85,8 +85,7 @@ impl Findings {
         Self { file: file.to_owned(), problems: Vec::new(), errors: 0, warnings: 0 }
     }
 
-    /// Whether there are so many errors that further ones are only counted: nothing costly should be worked out for
-    /// their text.
+    /// Returns true if further errors are only counted, so that callers can skip costly work on their text.
     pub(super) fn is_full(&self) -> bool {
         self.errors >= MOST_KEPT
     }
@@ -114,12 +113,12 @@ impl Findings {
 }
 
 impl Report {
-    /// A report of one error that has no place in its file.
+    /// A report of a single problem.
     pub fn of(problem: Problem) -> Self {
         Self { problems: vec![problem], errors: 1, warnings: 0 }
     }
 
-    /// Adds what another report says.
+    /// Adds another report's problems.
     pub(super) fn join(&mut self, other: Self) {
         self.problems.extend(other.problems);
         self.problems.sort_by_key(|problem| problem.severity);
@@ -127,11 +126,11 @@ impl Report {
         self.warnings += other.warnings;
     }
 
-    /// Adds what was found in a file with this text.
+    /// Adds the findings of a file with this text.
     pub(crate) fn add(&mut self, findings: Findings, text: &str) {
         let mut found = findings.problems;
         found.sort_by_key(|problem| problem.place);
-        // One walk over the text serves all problems: a file of overrides has a million lines.
+        // One pass over the text for all problems: a file of overrides may have a million lines.
         let mut lines = (1u32..).zip(text.lines());
         let mut current = lines.next();
         for problem in &mut found {
@@ -203,8 +202,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The part of a line that is shown, and the caret's offset and width in it. Tabs and control characters become
-/// spaces: the caret must stand below its character.
+/// Returns the part of a line to show, and the caret's offset and width in it. Tabs and control characters become spaces,
+/// so that the caret is below its character.
 fn window(line: &str, place: Place) -> (String, usize, usize) {
     let column = place.column.saturating_sub(1) as usize;
     let start = if column < WIDEST_LINE { 0 } else { column - WIDEST_LINE / 2 };

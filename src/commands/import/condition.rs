@@ -1,34 +1,32 @@
-//! The conditions and variables of limitador: those expressions that a `match` of ours can say.
+//! Parses limitador's conditions and variables, as far as a `match` can express them.
 //!
-//! Each is a CEL expression over `descriptors`, or of the older syntax, in which a key of the descriptor stands for its
-//! value. What is more than one test of one entry of the descriptor is not read, and said to be so by the caller.
+//! Each is a CEL expression over `descriptors`, or in the older syntax, in which a descriptor's key stands for its value.
+//! Only tests of single entries are supported; the caller notes the others.
 
 use super::text::Value;
 
-/// A test of one entry of a descriptor.
+/// A test of a descriptor entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// The key of the entry.
     pub(super) key: String,
-    /// What its value must be.
     pub(super) test: Test,
 }
 
-/// What the value of an entry must be.
+/// A test of an entry's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Exactly this.
     Value(String),
-    /// It fits a pattern with `*`.
+    /// A pattern with `*`.
     Glob(String),
-    /// The entry is there.
+    /// Any value.
     Present,
-    /// It is there and none of these.
+    /// Any value but these.
     Not(Vec<String>),
 }
 
 impl Test {
-    /// As a `match` has it.
+    /// The test in a `match`.
     pub(super) fn value(&self) -> Value {
         match self {
             Self::Value(value) => exactly(value),
@@ -44,7 +42,7 @@ impl Test {
         }
     }
 
-    /// Both tests in one; `None` if a `match` has no such test.
+    /// Combines both tests; `None` if a `match` cannot.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         match (self, other) {
             _ if self == other => Some(self.clone()),
@@ -61,7 +59,7 @@ impl Test {
     }
 }
 
-/// A text that stands for itself: a plain one with `*` would be a pattern.
+/// An exact value. A plain text with `*` would be a pattern.
 fn exactly(text: &str) -> Value {
     let plain = Value::Text(text.to_owned());
     if text.contains('*') { Value::map([("value", plain)]) } else { plain }
@@ -74,13 +72,13 @@ enum Token {
     Sign(&'static str),
 }
 
-/// What one expression tests: several entries where it has `&&`. `None` if it says more than a `match` can.
+/// Parses a condition; `&&` makes several tests. `None` if a `match` cannot express it.
 pub(super) fn conditions(expression: &str) -> Option<Vec<Condition>> {
     let tokens = tokens(expression)?;
     tokens.split(|token| *token == Token::Sign("&&")).map(condition).collect()
 }
 
-/// The key that a variable stands for.
+/// Parses a variable: the key of an entry.
 pub(super) fn variable(expression: &str) -> Option<String> {
     match operand(&tokens(expression)?)? {
         (key, []) => Some(key),
@@ -100,7 +98,7 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
         let test = compared(sign, value).filter(|_| rest.is_empty())?;
         return Some(Condition { key, test });
     }
-    // `key.startsWith` of the older syntax would be a name like any other.
+    // In the older syntax, `key.startsWith` would be part of the key.
     let (key, rest) = operand(tokens)?;
     let test = match rest {
         [Token::Sign(sign), Token::Text(value)] => compared(sign, value)?,
@@ -119,7 +117,7 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
     Some(Condition { key, test })
 }
 
-/// A comparison with a text. An entry that is absent is an error in CEL and meets neither.
+/// A comparison with a text. An absent entry is an error in CEL and meets neither.
 fn compared(sign: &str, value: &str) -> Option<Test> {
     match sign {
         "==" => Some(Test::Value(value.to_owned())),
@@ -128,7 +126,7 @@ fn compared(sign: &str, value: &str) -> Option<Test> {
     }
 }
 
-/// What stands behind `descriptors[0]`. The others are those of a request, each of which we judge by itself.
+/// Returns the tokens after `descriptors[0]`. Weir decides each descriptor of a request separately.
 fn is_descriptor(tokens: &[Token]) -> Option<&[Token]> {
     match tokens {
         [Token::Name(name), Token::Sign("["), Token::Name(index), Token::Sign("]"), rest @ ..]
@@ -140,7 +138,7 @@ fn is_descriptor(tokens: &[Token]) -> Option<&[Token]> {
     }
 }
 
-/// The key of an entry, and what follows.
+/// Parses the key of an entry. Returns the remaining tokens.
 fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
     if let Some(rest) = is_descriptor(tokens) {
         return match rest {
@@ -149,7 +147,7 @@ fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
             _ => None,
         };
     }
-    // The older syntax: a key, which may have dots in it.
+    // In the older syntax, a key may contain dots.
     let [Token::Name(first), rest @ ..] = tokens else { return None };
     if matches!(first.as_str(), "descriptors" | "limit" | "request") {
         return None;
@@ -165,8 +163,8 @@ fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
     Some((key, rest))
 }
 
-/// The tokens of an expression; `None` if there is something else in it. A text with an escape is something else, as CEL
-/// and the older syntax differ in what it means.
+/// Splits an expression into tokens; `None` if it has others. Texts with escapes are not supported, as CEL and the older
+/// syntax read them differently.
 fn tokens(expression: &str) -> Option<Vec<Token>> {
     const SIGNS: [&str; 8] = ["==", "!=", "&&", "[", "]", "(", ")", "."];
     let is_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == '-';

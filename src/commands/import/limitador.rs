@@ -1,4 +1,4 @@
-//! The limits of Kuadrant's limitador.
+//! Converts the limits of Kuadrant's limitador.
 //!
 //! Its conditions test a descriptor's entries like `match` does: in any order, among any others. What a `match` cannot
 //! express leaves a limit wider than it was. Such a limit is written in shadow mode: it counts and reports, but denies
@@ -14,7 +14,7 @@ use super::text::{Value, piece};
 use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, whole};
 use crate::config::{Place, Report, Source};
 
-/// The fields that are read of a limit.
+/// The supported keys of a limit.
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
 /// Adds the limits of the files to the document.
@@ -27,7 +27,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut numbers = HashMap::new();
     for source in sources {
         let mut findings = Findings::new(&source.name);
-        // What is wrong is among the findings.
+        // Mistakes are among the findings.
         let (Ok(()) | Err(Reported)) = file(source, &mut findings, &mut numbers, document);
         report.add(findings, &source.text);
     }
@@ -42,7 +42,7 @@ fn file(
 ) -> Result<(), Reported> {
     let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
     let root = foreign::read(&source.text, findings)?;
-    // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
+    // In the resource of Kuadrant's operator, the list is in `spec.limits`.
     let inner = |node: &'_ Node, name: &str| match &node.value {
         foreign::Value::Map(entries) => find(entries, name).map(|(_, node)| node.clone()),
         _ => None,
@@ -50,7 +50,7 @@ fn file(
     let list = inner(&root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(&root, "limits"));
     let mut outcome = Ok(());
     for item in foreign::list(list.as_ref().unwrap_or(&root), "the file", help, findings)? {
-        // All are read, so that all mistakes are found.
+        // All are read, so that every mistake is reported.
         outcome = limit(source, item, findings, numbers, document).and(outcome);
     }
     outcome
@@ -154,7 +154,7 @@ fn keys(source: &Source, variables: Vec<(&str, Place)>, notes: &mut Vec<String>)
     keys
 }
 
-/// Adds conditions to those of a `match`, which has one test for each key; `None` if it has no room for one.
+/// Adds conditions to those of a `match`, which has one test per key; `None` if two cannot be combined.
 fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
     let mut tests = tests.to_vec();
     for condition in new {
@@ -166,7 +166,7 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
     Some(tests)
 }
 
-/// The window, in milliseconds.
+/// Reads the window, in milliseconds.
 fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)?.checked_mul(1_000) {
         Some(0) | None => {
@@ -176,7 +176,7 @@ fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     }
 }
 
-/// The texts of a list that may be absent.
+/// Reads the texts of an optional list.
 fn list<'n>(given: &'n [(Key, Node)], name: &str, findings: &mut Findings) -> Result<Vec<(&'n str, Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
     let items = foreign::list(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;

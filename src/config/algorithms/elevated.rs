@@ -118,7 +118,7 @@ fn check(
     Err(findings.error(key.place, message, help))
 }
 
-/// Puts both together, and warns of numbers by which it makes no sense.
+/// Combines both, and warns if the numbers make `elevated` useless.
 fn with(
     place: Place,
     allowance: &Allowance,

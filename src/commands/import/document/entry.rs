@@ -1,89 +1,76 @@
-//! One limit or one override as text.
+//! Writes a limit or an override.
 
 use std::fmt::Write;
 
 use super::super::amount::{Amount, Elevated};
 use super::super::text::{Value, comment, key};
 
-/// A place in a file that is read.
+/// A place in an input file.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// The name of the file.
     pub(crate) file: String,
-    /// Counted from 1.
     pub(crate) line: u32,
 }
 
 /// A limit to be written.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The name that it would have if all names were possible.
+    /// The preferred name, which may be invalid or taken.
     pub(crate) name: String,
-    /// What the other limiter counts it by, in lines of which the first is for readers. It stays when the limit is renamed
-    /// there.
+    /// What the other limiter counts by; it does not change if the limit is renamed there. The first line is readable.
     pub(crate) identity: String,
-    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// What has no equal.
+    /// Notes on what Weir cannot express.
     pub(crate) notes: Vec<String>,
-    /// All fields that come before how much.
+    /// The keys before the numbers.
     pub(crate) fields: Vec<(&'static str, Value)>,
-    /// How much.
     pub(crate) amount: Amount,
-    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
 }
 
 /// An override to be written.
 #[derive(Debug)]
 pub(crate) struct Override {
-    /// Which limit, as [`super::Document::add_limit`] has numbered it.
+    /// The limit's number from [`super::Document::add_limit`].
     pub(crate) limit: usize,
-    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// What has no equal.
+    /// Notes on what Weir cannot express.
     pub(crate) notes: Vec<String>,
-    /// Whom it is for.
     pub(crate) subject: Subject,
-    /// How much.
     pub(crate) amount: Amount,
-    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
-    /// `until`
     pub(crate) until: Option<String>,
-    /// `comment`
     pub(crate) comment: Option<String>,
 }
 
-/// Whom an override is for.
+/// The ids that an override applies to.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
-    /// These ids, each with its comment.
+    /// Ids with their comments.
     Ids(Vec<(String, Option<String>)>),
-    /// The ids in which a regular expression finds something.
+    /// All ids that match a regular expression.
     Regex(String),
 }
 
-/// What becomes of a limit or an override.
+/// How a limit or an override is written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is written.
     Written,
-    /// It is written as a comment, for this reason.
+    /// As a comment, with this reason.
     LeftOut(String),
-    /// Nothing of it is left but its notes.
+    /// Only its notes are written.
     Gone,
 }
 
 impl Origin {
-    /// What a comment about this place says.
+    /// A comment about this place.
     pub(crate) fn note(&self, what: impl AsRef<str>) -> String {
         format!("{}:{}: {}", self.file, self.line, what.as_ref())
     }
 }
 
 impl Subject {
-    /// How many overrides it makes.
+    /// The number of overrides.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),
@@ -98,7 +85,7 @@ impl Override {
         Self { limit, origin, notes: Vec::new(), subject, amount, elevated: None, until: None, comment: None }
     }
 
-    /// Its key with its id in it, if it has one that fits.
+    /// The key `Name:id`, if there is one id and it fits.
     pub(super) fn key(&self, name: &str) -> Option<String> {
         match &self.subject {
             Subject::Ids(ids) => match ids.as_slice() {
@@ -161,7 +148,7 @@ pub(super) fn block(name: &str, limit: &Limit) -> String {
     format!("  {name}:\n{}", lines.collect::<String>())
 }
 
-/// Adds an entry with what is said of it; as a comment if it is left out.
+/// Writes an entry with its notes, as a comment if it is left out.
 pub(super) fn entry(notes: &[String], state: &State, text: &str, out: &mut String) {
     for note in notes {
         comment(2, note, out);

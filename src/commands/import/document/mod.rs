@@ -1,7 +1,7 @@
-//! The file that is written: limits, overrides, and a comment for each thing that has no equal among ours.
+//! The output file: limits, overrides, and comments on what Weir cannot express.
 //!
-//! Each limit and each override is read by our own loader before it is taken. One that the loader refuses is written as a
-//! comment, with the reason, so what is written passes `weir check` whatever the other file says.
+//! Each limit and override is first loaded by [`config`]. One that does not load is written as a comment with the reason, so
+//! the output always passes `weir check`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,19 +17,15 @@ use crate::engine::rules::ids::Id;
 
 mod entry;
 
-/// The longest name of a limit.
 const LONGEST_NAME: usize = 64;
 
-/// The longest name of a limit in the store.
 const LONGEST_SHORT: usize = 32;
 
 #[derive(Debug)]
 struct WrittenLimit {
     limit: Limit,
-    /// The name that it has.
     name: String,
     state: State,
-    /// What its ids are made of.
     by: Vec<Component>,
     regexes: usize,
 }
@@ -37,23 +33,23 @@ struct WrittenLimit {
 /// The file under construction.
 #[derive(Debug, Default)]
 pub(super) struct Document {
-    /// What stands above everything, each a comment of its own.
+    /// The comments at the top.
     head: Vec<String>,
     limits: Vec<WrittenLimit>,
     overrides: Vec<(Override, State)>,
-    /// The names that are taken, those in the store included, in lower case.
+    /// The names and `short` names in use, in lower case.
     names: HashSet<String>,
-    /// Which override an id of a limit has.
+    /// The index of the override by limit and canonical id.
     ids: HashMap<(usize, Vec<String>), usize>,
 }
 
 impl Document {
-    /// Adds a comment above everything.
+    /// Adds a comment at the top.
     pub(super) fn head(&mut self, text: impl Into<String>) {
         self.head.push(text.into());
     }
 
-    /// Adds a limit and gives its number.
+    /// Adds a limit and returns its number.
     pub(super) fn add_limit(&mut self, mut limit: Limit) -> usize {
         let (name, renamed) = self.name(&limit.name);
         if let Some(why) = renamed {
@@ -74,7 +70,7 @@ impl Document {
         self.limits.len() - 1
     }
 
-    /// Adds an override. Of two for the same id the later one is kept.
+    /// Adds an override. For the same id, the later one wins.
     pub(super) fn add_override(&mut self, mut given: Override) {
         let index = self.overrides.len();
         let Some(limit) = self.limits.get_mut(given.limit) else { return };
@@ -102,7 +98,7 @@ impl Document {
         self.overrides.push((given, state));
     }
 
-    /// Keeps those of the ids that can be ids of their limit.
+    /// Keeps the ids that are valid for the limit.
     fn add_ids(&mut self, ids: Vec<(String, Option<String>)>, index: usize, given: &mut Override) -> State {
         let Some(limit) = self.limits.get(given.limit) else { return State::Gone };
         let mut kept = Vec::new();
@@ -140,7 +136,7 @@ impl Document {
         State::Written
     }
 
-    /// Takes an id away from an override, because a later one is for it too.
+    /// Removes an id from an override, because a later one has it too.
     fn withdraw(&mut self, index: usize, canonical: &[String], later: &Origin) {
         let Some((earlier, state)) = self.overrides.get_mut(index) else { return };
         let by = self.limits.get(earlier.limit).map(|limit| limit.by.as_slice()).unwrap_or_default();
@@ -155,7 +151,7 @@ impl Document {
         earlier.notes.push(earlier.origin.note(what));
     }
 
-    /// A name for a limit that no other has, and why it is another one if it is.
+    /// Returns a valid and unused name, and why it differs from the wanted one.
     fn name(&mut self, wanted: &str) -> (String, Option<&'static str>) {
         let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
         let mut name: String = wanted.chars().map(|each| if plain(each) { each } else { '-' }).collect();
@@ -177,7 +173,7 @@ impl Document {
         (name, why)
     }
 
-    /// The name in the store of a limit with this identity. No other limit has it, as its name or in the store.
+    /// Returns the `short` of a limit with this identity, which no other limit has as its name or `short`.
     fn short(&mut self, identity: &str, name: &str) -> String {
         let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
         let is_plain = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(plain);
@@ -198,7 +194,7 @@ impl Document {
         numbered.into_iter().find(|short| self.names.insert(short.to_ascii_lowercase())).unwrap_or(first)
     }
 
-    /// The text of the file, or why our own loader would refuse it.
+    /// Returns the text of the file, or why it does not load.
     pub(super) fn text(&self) -> Result<String, String> {
         let text = self.rendered();
         checked(&text)?;
@@ -230,7 +226,7 @@ impl Document {
         if written().next().is_some() {
             out.push_str("overrides:\n");
         }
-        // A map is what people write, and has room for one entry without an id for each limit.
+        // A map is the usual form, but has only one key without an id per limit.
         let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
         for (given, state) in &self.overrides {
             entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
@@ -242,7 +238,7 @@ impl Document {
         self.limits.get(limit).map_or("", |limit| limit.name.as_str())
     }
 
-    /// What was written: limits, overrides, and comments on what has no equal.
+    /// Counts the limits, overrides and comments.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let limits = self.limits.iter().filter(|limit| limit.state == State::Written).count();
         let written = self.overrides.iter().filter(|(_, state)| *state == State::Written);
@@ -255,17 +251,17 @@ impl Document {
 }
 
 impl WrittenLimit {
-    /// A file of the limit and one override.
+    /// A rules file with the limit and one override.
     fn with(&self, given: &Override) -> String {
         let limit = block(&self.name, &self.limit);
         format!("limits:\n{limit}overrides:\n{}", given.text(&self.name, true))
     }
 }
 
-/// What the ids of the first limit of a file are made of, or why our loader refuses the file.
+/// Loads a rules file. Returns `by` of its first limit, or why it does not load.
 fn checked(text: &str) -> Result<Vec<Component>, String> {
     let limits = Some(Source { name: String::new(), text: text.to_owned() });
-    // Nothing is looked up in these rules, so the hash needs no secret, and nothing expires before 1970.
+    // These rules serve no requests, so the hash needs no secret; nothing expires before 1970.
     let loaded = config::load(&Sources { limits, ..Sources::default() }, Fingerprinter::new((0, 0)), Micros(0));
     match (loaded.rules, loaded.report.problems.first()) {
         (Some(rules), _) => Ok(rules.limits().first().map(|limit| limit.by.clone()).unwrap_or_default()),

@@ -1,9 +1,9 @@
-//! The domains of envoyproxy/ratelimit, as plain limits.
+//! Converts the domains of envoyproxy/ratelimit into plain limits.
 //!
-//! That service looks a descriptor up in a tree: the entries in their order, at each level the value before patterns and
-//! patterns before the key alone, and a limit only where the descriptor ends. A plain limit of ours covers every
-//! descriptor with its entries. What stands beside a key alone becomes an override of its limit, and an entry that only
-//! longer paths have must be absent. What is still wider than it was is written in shadow.
+//! That service looks descriptors up in a tree: entries in order, at each level values before patterns before the key
+//! alone, and a limit only where the descriptor ends. A plain limit covers every descriptor with its entries. Values and
+//! patterns beside a key alone become overrides of its limit, and entries that only longer paths have must be absent. A
+//! limit that is still wider than before is written in shadow mode.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::engine::rules::glob::Glob;
 
 mod tree;
 
-/// Why a limit that is wider than it was is in shadow.
+/// The end of notes on limits that are wider than before.
 const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serves the file unchanged.";
 
 /// One entry on the way to a limit.
@@ -26,9 +26,9 @@ const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serv
 struct Step {
     key: String,
     test: Test,
-    /// Whether all values that fit share a counter.
+    /// `share_threshold`: all matching values share a counter.
     shares: bool,
-    /// Whether the service would try something else first for some of the values that fit.
+    /// Whether another branch takes precedence for some matching values.
     is_second_choice: bool,
 }
 
@@ -44,7 +44,7 @@ struct Writing<'d> {
 
 /// Adds the domains of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    // They are checked as files that are served as they are.
+    // Checks the files like `--envoy-ratelimit-config`.
     let all = Sources { envoy_ratelimit: sources.to_vec(), ..Sources::default() };
     let loaded = config::load(&all, Fingerprinter::new((0, 0)), Micros(0));
     if loaded.rules.is_none() {
@@ -65,7 +65,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 }
 
 impl Writing<'_> {
-    /// Collects what must be known of the whole tree before anything is written.
+    /// Collects the paths and replaced names of the whole tree.
     fn look_through(&mut self, branches: &[Branch], above: &[String]) {
         for branch in branches {
             let path = [above, std::slice::from_ref(&branch.key)].concat();
@@ -76,7 +76,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes the limits of one level, those of a key together. The depth of the file bounds the recursion.
+    /// Writes the limits of one level, grouped by key. The depth of the file bounds the recursion.
     fn level(&mut self, branches: &[Branch], above: &[Step]) {
         let mut keys: Vec<&str> = Vec::new();
         for branch in branches {
@@ -107,13 +107,13 @@ impl Writing<'_> {
         self.add(&path, rule, notes, self.reasons(rule));
     }
 
-    /// Writes one limit by a key, the values and patterns of it as overrides.
+    /// Writes one limit for a key, with its values and patterns as overrides.
     fn together(&mut self, siblings: &[&Branch], above: &[Step]) {
         let is_base = |branch: &&&Branch| branch.test == Test::Any;
         let bases: Vec<&Branch> = siblings.iter().filter(is_base).copied().collect();
         let key = siblings.first().map(|branch| branch.key.clone()).unwrap_or_default();
         let Some(first) = bases.first().or(siblings.first()) else { return };
-        // The limit itself is for what no value and no pattern is there for.
+        // The limit itself covers what no value and no pattern matches.
         let own = Step { key, test: Test::Any, shares: false, is_second_choice: false };
         let path = [above, &[own]].concat();
         let rules: Vec<&Rule> = bases.iter().filter_map(|branch| branch.rule.as_ref()).collect();
@@ -125,7 +125,7 @@ impl Writing<'_> {
                 (rest.iter().fold(first.amount.clone(), |amount, rule| joined(amount, &rule.amount)), notes)
             }
         };
-        // An expression for an override sees the whole id, in which the value is only a part if other entries are open.
+        // An override's expression matches the whole id; with other open entries the value is only a part of it.
         let has_expressions = path.iter().filter(|step| step.is_open()).count() == 1;
         let is_apart = |branch: &Branch| is_apart(branch, has_expressions);
         if !siblings.iter().any(|branch| branch.rule.is_some() && !is_apart(branch)) {
@@ -195,7 +195,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Adds a limit for a path. It is in shadow if there are reasons why it is wider than it was.
+    /// Adds a limit for a path, in shadow mode if there are reasons why it is wider than before.
     fn add(&mut self, path: &[Step], rule: &Rule, mut notes: Vec<String>, mut reasons: Vec<String>) -> Option<usize> {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
         let origin = &rule.origin;
@@ -244,7 +244,7 @@ impl Writing<'_> {
 
     fn fields(&self, path: &[Step], rule: &Rule, is_wider: bool) -> Vec<(&'static str, Value)> {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
-        // Descriptors that go further along another path belong to that one.
+        // Descriptors that continue along another path belong to that path.
         let longer = self.paths.iter().filter(|other| keys.iter().all(|key| other.iter().any(|known| known == key)));
         let absent: BTreeSet<&str> = longer.flatten().map(String::as_str).filter(|key| !keys.contains(key)).collect();
         let tests = path.iter().filter_map(|step| Some((step.key.clone(), step.test.value()?)));
@@ -254,7 +254,7 @@ impl Writing<'_> {
         if !entries.is_empty() {
             of_request.push(("descriptor".to_owned(), Value::Map(entries)));
         }
-        // The last entry stands first: its values have overrides, and an id may give its first components alone.
+        // The last entry comes first: its values have overrides, whose ids may give the first components only.
         let open = path.iter().rev().filter(|step| step.is_open());
         let components: Vec<Value> =
             open.map(|step| Value::map([("descriptor", Value::Text(step.key.clone()))])).collect();
@@ -270,7 +270,7 @@ impl Writing<'_> {
         fields
     }
 
-    /// Why a limit is wider than its rule.
+    /// Reasons why a limit is wider than its rule.
     fn reasons(&self, rule: &Rule) -> Vec<String> {
         let quota = rule.is_quota.then(|| format!("`quota_mode` has no equivalent, {SHADOWED}"));
         let is_replaced = !rule.name.is_empty() && self.replaced.contains(&rule.name);
@@ -283,7 +283,7 @@ impl Writing<'_> {
         if rule.name.is_empty() { self.path(path) } else { rule.name.clone() }
     }
 
-    /// That service counts by the path and the window.
+    /// What that service counts by: the path and the window.
     fn identity(&self, path: &[Step], rule: &Rule) -> String {
         let path = self.path(path);
         match &rule.amount {
@@ -299,7 +299,7 @@ impl Writing<'_> {
 }
 
 impl Step {
-    /// Whether the path leaves its value open, so that each has a bucket of its own.
+    /// Returns true if the path leaves the value open, so that each value has its bucket.
     fn is_open(&self) -> bool {
         match self.test {
             Test::Any => true,
@@ -316,7 +316,7 @@ impl Step {
     }
 }
 
-/// Whether a branch needs a limit of its own: a pattern that counts all its values together, or cannot be an override.
+/// Returns true for a pattern that needs a separate limit: its values share a counter, or it cannot be an override.
 fn is_apart(branch: &Branch, has_expressions: bool) -> bool {
     matches!(branch.test, Test::Glob(_)) && (branch.shares || !has_expressions)
 }
@@ -347,20 +347,20 @@ fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     notes
 }
 
-/// The step that a branch is, as those below it and a limit of its own see it.
+/// Converts a branch into a step of a path.
 fn step(branch: &Branch, siblings: &[&Branch]) -> Step {
     let goes_before = |other: &&Branch| match (&branch.test, &other.test) {
         (Test::Value(_), _) | (_, Test::Any) => false,
         (Test::Any, _) => true,
         (Test::Glob(glob), Test::Value(value)) => Glob::parse(glob).is_some_and(|glob| glob.matches(value)),
-        // Whether some value fits both is not worked out.
+        // Assumes that some value matches both.
         (Test::Glob(glob), Test::Glob(other)) => glob != other,
     };
     let is_second_choice = siblings.iter().any(goes_before);
     Step { key: branch.key.clone(), test: branch.test.clone(), shares: branch.shares, is_second_choice }
 }
 
-/// Both windows at once.
+/// Combines both windows.
 fn joined(first: Amount, next: &Amount) -> Amount {
     let windows = |amount: &Amount| match amount {
         Amount::Rate { count, period, .. } => vec![(*count, period.clone())],
@@ -374,18 +374,18 @@ fn joined(first: Amount, next: &Amount) -> Amount {
     }
 }
 
-/// A value as the first component of an id, whose separator is the colon.
+/// Escapes a value for an id, whose separator is the colon.
 fn as_id(value: &str) -> String {
     value.replace('%', "%25").replace(':', "%3A")
 }
 
-/// A pattern with `*` as a regular expression.
+/// Converts a pattern with `*` into a regular expression.
 fn regex(glob: &str) -> String {
     let parts: Vec<String> = glob.split('*').map(regex::escape).collect();
     format!("(?s)^{}$", parts.join(".*"))
 }
 
-/// The length of a unit of that service, and whether the calendar has one of this name that is another.
+/// The length of a unit of that service.
 fn period(seconds: u64) -> String {
     milliseconds(seconds * 1_000)
 }
