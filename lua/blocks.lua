@@ -1,36 +1,36 @@
--- The ids that are blocked, for all gateways: reads them, and blocks or unblocks one.
+-- The blocked ids, shared by all gateways: reads them, and blocks or unblocks one.
 --
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , read 0
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , block 10000 60000000 PerAddress:192.0.2.1 ''
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , unblock PerAddress:192.0.2.1
 --
--- KEYS[1] a sorted set: the beginnings of the keys of buckets, each with the microsecond of the server's clock at which
---         its block ends. The member `!version` has the time of the last change for its score; no bucket begins so.
--- KEYS[2] a hash: what is noted beside each of them, for people.
--- ARGV[1] what is wanted, and then what it takes:
---   read VERSION [FROM COUNT]   the version and, unless it is this one, how many members were looked at and for each block
---                               among them the member, the microseconds that are left of it, and its note. COUNT members
---                               from FROM on, or all: ten thousand at once would keep the server for 100 ms
+-- KEYS[1] a sorted set: the beginnings of bucket keys, each with the microsecond of the server's clock at which its block ends.
+--         The score of the member `!version` is the time of the last change; no bucket begins so.
+-- KEYS[2] a hash: a note for each of them.
+-- ARGV[1] the operation, followed by its arguments:
+--   read VERSION [FROM COUNT]   replies with the version and, unless it is this one, the number of members that were looked at
+--                               and for each block among them the member, the microseconds left, and its note. COUNT members
+--                               from FROM on, or all: ten thousand at once would take the server 100 ms
 --   block MOST SPAN MEMBER NOTE [KNOWN]
 --                               blocks it for SPAN microseconds from now, whatever was left before: 1, or 0 if MOST others
 --                               are blocked. The new version is later than KNOWN
 --   unblock MEMBER [KNOWN]      1, or 0 if it was not blocked
 --   restore VERSION [SPAN MEMBER NOTE]...
---                               1 if these are all blocks now, under this version, or 0 if the server's own is not older
+--                               1 if these are now all blocks, under this version, or 0 if the server's own is not older
 --
--- What has ended is removed by the next who writes. The version outlives the last block: a gateway that still knows of one
--- must learn that it was ended. It is kept until no block that there has been could still hold, and a version of 0 means
--- that there was none or that the server has lost them; a gateway that has them restores them.
+-- A write removes the blocks that have ended. The version outlives the last block: a gateway that still has one must learn that
+-- it was ended. It is kept until no earlier block could still hold. A version of 0 means that nothing was blocked, or that the
+-- server has lost it; a gateway that has blocks restores them.
 -- SPAN and the time together must be below 2^53.
 
 local format, max, tonumber = string.format, math.max, tonumber
-local blocks, notes, wish = KEYS[1], KEYS[2], ARGV[1]
+local blocks, notes, operation = KEYS[1], KEYS[2], ARGV[1]
 local VERSION, EVERYTHING = '!version', 1000000
 -- Microseconds. A gateway's clock may be slower than the server's; and no block lasts longer than 366 days.
 local SLACK, LONGEST = 60000000, 366 * 86400000000
 local usage = 'ERR usage: KEY KEY , read VERSION | block MOST SPAN MEMBER NOTE [KNOWN] | unblock MEMBER [KNOWN] '
   .. '| restore VERSION [SPAN MEMBER NOTE]...'
-if #KEYS ~= 2 or not ARGV[2] or (wish == 'block' and not ARGV[5]) or (wish == 'restore' and #ARGV % 3 ~= 2) then
+if #KEYS ~= 2 or not ARGV[2] or (operation == 'block' and not ARGV[5]) or (operation == 'restore' and #ARGV % 3 ~= 2) then
   return redis.error_reply(usage)
 end
 
@@ -38,7 +38,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local version = tonumber(redis.call('ZSCORE', blocks, VERSION) or 0)
 
-if wish == 'read' then
+if operation == 'read' then
   local reply = { version }
   if version == tonumber(ARGV[2]) then
     return reply
@@ -55,11 +55,11 @@ if wish == 'read' then
     end
   end
   return reply
-elseif wish ~= 'block' and wish ~= 'unblock' and wish ~= 'restore' then
+elseif operation ~= 'block' and operation ~= 'unblock' and operation ~= 'restore' then
   return redis.error_reply(usage)
 end
 
--- Keeps both keys for so many microseconds at least.
+-- Keeps both keys for at least `span` microseconds.
 local function keep(span)
   if span / 1000 > redis.call('PTTL', blocks) then
     redis.call('PEXPIRE', blocks, format('%.0f', span / 1000))
@@ -72,7 +72,7 @@ local function add(span, member, note)
   redis.call('HSET', notes, member, note)
 end
 
-if wish == 'restore' then
+if operation == 'restore' then
   if version >= tonumber(ARGV[2]) then
     return 0
   end
@@ -81,7 +81,7 @@ if wish == 'restore' then
     add(tonumber(ARGV[place]), ARGV[place + 1], ARGV[place + 2])
   end
   redis.call('ZADD', blocks, ARGV[2], VERSION)
-  -- Nobody can tell how long the blocks were that other gateways may still know of.
+  -- The length of blocks that other gateways may still have is not known.
   keep(LONGEST)
   return 1
 end
@@ -98,7 +98,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', blocks, '-inf', format('%.0f
 end
 
 local known
-if wish == 'unblock' then
+if operation == 'unblock' then
   if remove(ARGV[2]) == 0 then
     return 0
   end
@@ -114,6 +114,6 @@ else
   known = ARGV[6]
 end
 
--- A clock that stepped back must not give two contents one version.
+-- A clock that stepped back must not give two states one version.
 redis.call('ZADD', blocks, format('%.0f', max(now, version + 1, (tonumber(known) or 0) + 1)), VERSION)
 return 1

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-// A denied request allocates about five times, an allowed one ten times. With glibc's allocator that is 7 and 9 % of the
-// instructions; mimalloc takes half and a third of that for 1 MiB of memory, and returns memory after a peak.
+// A request takes memory some five times if it is refused and ten if it passes. With glibc's allocator that is 7 and 9 %
+// of all its instructions, here half of that and a third, for 1 MiB of the process' memory; and what a peak took is given
+// back.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -17,7 +18,7 @@ fn main() -> ExitCode {
     let code = weir::commands::run(std::env::args_os().collect(), &mut out, &mut err);
     match code.and_then(|code| out.flush().map(|()| code)) {
         Ok(code) => ExitCode::from(code as u8),
-        // A reader that stops early (`weir schema | head`) is not a failure.
+        // A reader that has seen enough (`weir schema | head`) is no failure.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(err, "error: cannot write: {error}");

@@ -44,7 +44,8 @@ fn missing(name: &str) -> Vec<String> {
     let script = format!("lua/{name}.lua");
     require(exists(&script), format!("no {script}"));
     let mut store = files(&repository().join("src/store/redis")).into_values();
-    require(store.any(|text| text.contains(&format!("/{script}\""))), "not included in src/store/redis".into());
+    require(store.any(|text| text.contains(&format!("\"{name}.lua\""))), "not in the files of src/store/redis".into());
+    require(read("lua/decide.lua").contains(&format!("include {name}.lua ")), "not included in lua/decide.lua".into());
     let pages = ["README.md", "lua/README.md"].map(read).concat();
     require(
         pages.lines().any(|line| documents(line, name)),

@@ -97,7 +97,6 @@ const KNOWN: &[&str] = &[
     "run in commands/serve.rs has more than 70 lines",
     "start in server/mod.rs has more than 70 lines",
     "store/memory.rs has more than 400 lines",
-    "store/redis/script.rs has more than 400 lines",
     "telemetry imports http",
     "telemetry imports limiter",
     "telemetry/access_log/line.rs has more than 400 lines",

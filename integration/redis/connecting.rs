@@ -128,7 +128,7 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
 async fn a_wrong_password_is_named_and_the_right_one_may_come_later() {
     let server = RedisServer::start(&RedisConfig { password: Some("other".into()), ..RedisConfig::default() });
     let url = format!("redis://:secret@{}", server.address());
-    stays_down(&options(&url), "the server refuses the user or password").await;
+    stays_down(&options(&url), "the server rejects the user or password").await;
     stays_down(&options(&format!("redis://{}", server.address())), "NOAUTH").await;
     let store = RedisStore::connect(&options(&url).target().unwrap());
     assert_eq!(server.cli(&["CONFIG", "SET", "requirepass", "secret"]), "OK");
@@ -145,20 +145,20 @@ fn a_url_that_is_none_says_what_would_be_right() {
         assert!(error.contains(expected), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }
-    check("memcached://h", "`memcached://h` is no store: write `memory`, `redis://host:port/db`");
+    check("memcached://h", "invalid store `memcached://h`: write `memory`, `redis://host:port/db`");
     check("unix:/run/redis.sock", "write a unix socket with three slashes and its full path: `unix:///run/redis.sock`");
     check("unix:redis.sock", "`unix:///redis.sock`");
     check("/run/redis.sock", "`unix:///run/redis.sock`");
     check("localhost:6379", "write `memory`, `redis://host:port/db`");
-    check("redis+sentinel://:secret@h:26379/main", "`redis+sentinel://***@h:26379/main` is no store: ");
+    check("redis+sentinel://:secret@h:26379/main", "invalid store `redis+sentinel://***@h:26379/main`: ");
     check("redis+cluster://h", "`redis+cluster://` is not in this version; give one server as `redis://host:port`");
     check("redis://", "the host is missing");
-    check("redis://h:port", "it cannot be read as");
-    check("redis://:sec/secret@h", "percent-encoded");
+    check("redis://h:port", "expected `redis://user:password@host:port/db`");
+    check("redis://:sec/secret@h", "percent-encode special characters");
     check("redis://weir@h", "the user has no password");
-    check("redis://h/cache", "the database `cache` is no number");
-    check("redis://h/0?password=secret", "`redis://h/0?***` is no store: nothing may follow `?`");
-    check("rediss://h#insecure", "nothing may follow `#`");
+    check("redis://h/cache", "the database `cache` is not a number");
+    check("redis://h/0?password=secret", "invalid store `redis://h/0?***`: unexpected `?`");
+    check("rediss://h#insecure", "unexpected `#`");
 }
 
 #[test]
@@ -173,14 +173,14 @@ fn files_that_are_none_say_which_and_why() {
         assert!(error.contains(expected), "{error}");
     };
     let file = Some(empty.clone());
-    check(RedisOptions { ca_file: file.clone(), ..tls.clone() }, "empty.pem`: holds no certificate in PEM");
+    check(RedisOptions { ca_file: file.clone(), ..tls.clone() }, "empty.pem`: has no PEM certificate");
     check(
         RedisOptions { ca_file: Some("/none.pem".into()), ..tls.clone() },
         "--store-ca-file `/none.pem`: No such file",
     );
     check(
         RedisOptions { cert_file: file.clone(), ..tls.clone() },
-        "--store-cert-file and --store-key-file come together",
+        "--store-cert-file and --store-key-file must be given together",
     );
     let plain = RedisOptions::new("redis://h", Clock::machine());
     check(RedisOptions { ca_file: file, ..plain.clone() }, "--store-ca-file needs TLS: write the store as `rediss://`");

@@ -272,7 +272,7 @@ async fn the_log_has_one_line_for_each_reason_and_one_for_the_return() {
     let address = server.address();
     let connected = format!("store::redis::owner: connected to the store store=redis://***@{address}");
     assert_eq!((messages.len(), messages[0], messages[3]), (4, connected.as_str(), connected.as_str()), "{log}");
-    for (message, reason) in [(messages[1], "refused"), (messages[2], "the server refuses the user or password")] {
+    for (message, reason) in [(messages[1], "refused"), (messages[2], "the server rejects the user or password")] {
         assert!(message.starts_with("store::redis::owner: no connection to the store, trying again"), "{log}");
         assert!(message.contains(reason), "{log}");
     }

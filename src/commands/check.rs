@@ -1,16 +1,16 @@
 //! `weir check`: validates rules files and prints every problem.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{ExitCode, Outcome, counted};
+use super::ExitCode;
 use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
 
 /// Validates rules files and shows every mistake
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// Rules files, each validated separately
     #[arg(required_unless_present = "envoy_ratelimit_config", value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 /// Prints summaries of valid files to `out` and problems to `err`. Returns [`ExitCode::BadInput`] if any file has an
 /// error.
-pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outcome {
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     // These rules serve no requests, so the hash needs no secret.
     let fingerprinter = Fingerprinter::new((0, 0));
     let now = Clock::machine().now();
@@ -65,6 +65,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outc
         writeln!(out, "{name}: ok, {limits}, {overrides}{warnings}")?;
     }
     Ok(exit)
+}
+
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use super::{Cli, ExitCode, Failure};
+use super::Cli;
 use crate::config::{self, Report, Setting};
 
 /// The environment variable that names the file.
@@ -14,7 +14,7 @@ const VARIABLE: &str = "WEIR_CONFIG";
 /// Adds the file's flags that are set neither on the command line nor in the environment.
 ///
 /// The file may set any flag of `weir serve`; other commands ignore the flags that they do not have.
-pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> {
     let command = Cli::command();
     let given: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let Some(subcommand) = given.get(1).and_then(|name| command.find_subcommand(name)) else { return Ok(arguments) };
@@ -22,7 +22,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure>
         return Ok(arguments);
     }
     let Some(file) = flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else { return Ok(arguments) };
-    let source = config::read(Path::new(&file)).map_err(|problem| usage(&Report::of(problem)))?;
+    let source = config::read(Path::new(&file)).map_err(Report::of)?;
     let known: Vec<&str> = command
         .find_subcommand("serve")
         .into_iter()
@@ -31,7 +31,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure>
         .filter(|name| *name != "config")
         .collect();
     let mut added = Vec::new();
-    for Setting { key, values } in config::settings(&source, &known).map_err(|report| usage(&report))? {
+    for Setting { key, values } in config::settings(&source, &known)? {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
         let set = |argument: &clap::Arg| argument.get_env().is_some_and(|name| std::env::var_os(name).is_some());
         if argument.is_some_and(|argument| !set(argument)) && flag(&given, &key).is_none() {
@@ -41,10 +41,6 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure>
     let mut arguments = arguments;
     arguments.splice(2..2, added);
     Ok(arguments)
-}
-
-fn usage(report: &Report) -> Failure {
-    Failure::report(ExitCode::Usage, report)
 }
 
 /// The value of a flag on the command line, `--name value` or `--name=value`.
@@ -61,13 +57,13 @@ fn flag(given: &[&str], name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn expanded(file: &str, typed: &[&str]) -> Result<Vec<String>, String> {
+    fn expanded(file: &str, typed: &[&str]) -> Result<Vec<String>, Report> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weir.yaml");
         std::fs::write(&path, file).unwrap();
         let config = format!("--config={}", path.display());
         let arguments = typed.iter().copied().chain([config.as_str()]).map(OsString::from).collect();
-        let expanded = expand(arguments).map_err(|failure| format!("{failure:?}"))?;
+        let expanded = expand(arguments)?;
         let shown = expanded.into_iter().map(|argument| argument.into_string().unwrap());
         Ok(shown.filter(|argument| *argument != config).collect())
     }
@@ -91,14 +87,14 @@ mod tests {
     #[test]
     fn a_value_is_text_or_a_list_of_texts() {
         for file in ["upstream: [[echo]]", "upstream: { a: b }", "upstream:"] {
-            let error = expanded(file, &["weir", "serve"]).unwrap_err();
+            let error = expanded(file, &["weir", "serve"]).unwrap_err().to_string();
             assert!(error.contains("expected a flag's value, found"), "{error}");
         }
     }
 
     #[test]
     fn unknown_keys_are_refused() {
-        let error = expanded("upstream: echo\nworker: 3\n", &["weir", "serve"]).unwrap_err();
+        let error = expanded("upstream: echo\nworker: 3\n", &["weir", "serve"]).unwrap_err().to_string();
         assert!(error.contains("weir.yaml:2:1") && error.contains("did you mean `workers`?"), "{error}");
     }
 }

@@ -1,12 +1,12 @@
 //! `weir explain`: which limits apply to a request, and why.
 
 use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::net::IpAddr;
 
+use super::ExitCode;
 use super::rules::RulesArgs;
-use super::{ExitCode, Failure, Outcome};
 use crate::clock::Clock;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
@@ -26,7 +26,7 @@ use crate::message::target::{self, UrlError};
 
 /// Shows which limits apply to a request, with which id and override, and why the others do not
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub struct Args {
     /// The request's method
     #[arg(required_unless_present = "domain")]
     method: Option<String>,
@@ -72,23 +72,32 @@ pub(super) struct Args {
 }
 
 /// Prints how each limit treats the request.
-pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outcome {
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let now = Clock::machine().now();
     let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
     // Neither is given with a domain.
     let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
-    let (authority, target) =
-        split(method, url).map_err(|reason| Failure::bad_input(format_args!("`{method} {url}`: {reason}")))?;
+    let (authority, target) = match split(method, url) {
+        Ok(split) => split,
+        Err(reason) => {
+            writeln!(err, "error: `{method} {url}`: {reason}")?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
     let headers: Headers = args.headers.iter().cloned().collect();
-    let host = authority.or_else(|| headers.text("host")).unwrap_or_default();
-    let host = host_of(host).ok_or_else(|| Failure::bad_input(format_args!("invalid host `{host}`")))?;
+    let host = authority.map(str::to_owned);
+    let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
+    let Some(host) = host_of(&host) else {
+        writeln!(err, "error: invalid host `{host}`")?;
+        return Ok(ExitCode::BadInput);
+    };
     let (path, query) = target::split(&target);
     let path = normalise(path);
     let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
     let client = trusted.client(args.ip, &headers).address;
     let descriptor: Vec<DescriptorEntry<'_>> =
         args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
-    let mut request = Request {
+    let request = Request {
         method: args.method.as_deref().unwrap_or_default(),
         host: &host,
         path: &path,
@@ -96,24 +105,35 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outc
         headers: &headers,
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
-        domain: args.domain.as_deref(),
+        domain: None,
         descriptor: &descriptor,
         now,
     };
-    if let Some(domain) = request.domain {
-        (request.path, request.client) = ("", None);
-        writeln!(out, "descriptor {} in domain {domain}", entries(&descriptor))?;
-    } else {
-        writeln!(out, "{} {host}{path} from {client}", request.method)?;
+    let request = match args.domain.as_deref() {
+        None => {
+            writeln!(out, "{} {host}{path} from {client}", request.method)?;
+            request
+        }
+        Some(domain) => {
+            writeln!(out, "descriptor {} in domain {domain}", entries(&descriptor))?;
+            Request { domain: Some(domain), path: "", client: None, ..request }
+        }
+    };
+    match rules.explain(&request) {
+        Ok(explanations) => {
+            for (limit, explanation) in rules.limits().iter().zip(explanations) {
+                write!(out, "\n{}", describe(&rules, limit, &request, &explanation))?;
+            }
+            Ok(ExitCode::Success)
+        }
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            Ok(ExitCode::BadInput)
+        }
     }
-    let explanations = rules.explain(&request).map_err(Failure::bad_input)?;
-    for (limit, explanation) in rules.limits().iter().zip(explanations) {
-        write!(out, "\n{}", describe(&rules, limit, &request, &explanation))?;
-    }
-    Ok(ExitCode::Success)
 }
 
-/// Splits a URL into its authority, if it is absolute, and its target.
+/// The authority of a URL, if it is absolute, and its target.
 fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str>), &'static str> {
     let (authority, target) = if url.starts_with('/') || url == "*" {
         (None, Cow::Borrowed(url))
@@ -152,88 +172,90 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
-    let reason = match explanation {
-        Explanation::Off => "mode is off".to_owned(),
-        Explanation::Unmatched(mismatch) => unmatched(&limit.conditions, request, *mismatch),
-        Explanation::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
-        Explanation::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),
+    let name = &limit.name;
+    match explanation {
+        Explanation::Off => format!("{name}: does not apply\n  because   mode is off\n"),
+        Explanation::Unmatched(mismatch) => {
+            format!("{name}: does not apply\n  because   {}\n", unmatched(&limit.conditions, request, *mismatch))
+        }
+        Explanation::Outranked => {
+            format!(
+                "{name}: does not apply\n  because   a rule for this value or an earlier pattern takes precedence\n"
+            )
+        }
+        Explanation::Undescribed => {
+            format!("{name}: does not apply\n  because   the limit matches neither a domain nor a descriptor\n")
+        }
         Explanation::NoId(lacking) => {
             let component = limit.by.get(lacking.component).map_or_else(String::new, source);
-            match lacking.reason {
+            let why = match lacking.reason {
                 ComponentError::Missing => format!("the request has no {component}"),
                 ComponentError::Malformed => {
                     format!("the {component} is malformed, and the limit has `malformed: skip`")
                 }
-            }
+            };
+            format!("{name}: does not apply\n  because   {why}\n")
         }
         Explanation::Applies { id, allowance, given_by, cost, enforced } => {
-            let given_by = given(rules, limit, *given_by, allowance);
-            return applies(limit, id, allowance, given_by, *cost, *enforced);
-        }
-    };
-    format!("{}: does not apply\n  because   {reason}\n", limit.name)
-}
-
-fn applies(
-    limit: &Limit,
-    id: &[Result<String, ComponentError>],
-    allowance: &Allowance,
-    given_by: String,
-    cost: u64,
-    enforced: bool,
-) -> String {
-    let verb = match allowance {
-        Allowance::Disabled => "does not apply",
-        Allowance::Unlimited => "applies, unlimited",
-        Allowance::Deny if enforced => "applies, denies",
-        Allowance::Deny => "applies, would deny, in shadow mode",
-        Allowance::Windows(_) | Allowance::Elevated(_) if enforced => "applies",
-        Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
-    };
-    let mut text = format!("{}: {verb}\n", limit.name);
-    let mut line = |key: &str, value: &dyn Display| {
-        let _ = writeln!(text, "  {key:<10}{value}");
-    };
-    let unusable = |reason: &ComponentError| match reason {
-        ComponentError::Missing => "(missing)",
-        ComponentError::Malformed => "(malformed)",
-    };
-    let shown: Vec<&str> = id.iter().map(|part| part.as_ref().map_or_else(unusable, String::as_str)).collect();
-    line("id", &if shown.is_empty() { "(one bucket for all)".to_owned() } else { shown.join(":") });
-    if let Some(windows) = allowance.windows() {
-        windows.iter().for_each(|numbers| line("allows", numbers));
-        if let Some(elevated) = allowance.elevated() {
-            line("elevated", elevated);
-        }
-        line("cost", &cost);
-        let most = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
-        if windows.iter().any(|numbers| cost > numbers.burst().max(most)) {
-            line("never", &"the cost exceeds the burst, so the request can never pass");
-        }
-        let response_cost = limit.response_cost.as_deref();
-        if let Some(header) = response_cost.and_then(|cost| cost.header.as_ref()) {
-            line("settled", &format!("by the response header `{header}`"));
-        }
-        if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
-            line(
-                "spent",
-                &format!("if the upstream answers {statuses}, or does not answer after it was sent the request"),
+            let verb = match allowance {
+                Allowance::Disabled => "does not apply",
+                Allowance::Unlimited => "applies, unlimited",
+                Allowance::Deny if *enforced => "applies, denies",
+                Allowance::Deny => "applies, would deny, in shadow mode",
+                Allowance::Windows(_) | Allowance::Elevated(_) if *enforced => "applies",
+                Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
+            };
+            let mut text = format!("{name}: {verb}\n");
+            let lacking = |reason: &ComponentError| match reason {
+                ComponentError::Missing => "(missing)",
+                ComponentError::Malformed => "(malformed)",
+            };
+            let is_denied_for = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
+            let fallback = if is_denied_for(ComponentError::Missing, limit.missing) {
+                Some("`missing: deny`")
+            } else if is_denied_for(ComponentError::Malformed, limit.malformed) {
+                Some("`malformed: deny`")
+            } else {
+                None
+            };
+            let id: Vec<&str> =
+                id.iter().map(|component| component.as_ref().map_or_else(lacking, String::as_str)).collect();
+            let _ = writeln!(
+                text,
+                "  id        {}",
+                if id.is_empty() { "(one bucket for all)".into() } else { id.join(":") }
             );
-        }
-        if limit.drain_over_limit {
-            line("reports", &"beyond what remains take what remains");
+            if let Some(windows) = allowance.windows() {
+                for numbers in windows.iter() {
+                    let _ = writeln!(text, "  allows    {numbers}");
+                }
+                if let Some(elevated) = allowance.elevated() {
+                    let _ = writeln!(text, "  elevated  {elevated}");
+                }
+                let _ = writeln!(text, "  cost      {cost}");
+                let most = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
+                if windows.iter().any(|numbers| *cost > numbers.burst().max(most)) {
+                    let _ = writeln!(text, "  never     the cost exceeds the burst, so the request can never pass");
+                }
+                let response_cost = limit.response_cost.as_deref();
+                if let Some(field) = response_cost.and_then(|cost| cost.header.as_ref()) {
+                    let _ = writeln!(text, "  settled   by the response header `{field}`");
+                }
+                if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
+                    let _ = writeln!(
+                        text,
+                        "  spent     if the upstream answers {statuses}, or does not answer after it was sent the request"
+                    );
+                }
+                if limit.drain_over_limit {
+                    let _ = writeln!(text, "  reports   beyond what remains take what remains");
+                }
+            }
+            let given = fallback.map_or_else(|| given(rules, limit, *given_by, allowance), str::to_owned);
+            let _ = writeln!(text, "  given by  {given}");
+            text
         }
     }
-    let is_denied_for = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
-    let given_by = if is_denied_for(ComponentError::Missing, limit.missing) {
-        "`missing: deny`".to_owned()
-    } else if is_denied_for(ComponentError::Malformed, limit.malformed) {
-        "`malformed: deny`".to_owned()
-    } else {
-        given_by
-    };
-    line("given by", &given_by);
-    text
 }
 
 fn given(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allowance) -> String {
@@ -276,7 +298,7 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
     }
 }
 
-/// Describes the hosts or networks that a limit covers or excludes.
+/// The hosts or networks that a limit covers, or those that it excludes.
 fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
     let join = |all: &[T]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match excluded {
@@ -285,7 +307,7 @@ fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
     }
 }
 
-/// Describes all values of one name.
+/// All values under one name.
 fn list(found: impl Iterator<Item = String>) -> String {
     let found: Vec<String> = found.collect();
     if found.is_empty() { "absent".to_owned() } else { found.join(" and ") }

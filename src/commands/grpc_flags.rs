@@ -72,7 +72,7 @@ impl GrpcArgs {
         Ok(sources)
     }
 
-    /// The maximum number of calls that a gateway may cancel.
+    /// How many calls a gateway may cancel.
     pub(super) const fn resets(&self) -> u32 {
         self.grpc_resets.get()
     }

@@ -1,19 +1,19 @@
 //! `weir health`: checks a running Weir, for container probes and scripts.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::Value;
 
+use super::ExitCode;
 use super::values::parse_duration;
-use super::{ExitCode, Failure, Outcome};
 use crate::listeners::admin::client::{AdminClient, Page};
 
 /// Checks that a running Weir is ready; exits with 1 if it is not or does not answer
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub struct Args {
     /// URL of the admin listener; for a wildcard address such as 0.0.0.0, loopback is used
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
     admin: String,
@@ -32,21 +32,34 @@ pub(super) struct Args {
 }
 
 /// Prints one line: the state of the process, or why it is not ready.
-pub(super) fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    let client =
-        AdminClient::new(&args.admin, None).map_err(|error| Failure::usage(format_args!("--admin: {error}")))?;
-    writeln!(out, "{}", state(&client, args).map_err(Failure::bad_input)?)?;
-    Ok(ExitCode::Success)
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
+    let client = match AdminClient::new(&args.admin, None) {
+        Ok(client) => client,
+        Err(error) => {
+            writeln!(err, "error: --admin: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
+    match ask(&client, args) {
+        Ok(state) => {
+            writeln!(out, "{state}")?;
+            Ok(ExitCode::Success)
+        }
+        Err(reason) => {
+            writeln!(err, "error: {reason}")?;
+            Ok(ExitCode::BadInput)
+        }
+    }
 }
 
-fn state(client: &AdminClient, args: &Args) -> Result<String, String> {
+fn ask(client: &AdminClient, args: &Args) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let (path, read): (_, fn(&Page) -> _) = if args.live { ("/healthz", live) } else { ("/readyz", ready) };
+    let (path, state): (_, fn(&Page) -> _) = if args.live { ("/healthz", live) } else { ("/readyz", ready) };
     let page = runtime.block_on(client.read(path, args.timeout));
     // Does not wait for a pending name lookup.
     runtime.shutdown_background();
-    read(&page.map_err(|error| error.to_string())?)
+    state(&page.map_err(|error| error.to_string())?)
 }
 
 /// Reads a response of `/healthz`.

@@ -9,7 +9,7 @@ use crate::http::Http2Limits;
 /// Limits for a client's HTTP/2 connection.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Client HTTP/2 connections")]
-#[expect(clippy::struct_field_names, reason = "fields are named like their flags")]
+#[expect(clippy::struct_field_names, reason = "a field is named like its flag, and a flag by what it is about")]
 pub(super) struct Http2Args {
     /// Concurrent requests per HTTP/2 connection
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_STREAMS", default_value = "128")]

@@ -15,7 +15,7 @@ use crate::server::ListenAddress;
 use crate::telemetry::metrics::Metrics;
 
 /// The error if no listener is configured.
-pub(super) const NO_LISTENER: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
+pub(super) const NO_DOOR: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
      `--upstream echo` to try the rules, or another listener: `--grpc 127.0.0.1:9001` for Envoy, \
      `--check 127.0.0.1:9002` for nginx, Traefik, Caddy and applications, `--spoe 127.0.0.1:9003` for HAProxy";
 

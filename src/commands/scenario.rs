@@ -1,10 +1,10 @@
-//! Plays scenarios: expected answers of a store, with a simulated clock.
+//! Scenarios: cases of what a store answers, with a clock of their own.
 //!
-//! A case is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. Only the keys of `expect` are compared; an
-//! unknown key fails the case.
+//! A case is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. What `expect` does not name is not
+//! asserted, and a key that it names and this version does not know fails the case.
 //!
-//! A step may name the `slot` of a request in flight. Without a name, a spend takes a new slot, like every request, and a
-//! refund gives back the slot taken last.
+//! A step may name the `slot` of a request in flight. A spend without takes one of a new name, as every request does, and a
+//! refund without gives back the one that was taken last.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -24,9 +24,11 @@ use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
 use crate::store::{Batch, Store, StoreError};
 
-/// The default wall clock at `at_ms: 0`: a time in 2023, so that the integers are as large as in production.
+/// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
+/// as in production.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
+/// How long a store may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Ids need no secret here.
@@ -36,20 +38,20 @@ const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
 pub(super) struct Player {
     store: Store,
     clock: Arc<AtomicU64>,
-    /// Part of each bucket's key, unique per run on the same Redis.
+    /// Keeps the buckets of cases apart, and those of other runs on the same Redis.
     run: String,
     cases: u64,
     slots: Slots,
 }
 
-/// The names of slots: the number given so far, and those held, with their buckets' keys.
+/// The names of slots: how many were given, and those that are held, with the keys of their buckets.
 #[derive(Default)]
 struct Slots {
     given: Cell<u64>,
     held: RefCell<Vec<(String, Slot)>>,
 }
 
-/// The result of a step.
+/// What a step came to.
 enum Answer {
     Decided {
         decision: Decision,
@@ -60,14 +62,14 @@ enum Answer {
         allowed: usize,
         denied: usize,
     },
-    /// All limits were disabled or unlimited, so the store was not called.
+    /// Every limit was disabled or unlimited: no store was asked.
     Unasked,
     Mistake(String),
     Done,
 }
 
 impl Player {
-    /// Waits until the store, which decides by `clock`, is connected.
+    /// A player on a store that decides by `clock`, once it is connected.
     pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         while let Err(error) = store.ready() {
@@ -79,7 +81,7 @@ impl Player {
         Ok(Self { store, clock, run: format!("test-{}", std::process::id()), cases: 0, slots: Slots::default() })
     }
 
-    /// Plays one case. The error is the first difference.
+    /// Plays one case; the error tells the first difference.
     pub(super) async fn play(&mut self, scenario: &Value) -> Result<(), String> {
         self.cases += 1;
         let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
@@ -159,8 +161,8 @@ impl Player {
         }
     }
 
-    /// Plans the charges of a step; mode `None` (`allow_only`) charges nothing. The error is a mistake of the caller, which a
-    /// scenario may expect.
+    /// The charges of a step; `None` as a mode is a member that is only there to be allowed. The error is a mistake of
+    /// the caller, which a scenario may expect.
     fn plan(
         &self,
         rules: &Rules,
@@ -225,14 +227,14 @@ impl Player {
         Ok(Answer::Counted { allowed, denied })
     }
 
-    /// Resets the buckets, for a store that outlives the run.
+    /// Leaves nothing behind in a store that outlives the run.
     async fn forget(&self, mut used: Vec<Charge>) {
         used.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
         used.dedup_by(|a, b| a.bucket == b.bucket);
         for charge in &mut used {
             charge.mode = Mode::Reset;
             if charge.elevated().is_some() {
-                // A reset with plain numbers also removes the activation.
+                // Plain numbers leave nothing of what was switched on.
                 charge.terms = None;
             }
         }
@@ -259,7 +261,7 @@ impl Slots {
         }
     }
 
-    /// Records the slots that were taken and given back.
+    /// Remembers what was taken and given back.
     fn decided(&self, charges: &[Charge], decisions: &Decisions) {
         let is_denied = decisions.iter().any(Decision::is_denied);
         for charge in charges.iter().zip(decisions).filter(|(_, decision)| decision.outcome == Outcome::Allowed) {
@@ -274,7 +276,7 @@ impl Slots {
     }
 }
 
-/// The time of a step.
+/// The instant of a step.
 fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
     let millis =
         step["at_ms"].as_f64().filter(|millis| (0.0..9e12).contains(millis)).ok_or("`at_ms` must be a time")?;
@@ -283,7 +285,7 @@ fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
     Ok(Micros(epoch.0 + span))
 }
 
-/// Compiles `limits`, the same text as in a rules file: JSON is YAML.
+/// Compiles `limits`: JSON is YAML, so a scenario says exactly what a rules file says.
 fn compile(limits: &Value, effective_from: Micros) -> Result<Rules, String> {
     let text = Value::Object(Map::from_iter([("limits".to_owned(), limits.clone())])).to_string();
     let source = config::Source { name: "limits".into(), text };
@@ -308,7 +310,8 @@ fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
     }))
 }
 
-/// Returns the decision that binds. Spend-only charges and refunds without effect count only if there are no others.
+/// The decision that binds: spend-only members have no say beside others, and a refund that found nothing to give back
+/// has none beside one that did.
 fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let all = || plan.charges.iter().zip(&plan.origins).zip(decisions);
     let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &ChargeOrigin), &Decision)>| {
@@ -326,7 +329,7 @@ fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let mut decision = decision;
     let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
     if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
-        // A spend-only charge that does not fit does not deny the request.
+        // A spend-only charge that does not fit still lets the request pass.
         decision.outcome = Outcome::Allowed;
     }
     let place = plan.origins.iter().position(|origin| origin.limit == limit).unwrap_or_default();
@@ -349,7 +352,7 @@ fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String
     Ok(())
 }
 
-/// Returns an answer's value for a key of `expect`; null for a time that never comes.
+/// What an answer says of one key of `expect`; null where it says nothing, as of a time that never comes.
 fn found(answer: &Answer, key: &str) -> Result<Value, String> {
     let time = |span: Option<Micros>| span.map_or(Value::Null, |span| millis(span).into());
     Ok(match (key, answer) {
@@ -360,7 +363,7 @@ fn found(answer: &Answer, key: &str) -> Result<Value, String> {
         ("denied_by", Answer::Decided { denied_by, .. }) => denied_by.clone().into(),
         ("triggered", Answer::Decided { elevation: Some(elevation), .. }) => elevation.triggered.into(),
         ("activated", Answer::Decided { elevation: Some(elevation), .. }) => elevation.active.into(),
-        // -1 unless this charge switched the elevated numbers on, as in limitd.
+        // -1 unless this charge has switched the elevated numbers on, as limitd says it.
         ("quota_remaining", Answer::Decided { elevation: Some(elevation), .. }) => {
             elevation.activations_left.map_or_else(|| (-1).into(), Value::from)
         }
@@ -368,7 +371,7 @@ fn found(answer: &Answer, key: &str) -> Result<Value, String> {
         ("denied_count", Answer::Counted { denied, .. }) => (*denied).into(),
         ("allowed", Answer::Unasked) => true.into(),
         ("retry_after_ms" | "reset_ms", Answer::Unasked) => 0.into(),
-        // An unlimited bucket has as many tokens as a case expects.
+        // However many tokens a case expects to remain, a bucket without a limit has them.
         ("remaining", Answer::Unasked) => "unlimited".into(),
         ("error", _) => false.into(),
         _ => return Err(format!("`{key}` cannot be compared here")),
@@ -376,11 +379,11 @@ fn found(answer: &Answer, key: &str) -> Result<Value, String> {
 }
 
 fn same(found: &Value, expected: &Value, tolerance: f64) -> bool {
-    // A time that never comes is null, or -1 as in redis-cell.
+    // A time that never comes is written null, or -1 as redis-cell does.
     let never = found.is_null() && expected.as_i64() == Some(-1);
     let unlimited = found == "unlimited" && expected.is_u64();
     match (found.as_f64(), expected.as_f64()) {
-        // Half a nanosecond, the precision of milliseconds as doubles.
+        // Half a nanosecond: doubles hold milliseconds no more finely.
         (Some(found), Some(expected)) => (found - expected).abs() <= tolerance + 5e-7,
         _ => found == expected || never || unlimited,
     }

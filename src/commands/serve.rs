@@ -1,32 +1,28 @@
 //! `weir serve`: the workers' listeners and the admin listener.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
 use super::client_flags::ClientArgs;
 use super::listener_flags::ListenerArgs;
-use super::listeners::{ListenersArgs, NO_LISTENER};
+use super::listeners::{ListenersArgs, NO_DOOR};
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
-use super::{ExitCode, Failure, Outcome, logging};
+use super::{ExitCode, could_not_start, logging};
 use crate::clock::Clock;
 use crate::config::Look;
 use crate::engine::answer::reply::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::http::{AcceptOptions, ConnectorReloader, FrontOptions, ServerTlsReloader, UpstreamOptions};
+use crate::http::{ConnectorReloader, FrontOptions, ServerTlsReloader};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
-use crate::listeners::admin::log::LogFilter;
-use crate::listeners::admin::tokens::Tokens;
-use crate::listeners::grpc::AddressSources;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
-use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
@@ -34,7 +30,7 @@ use crate::telemetry::traces::Traces;
 /// Flags of `weir serve`. Each has an environment variable and a key with the same name in the `--config` file; a flag
 /// overrides the variable, which overrides the file.
 #[derive(clap::Args, Debug)]
-pub(super) struct Args {
+pub struct Args {
     #[command(flatten)]
     listeners: ListenersArgs,
 
@@ -78,15 +74,34 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The circumstances that the rules must fit.
+    /// What the rules are for.
     fn how(&self, has_redis: bool, sees_ends: bool) -> How {
         How { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.headers().underscores }
     }
 }
 
 /// Serves until a signal ends it.
-pub(super) fn run(args: &Args, err: &mut dyn Write) -> Outcome {
-    let Checked { log, generations, upstream, address_sources, admin_tokens, plan } = args.check()?;
+pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
+    let checked = logging::start(&args.log).and_then(|log| {
+        let generations = Generations::parse(args.headers.iter().map(String::as_str));
+        let generations = generations.map_err(|error| format!("--headers: {error}"))?;
+        let upstream = args.upstream.options()?;
+        if upstream.is_none() && !args.listeners.has_another() {
+            return Err(NO_DOOR.to_owned());
+        }
+        let address_sources = args.listeners.address_sources()?;
+        let tokens = args.admin.tokens()?;
+        args.tls.check()?;
+        let plan = args.store.plan(Clock::machine(), None).map_err(|error| format!("--store: {error}"))?;
+        Ok((log, generations, upstream, address_sources, tokens, plan))
+    });
+    let (log, generations, upstream, address_sources, admin_tokens, plan) = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
     let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::machine();
     let how = args.how(plan.is_remote(), upstream.is_some());
@@ -94,91 +109,79 @@ pub(super) fn run(args: &Args, err: &mut dyn Write) -> Outcome {
         Reloader::start(args.rules.files(), how, Fingerprinter::new(rand::random()), clock.clone());
     write!(err, "{}", loaded.report)?;
     let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
-    let metrics = Arc::new(Metrics::new().map_err(Failure::could_not_start)?);
+    let metrics = match Metrics::new() {
+        Ok(metrics) => Arc::new(metrics),
+        Err(error) => return could_not_start(err, &error),
+    };
     metrics.started(seconds(&clock));
     metrics.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
-    let (accept, tls_reloader) = args.tls.accept(&metrics).map_err(Failure::bad_input)?;
+    let (accept, tls_reloader) = match args.tls.accept(&metrics) {
+        Ok(accept) => accept,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
     let local = MemoryStore::new(args.store.max_keys());
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.refusals());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
     let readiness = Arc::new(Readiness::default());
     let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));
     let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let front = args.front(accept, clock, shared.metrics())?;
-    let (admission, access_log, traces) = (front.admission.clone(), front.access_log.clone(), front.traces.clone());
+    let access_log = match args.process.access_log(shared.metrics()) {
+        Ok(access_log) => access_log,
+        Err(error) => return could_not_start(err, &error),
+    };
+    let traces = match args.traces.start(args.log.ids(), shared.metrics()) {
+        Ok(traces) => traces,
+        Err(error) => {
+            writeln!(err, "error: {error}")?;
+            return Ok(ExitCode::Usage);
+        }
+    };
+    let trusted_proxies = args.client.trusted_proxies();
+    let admission = args.process.admission(&trusted_proxies, shared.metrics());
+    let front = FrontOptions {
+        accept,
+        trusted_proxies,
+        client_headers: args.client.headers(),
+        clock,
+        timeouts: args.listener.timeouts(
+            args.upstream.connect_timeout,
+            args.upstream.response_timeout,
+            args.upstream.upstream_idle_timeout,
+        ),
+        limits: args.listener.limits(),
+        admission: admission.clone(),
+        access_log: access_log.clone(),
+        traces: traces.clone(),
+    };
     let metrics = shared.metrics();
+    let listeners = args.listeners.options(&front, upstream, generations, address_sources, &readiness, metrics);
     let options = ServerOptions {
-        listeners: args.listeners.options(&front, upstream, generations, address_sources, &readiness, metrics),
+        listeners,
         admission,
         access_log,
         admin_address: Some(args.admin.admin),
         admin_tokens,
         log: Some(log),
-        clock: front.clock,
+        clock: front.clock.clone(),
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         grace: args.process.grace,
         handle_signals: true,
     };
-    let running = server::start(&options, &shared, &make_store, &readiness, reload);
-    running.map_err(Failure::could_not_start)?.join();
-    traces.iter().for_each(Traces::finish);
-    Ok(ExitCode::Success)
-}
-
-/// Validated flags.
-struct Checked {
-    log: LogFilter,
-    generations: Generations,
-    upstream: Option<(UpstreamOptions, Option<ConnectorReloader>)>,
-    address_sources: AddressSources,
-    admin_tokens: Tokens,
-    plan: StorePlan,
-}
-
-impl Args {
-    /// Validates the flags. Starts the log first.
-    fn check(&self) -> Result<Checked, Failure> {
-        let log = logging::start(&self.log).map_err(Failure::usage)?;
-        let generations = Generations::parse(self.headers.iter().map(String::as_str));
-        let generations = generations.map_err(|error| Failure::usage(format_args!("--headers: {error}")))?;
-        let upstream = self.upstream.options().map_err(Failure::usage)?;
-        if upstream.is_none() && !self.listeners.has_another() {
-            return Err(Failure::usage(NO_LISTENER));
+    match server::start(&options, &shared, &make_store, &readiness, reload) {
+        Ok(running) => {
+            running.join();
+            traces.iter().for_each(Traces::finish);
+            Ok(ExitCode::Success)
         }
-        let address_sources = self.listeners.address_sources().map_err(Failure::usage)?;
-        let admin_tokens = self.admin.tokens().map_err(Failure::usage)?;
-        self.tls.check().map_err(Failure::usage)?;
-        let plan = self.store.plan(Clock::machine(), None)?;
-        Ok(Checked { log, generations, upstream, address_sources, admin_tokens, plan })
-    }
-
-    /// The proxy's options for client connections.
-    fn front(&self, accept: AcceptOptions, clock: Clock, metrics: &Metrics) -> Result<FrontOptions, Failure> {
-        let access_log = self.process.access_log(metrics).map_err(Failure::could_not_start)?;
-        let traces = self.traces.start(self.log.ids(), metrics).map_err(Failure::usage)?;
-        let trusted_proxies = self.client.trusted_proxies();
-        let admission = self.process.admission(&trusted_proxies, metrics);
-        let upstream = &self.upstream;
-        Ok(FrontOptions {
-            accept,
-            trusted_proxies,
-            client_headers: self.client.headers(),
-            clock,
-            timeouts: self.listener.timeouts(
-                upstream.connect_timeout,
-                upstream.response_timeout,
-                upstream.upstream_idle_timeout,
-            ),
-            limits: self.listener.limits(),
-            admission,
-            access_log,
-            traces,
-        })
+        Err(error) => could_not_start(err, &error),
     }
 }
 
-/// Reloads rules and certificates whose files changed.
+/// What looks at the files of rules and certificates.
 fn reload(
     mut rules: Reloader,
     mut of_upstreams: Option<ConnectorReloader>,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::value_parser;
 
-use super::Failure;
 use super::values::parse_duration;
 use crate::clock::Clock;
 use crate::limiter::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
@@ -55,7 +54,7 @@ pub(super) struct StoreArgs {
 
 impl StoreArgs {
     /// Validates the flags without connecting. Redis decides by `clock`, memory by each batch's time.
-    pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, Failure> {
+    pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
         if self.store == "memory" {
             return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
         }
@@ -68,7 +67,7 @@ impl StoreArgs {
             queue: self.store_queue,
             clock,
         };
-        StorePlan::remote(&options).map_err(|error| Failure::usage(format_args!("--store: {error}")))
+        StorePlan::remote(&options).map_err(|error| error.to_string())
     }
 
     pub(super) const fn max_keys(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Reads `by`: the components of a limit's ids.
+//! Whose bucket: `by`.
 
 use http::header::HeaderName;
 
@@ -12,18 +12,20 @@ use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;
 use crate::engine::rules::value_type::ValueType;
 
-/// The components that are plain words.
+/// The words that stand alone.
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
-/// The keys of a component that is a map.
+/// The fields of a component that is a map.
 pub(super) const KEYS: [&str; 9] =
     ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as", "duplicates"];
 
+/// The words of `duplicates`.
 pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
+/// What `tls` can be: of a client's certificate only its subject makes an id.
 pub(super) const TLS: [(&str, ()); 1] = [("subject", ())];
 
-/// The values of `as`.
+/// The forms of `as`.
 pub(super) const FORMS: [(&str, ValueType); 6] = [
     ("text", ValueType::Text),
     ("integer", ValueType::Integer),
@@ -33,10 +35,11 @@ pub(super) const FORMS: [(&str, ValueType); 6] = [
     ("hostname-set", ValueType::HostnameSet),
 ];
 
-/// Parsing an override's id tries all ways to split it at its colons, whose number grows with this.
+/// An id is read back from an override by trying its colons, whose number of ways grows with this.
 pub(super) const MOST_COMPONENTS: usize = 6;
 
-/// Reads `by`. `{ path: NAME }` refers to `paths`, the patterns of the limit's `match`; `None` if they have a mistake.
+/// Parses `by`. `paths` are the patterns of the limit's `match`, where `{ path: NAME }` is looked up; `None` if they
+/// could not be read.
 pub(super) fn parse(
     node: &Node,
     paths: Option<&[PathPattern]>,
@@ -68,7 +71,7 @@ pub(super) fn parse(
     outcome.map(|()| components)
 }
 
-/// Reads a component; `None` for `global`.
+/// One component; `None` for `global`, which has none.
 pub(super) fn component(
     node: &Node,
     paths: Option<&[PathPattern]>,
@@ -175,7 +178,7 @@ fn path_parameter(
     findings: &mut Findings,
 ) -> Result<ComponentSource, Reported> {
     let name = name(node, findings)?;
-    // Mistakes in the patterns have been reported.
+    // The patterns have their own complaint already.
     let paths = paths.ok_or(Reported)?;
     let Some(first) = paths.first() else {
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
@@ -215,7 +218,7 @@ fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     Ok(name.to_owned())
 }
 
-/// Reads a header name, in lower case: names are case-insensitive (RFC 9110 section 5.1).
+/// The name of a field, which RFC 9110 section 5.1 makes case-insensitive: kept in lower case.
 pub(super) fn header_name(node: &Node, findings: &mut Findings) -> Result<HeaderName, Reported> {
     let name = text(node, findings)?;
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| {

@@ -1,15 +1,15 @@
-//! Replaces directories by the files in them.
+//! Directories in place of files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::problem::Problem;
 
-/// The maximum number of files in a directory. Each is checked for changes every two seconds.
+/// The most files of a directory. Each is opened and looked at every two seconds.
 const MOST_FILES: usize = 1_000;
 
-/// Replaces each directory by its files named `*.yaml` or `*.yml`, sorted by name. Skips hidden files: a Kubernetes volume
-/// keeps its versions below a hidden directory.
+/// The paths, with the files of a directory in its place: those named `*.yaml` or `*.yml`, by their names. Names that begin
+/// with a dot are left out, as a Kubernetes volume keeps its versions below them.
 pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {

@@ -1,4 +1,4 @@
-//! Parses RFC 3339 timestamps (`2026-12-31T23:59:59Z`) and dates.
+//! Instants as RFC 3339 writes them (`2026-12-31T23:59:59Z`), and dates.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
@@ -9,7 +9,8 @@ use crate::engine::algorithms::numbers::Micros;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Parses an override's `until`. A date means the end of that day in UTC. The error is a message and help.
+/// Parses the `until` of an override. A date lasts to the end of its day in UTC, so that `until: 2026-12-31` holds on
+/// that day. The error is what is wrong, and what would be right.
 pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
     let since_epoch = since_epoch(text).ok_or_else(|| {
         let help = "write 2026-12-31 (until the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();
@@ -19,7 +20,7 @@ pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
     micros.map(Micros).map_err(|_| (format!("{} is before 1970", quoted(text)), String::new()))
 }
 
-/// Uses civil arithmetic, because a `jiff::Timestamp` ends a day before the year 9999 does.
+/// Civil arithmetic, because a `jiff::Timestamp` ends a day before the year 9999 does.
 fn since_epoch(text: &str) -> Option<SignedDuration> {
     let is_date = is_rfc_3339(text)?;
     let pieces = Pieces::parse(text).ok()?;

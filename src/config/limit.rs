@@ -67,9 +67,9 @@ const LONGEST_SHORT: usize = 32;
 #[derive(Default)]
 pub(super) struct Limits {
     pub(super) drafts: Vec<Draft>,
-    /// The script files that limits name.
+    /// The files that limits name.
     pub(super) scripts: Vec<ScriptFile>,
-    /// The drafts' indices by name, in lower case.
+    /// Names in lower case and the drafts that have them.
     names: HashMap<String, usize>,
 }
 
@@ -111,7 +111,7 @@ impl Limits {
         )
     }
 
-    /// Adds an entry of `limits`.
+    /// Adds the limit of one entry of `limits`.
     pub(super) fn add(&mut self, key: &Key, node: &Node, interner: &mut Interner, findings: &mut Findings) {
         check_name(key, findings);
         match self.names.get(&key.text.to_ascii_lowercase()) {

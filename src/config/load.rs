@@ -1,4 +1,4 @@
-//! Loads the files as a whole.
+//! The files as a whole: `limits`, `overrides`, and what they make together.
 
 use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
@@ -24,11 +24,12 @@ struct Loader {
     files: Vec<String>,
 }
 
-/// Compiles all files into rules. The report has all problems; there are rules if none of them is an error.
+/// Makes rules of all files together. Everything that is wrong with any of them is in the report; there are rules if none
+/// of it is an error.
 ///
-/// `effective_from` is the wall clock: the numbers take effect then, and overrides whose `until` is earlier get a warning.
+/// `effective_from` is the wall clock: when the numbers take effect, and what `until` is compared with for a warning.
 pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> Loaded {
-    // Overrides refer to their file by number: 0 is the rules file, even if there is none.
+    // Overrides name the files that they stand in: that of the limits has the number 0, whether or not there is one.
     let limits_name = sources.limits.as_ref().map_or("", |source| source.name.as_str());
     let overrides_names = sources.overrides.iter().map(|source| source.name.as_str());
     let files = std::iter::once(limits_name).chain(overrides_names).map(str::to_owned).collect();
@@ -40,7 +41,7 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
         files,
     };
     let mut findings = Findings::new(limits_name);
-    // If the text cannot be read to its end, the findings say so.
+    // A text that cannot be read to its end has its complaint among the findings, like everything else.
     if let Some(limits) = &sources.limits {
         let (Ok(()) | Err(Reported)) = loader.rules_file(&limits.text, &mut findings);
     }
@@ -112,7 +113,7 @@ impl Loader {
         if postponed { self.overrides_before_limits(text, findings) } else { Ok(()) }
     }
 
-    /// Reads the overrides in a second pass if they precede the limits that they are checked against.
+    /// Reads the text a second time where the overrides stand before the limits that they are checked against.
     fn overrides_before_limits(&mut self, text: &str, findings: &mut Findings) -> Result<(), Reported> {
         let mut reader = Reader::new(text);
         reader.root(findings)?;
@@ -171,7 +172,7 @@ impl Loader {
         self.entries(reader, &opened, file, findings)
     }
 
-    /// Adds the entries one by one, so that only one of a million is in memory as a tree.
+    /// Adds the entries one by one: of a million only one is a tree in memory.
     fn entries(
         &mut self,
         reader: &mut Reader<'_>,

@@ -18,27 +18,30 @@ use crate::engine::rules::matching::{
 use crate::engine::rules::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
+/// The fields of `match`.
 pub(super) const KEYS: [&str; 9] =
     ["methods", "host", "path", "path_case", "path_params", "headers", "cidr", "domain", "descriptor"];
 
+/// The words of `path_case`.
 pub(super) const PATH_CASE: [(&str, bool); 2] = [("exact", false), ("ignore", true)];
 
+/// The words of `path_params`.
 pub(super) const PATH_PARAMS: [(&str, bool); 2] = [("keep", false), ("strip", true)];
 
-/// The keys of a condition on a header.
+/// The conditions on one header.
 pub(super) const HEADER_KEYS: [&str; 5] = ["value", "prefix", "regex", "present", "not"];
 
-/// The keys of a condition on a descriptor entry.
+/// The conditions on one entry of a descriptor.
 pub(super) const ENTRY_KEYS: [&str; 4] = ["value", "glob", "present", "not"];
 
-/// The keys of a condition on hosts or networks.
+/// The conditions on a host or a network that is a map.
 pub(super) const NOT_KEYS: [&str; 1] = ["not"];
 
 /// Registered methods (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
 const METHODS: &str =
     "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK";
 
-/// The conditions, and whether `path` has no mistakes.
+/// The conditions, and whether `path` among them could be read.
 pub(super) struct Conditions {
     pub(super) conditions: Match,
     pub(super) paths_are_known: bool,
@@ -103,7 +106,7 @@ fn each_or_not<T>(
     Ok((Vec::new(), each(excluded, findings, read)?))
 }
 
-/// Reads `not:`, alone or with `present: true`; `None` if the map has no `not:`.
+/// Reads `not:`, alone or beside `present: true`; `None` if the map has no `not:`.
 fn excluded<T>(
     fields: &Mapping<'_>,
     findings: &mut Findings,
@@ -209,7 +212,7 @@ fn header(key: &Key, node: &Node, findings: &mut Findings) -> Result<HeaderMatch
     Ok(HeaderMatch { name: name?, test: test? })
 }
 
-/// The differences between conditions on headers and on descriptor entries.
+/// How conditions on headers and on descriptor entries differ.
 struct Kind<T> {
     /// `header` or `entry`, for errors.
     what: &'static str,
@@ -239,7 +242,7 @@ const HEADERS: Kind<HeaderTest> = Kind {
     can_be_excluded: |test| !matches!(test, HeaderTest::Present(_) | HeaderTest::Not(_)),
 };
 
-/// Unlike values of headers, those of entries keep surrounding spaces and may be globs.
+/// Unlike those of headers, values of entries are compared with their spaces, and may be globs.
 const ENTRIES: Kind<EntryTest> = Kind {
     what: "entry",
     keys: &ENTRY_KEYS,
@@ -322,7 +325,7 @@ fn value(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
 pub(super) fn regex(node: &Node, findings: &mut Findings) -> Result<Regex, Reported> {
     let pattern = text(node, findings)?;
     Regex::new(pattern).map_err(|error| {
-        // The last line of the crate's message is the reason.
+        // The crate's text has several lines and ends with the reason.
         let text = error.to_string();
         let why = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
         findings.error(node.place, format!("invalid regular expression {}", quoted(pattern)), why)

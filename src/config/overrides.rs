@@ -27,35 +27,35 @@ pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     keys
 });
 
-/// The keys that say which ids an override applies to, if its key names no id.
+/// What an override may hold for, where its key names no id.
 const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
 
-/// The keys of an item of `ids` that is a map.
+/// The fields of an item of `ids` that is a map.
 pub(super) const ID_KEYS: [&str; 2] = ["id", "comment"];
 
-/// If components may be addresses, all ways to split an id at its colons are tried: 15504 with six components. Two full
+/// Each way to read colons as separators is tried where addresses may have some: 15504 with six components. Two whole
 /// IPv6 addresses and four numbers have 18 colons.
 const MOST_COLONS: usize = 20;
 
 /// A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.
 const LONGEST_ID: usize = 32 * 1024;
 
-/// All regular expressions of a limit run for each request that no id matches.
+/// All regular expressions of a limit run on each of its requests that no id matches.
 pub(crate) const MOST_REGEXES: usize = 1_000;
 
-/// Reads the overrides of one file.
+/// What entries are read with.
 pub(super) struct Reading<'l> {
     pub(super) limits: &'l mut Limits,
     pub(super) interner: &'l mut Interner,
     pub(super) fingerprinter: Fingerprinter,
-    /// The wall clock, to warn of expired overrides.
+    /// The wall clock, to warn of what has expired.
     pub(super) now: Micros,
-    /// The names of all files, and the index of this one.
+    /// The names of all files, and which of them this is.
     pub(super) files: &'l [String],
     pub(super) file: u16,
 }
 
-/// The values of an entry that apply to all its subjects.
+/// The values of one entry that hold for all of its subjects.
 struct Shared<'n> {
     allowance: Allowance,
     until: Option<Micros>,
@@ -63,7 +63,7 @@ struct Shared<'n> {
 }
 
 impl Reading<'_> {
-    /// Adds the overrides of a list item, which usually has one key.
+    /// Adds the overrides of one item of a list: usually one key.
     pub(super) fn item(&mut self, node: &Node, findings: &mut Findings) {
         let help = "write `- Name: { count: 10, period: 1s, ids: [...] }`";
         let Ok(entries) = map(node, "an override", help, findings) else { return };
@@ -103,7 +103,7 @@ impl Reading<'_> {
         let shared = self.shared(key, &fields, limit, findings);
         let subject = subject(key, id, &fields, findings);
         if let (Ok(subject), Some(limit)) = (subject, limit) {
-            // If its numbers are wrong, the override is not used, but its ids are still checked.
+            // With its numbers wrong the override is not used, but whom it is for is checked all the same.
             let unusable = Shared { allowance: Allowance::Disabled, until: None, comment: None };
             self.add(limit, &shared.unwrap_or(unusable), &subject, findings);
         }
@@ -185,7 +185,7 @@ impl Reading<'_> {
         let mut each =
             |nodes: &[Node], add: fn(&mut Self, usize, &Shared<'_>, &Node, &mut Findings) -> Result<(), Reported>| {
                 for node in nodes {
-                    // A mistake has been reported; the others may be right.
+                    // What is wrong has been reported, and the others may be right.
                     let (Ok(()) | Err(Reported)) = add(self, limit, shared, node, findings);
                 }
             };
@@ -299,7 +299,7 @@ impl Reading<'_> {
     }
 }
 
-/// The ids that an override applies to.
+/// Whom an override is for.
 enum Subject<'n> {
     Id(&'n str, Place),
     Ids(&'n [Node]),

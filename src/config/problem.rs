@@ -1,57 +1,57 @@
-//! Problems in a file and how they are printed: message, place, the line with a caret, and help.
+//! Mistakes in a file, and how people see them: message, place, the line with a caret, and what would be right.
 
 use std::fmt;
 
 pub(crate) use crate::engine::rules::quote::quoted;
 use crate::engine::rules::quote::shown;
 
-/// The maximum number of problems to keep per file; the rest are only counted.
+/// A file with more mistakes than this is not looked at line by line; the rest is only counted.
 const MOST_KEPT: usize = 100;
 
-/// The maximum number of problems to print, errors first.
+/// So many are printed, the worst first.
 const MOST_PRINTED: usize = 50;
 
-/// Longer lines are cut around the caret.
+/// Longer lines are shown cut, around the caret.
 const WIDEST_LINE: usize = 120;
 
-/// Lines longer than this (in bytes) are not shown: each of their problems would search them again.
+/// Of a line longer than this in bytes nothing is shown: it would be searched anew for each of its problems.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// The maximum length of messages and help, which quote the file.
+/// Messages and help are cut here, because they repeat what the file says.
 const LONGEST_TEXT: usize = 400;
 
-/// The severity of a problem.
+/// Whether a problem keeps the rules from loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The rules do not load.
     Error,
-    /// They load, but probably do not do what was intended.
+    /// They load, and probably do not what was meant.
     Warning,
 }
 
-/// A place in a file, in characters. Line and column start at 1.
+/// A place in a file, in characters, both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
     pub line: u32,
     /// The first character.
     pub column: u32,
-    /// The number of characters on this line, at least 1.
+    /// How many characters on this line; at least 1.
     pub width: u32,
 }
 
-/// A mistake or a warning.
+/// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// An error or a warning.
+    /// Whether the rules can be used.
     pub severity: Severity,
     /// The name of the file.
     pub file: String,
-    /// The place in the file, if there is one.
+    /// Where in the file, if at some place of it.
     pub place: Option<Place>,
-    /// One line on what is wrong.
+    /// What is wrong, in one line.
     pub message: String,
-    /// One line on how to fix it; may be empty.
+    /// What would be right; may be empty.
     pub help: String,
     /// The line at `place`.
     pub source_line: Option<String>,
@@ -60,15 +60,15 @@ pub struct Problem {
 /// All problems of a set of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The first problems by severity, file and place. There may be more than are kept.
+    /// The first of them by severity, file and place. There may be more than are kept.
     pub problems: Vec<Problem>,
-    /// The total number of errors.
+    /// How many errors there are in all.
     pub errors: usize,
-    /// The total number of warnings.
+    /// How many warnings there are in all.
     pub warnings: usize,
 }
 
-/// The problems of a file that is being read.
+/// The problems of one file, while it is read.
 pub(crate) struct Findings {
     file: String,
     problems: Vec<Problem>,
@@ -76,7 +76,7 @@ pub(crate) struct Findings {
     warnings: usize,
 }
 
-/// The error of a value that cannot be used; the reason is among the findings.
+/// Says that a value is unusable and that the reason is among the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reported;
 
@@ -85,7 +85,8 @@ impl Findings {
         Self { file: file.to_owned(), problems: Vec::new(), errors: 0, warnings: 0 }
     }
 
-    /// Returns true if further errors are only counted, so that callers can skip costly work on their text.
+    /// Whether there are so many errors that further ones are only counted: nothing costly should be worked out for
+    /// their text.
     pub(super) fn is_full(&self) -> bool {
         self.errors >= MOST_KEPT
     }
@@ -113,12 +114,12 @@ impl Findings {
 }
 
 impl Report {
-    /// A report of a single problem.
+    /// A report of one error that has no place in its file.
     pub fn of(problem: Problem) -> Self {
         Self { problems: vec![problem], errors: 1, warnings: 0 }
     }
 
-    /// Adds another report's problems.
+    /// Adds what another report says.
     pub(super) fn join(&mut self, other: Self) {
         self.problems.extend(other.problems);
         self.problems.sort_by_key(|problem| problem.severity);
@@ -126,11 +127,11 @@ impl Report {
         self.warnings += other.warnings;
     }
 
-    /// Adds the findings of a file with this text.
+    /// Adds what was found in a file with this text.
     pub(crate) fn add(&mut self, findings: Findings, text: &str) {
         let mut found = findings.problems;
         found.sort_by_key(|problem| problem.place);
-        // One pass over the text for all problems: a file of overrides may have a million lines.
+        // One walk over the text serves all problems: a file of overrides has a million lines.
         let mut lines = (1u32..).zip(text.lines());
         let mut current = lines.next();
         for problem in &mut found {
@@ -202,8 +203,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Returns the part of a line to show, and the caret's offset and width in it. Tabs and control characters become spaces,
-/// so that the caret is below its character.
+/// The part of a line that is shown, and the caret's offset and width in it. Tabs and control characters become
+/// spaces: the caret must stand below its character.
 fn window(line: &str, place: Place) -> (String, usize, usize) {
     let column = place.column.saturating_sub(1) as usize;
     let start = if column < WIDEST_LINE { 0 } else { column - WIDEST_LINE / 2 };

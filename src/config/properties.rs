@@ -1,11 +1,12 @@
-//! Properties of all rules and durations. The proptests below and `integration/fuzz.sh` look for counterexamples.
+//! What must hold of rules and durations, whatever they are. The proptests below and `integration/fuzz.sh` look for texts
+//! of which it does not.
 
 use super::{Source, Sources, load};
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::fingerprint::Fingerprinter;
 
-/// Rules load, or there is a report of problems.
+/// Rules are taken, or there is a report of what is wrong with them.
 ///
 /// # Panics
 ///

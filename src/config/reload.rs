@@ -1,7 +1,7 @@
-//! Detects changed files.
+//! Noticing that the files changed.
 //!
-//! Files are polled by path: a Kubernetes volume changes by swapping a symbolic link of the directory, which file system
-//! notifications miss. Everything here blocks, so the caller provides a thread.
+//! Files are polled, by path: a Kubernetes volume changes by swapping a symbolic link of the directory, which file
+//! system notifications miss and a read through the path cannot. Everything here blocks; the caller gives it a thread.
 
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,31 +14,31 @@ use super::problem::Problem;
 use super::script_files::{self, ScriptFile};
 use super::{Source, read};
 
-/// A file that changed less than this before it was read may change again without a new time stamp: file systems' clocks
-/// tick every 4 ms to 2 s.
+/// A file that was changed less than this before it was read may change again without a later time stamp: the clocks
+/// of file systems tick every 4 ms to 2 s.
 const COARSEST_CLOCK: Duration = Duration::from_secs(3);
 
-/// When to read the files.
+/// Whether to look into the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Only if their time stamps, sizes or inodes differ: reading 70 MB every two seconds would be wasteful.
     IfTouched,
-    /// Always, as on SIGHUP.
+    /// In any case, as on SIGHUP.
     Always,
 }
 
-/// The change since the last poll.
+/// What has become of the files since the last time.
 #[derive(Debug)]
 pub enum Change {
-    /// The same content, or still unreadable for the same reason.
+    /// They say the same, or are still unreadable for the same reason.
     Same,
-    /// New content, or readable again.
+    /// They say something else, or can be read again.
     New(Sources),
-    /// A file cannot be read. Reported once per reason.
+    /// One of them cannot be read. Said once for each reason.
     Unreadable(Problem),
 }
 
-/// The paths of the rules.
+/// Where the rules are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// The rules file.
@@ -63,7 +63,7 @@ pub struct Sources {
 }
 
 impl Files {
-    /// Reads all files. Fails at the first that cannot be read.
+    /// Reads them all; the error is of the first that cannot be read.
     pub fn read(&self) -> Result<Sources, Problem> {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let overrides = all(&self.overrides)?;
@@ -76,7 +76,7 @@ impl Files {
         Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
     }
 
-    /// The paths of all files. A directory that cannot be listed is returned itself: reading it gives the error.
+    /// The files. What cannot be listed stands there itself: reading it says why.
     fn paths(&self) -> Vec<PathBuf> {
         let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
         self.limits.iter().chain(&self.overrides).cloned().chain(domains).collect()
@@ -87,12 +87,12 @@ impl Files {
 #[derive(Debug)]
 pub struct Watcher {
     files: Files,
-    /// The paths of the scripts that the rules file names.
+    /// Where the scripts are that the rules file has named.
     scripts: Vec<PathBuf>,
     state: State,
 }
 
-/// The result of the last poll.
+/// What was seen last.
 #[derive(Debug)]
 enum State {
     Nothing,
@@ -100,8 +100,8 @@ enum State {
     Failed(Problem),
 }
 
-/// The metadata that shows a change: device, inode, size, and the times of the last change of content and of metadata, in
-/// seconds and nanoseconds. The latter catches copies that preserve the former.
+/// What a changed file shows without being read: device, inode, size, and the times of its content and its metadata
+/// in seconds and nanoseconds. The latter catches copies that keep the former.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Watcher {
@@ -110,7 +110,7 @@ impl Watcher {
         Self { files, scripts: Vec::new(), state: State::Nothing }
     }
 
-    /// Returns the change since the last call.
+    /// What changed since the last call.
     pub fn poll(&mut self, look: Look) -> Change {
         let now = SystemTime::now();
         let before = self.stamps();
@@ -132,7 +132,7 @@ impl Watcher {
         };
         self.scripts =
             self.files.limits.as_deref().map_or_else(Vec::new, |limits| script_files::paths(limits, &sources.scripts));
-        // Stamps are only useful next time if they are stable: unchanged by the read, and old enough.
+        // Stamps that moved while the files were read, or may stand still while they change, are no help next time.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);
         let same = matches!(self.state, State::Read { hash: known, .. } if known == hash);
@@ -157,8 +157,7 @@ fn settled(stamps: &[Stamp], now: SystemTime) -> bool {
     stamps.iter().all(|(.., modified, changed)| modified.0.max(changed.0) < quiet_since)
 }
 
-/// An attacker gains nothing from a collision, and the value does not outlive the process: 64 bits without a secret are
-/// enough.
+/// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
 fn hash(sources: &Sources) -> u64 {
     let mut hasher = DefaultHasher::new();
     for source in sources.limits.iter().chain(&sources.overrides).chain(&sources.envoy_ratelimit) {

@@ -1,4 +1,4 @@
-//! Reads `cost_from_response`, `reserve` and `spend_when`: costs that depend on the response.
+//! What a request costs that its response tells: `cost_from_response`, `reserve` and `spend_when` of a limit.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::engine::rules::limit::{Cost, Limit};
 use crate::engine::rules::matching::DescriptorMatch;
 use crate::engine::rules::response_cost::{ResponseCost, Statuses};
 
-/// The keys of `cost_from_response`.
+/// The fields of `cost_from_response`.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "reserve"];
 
-/// The keys of `spend_when`.
+/// The fields of `spend_when`.
 pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
 
-/// Algorithms without tokens to settle.
+/// Algorithms that keep no tokens which a response could give back or take.
 const WITHOUT_TOKENS: [&str; 3] = ["concurrency", "queue", "script"];
 
 const POSITIVE: &str = "use 1 to let requests pass while any tokens are left";
 
-/// Reads the keys. If one has a mistake, it is reported and the limit does not use the response.
+/// Reads what the response tells. What is wrong has been reported, and the limit is as without it.
 pub(super) fn read(fields: &Mapping<'_>, limit: &mut Limit, findings: &mut Findings) {
     let from_response = fields.read("cost_from_response", findings, from_response);
     let when = fields.read("spend_when", findings, when);
@@ -67,7 +67,7 @@ pub(super) fn read(fields: &Mapping<'_>, limit: &mut Limit, findings: &mut Findi
     limit.response_cost = Some(Arc::new(ResponseCost { header: field, when }));
 }
 
-/// Rejects limits without tokens to settle, and limits that never see a response.
+/// Refuses limits that nothing can be settled with, or that no response is ever seen of.
 fn check(fields: &Mapping<'_>, limit: &Limit, key: &Key, findings: &mut Findings) -> Result<(), Reported> {
     let name = &key.text;
     if let Some((_, node)) = fields.get("algorithm")
@@ -110,7 +110,7 @@ fn from_response(node: &Node, findings: &mut Findings) -> Result<(http::HeaderNa
     Err(findings.error(node.place, "`cost_from_response` needs `header`", help))
 }
 
-/// Reads the cost to charge before the response.
+/// What is taken before.
 fn reserve(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     positive(node, "with a reserve of 0, the limit never denies anything", POSITIVE, findings)
 }
@@ -124,7 +124,7 @@ fn when(node: &Node, findings: &mut Findings) -> Result<Statuses, Reported> {
     all(one_or_more(codes, findings)?.iter().map(|code| status(code, findings))).map(Statuses)
 }
 
-/// Reads a status code or a class of them, as a range.
+/// A code, or a class of them.
 fn status(node: &Node, findings: &mut Findings) -> Result<(u16, u16), Reported> {
     let given = text(node, findings)?;
     let class =

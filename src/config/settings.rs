@@ -1,4 +1,4 @@
-//! Reads a file of command line flags: `store: redis://...`, one key per flag, lists for repeatable flags.
+//! A file of command line flags: `store: redis://...`, one key a flag, a list where the flag is repeatable.
 
 use super::Source;
 use super::problem::{Findings, Report, Reported};
@@ -10,11 +10,11 @@ use super::yaml::{Node, Opened, Reader, Seen, Value};
 pub struct Setting {
     /// The name of the flag, without the dashes.
     pub key: String,
-    /// The values as written; several if the flag is repeatable.
+    /// Its values, as written; several where the flag is repeatable.
     pub values: Vec<String>,
 }
 
-/// Reads the flags of a file, which must be among the `known` names. The error has all mistakes.
+/// Reads the flags of a file; `known` are the names there are. The error is everything that is wrong.
 pub fn settings(source: &Source, known: &[&str]) -> Result<Vec<Setting>, Report> {
     let mut findings = Findings::new(&source.name);
     let mut settings = Vec::new();

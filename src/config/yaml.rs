@@ -1,8 +1,8 @@
-//! Reads YAML as a stream of entries, each a small tree that knows its places.
+//! YAML text as a stream of entries, each a small tree that knows its places.
 //!
-//! It uses the parser's events directly, for two reasons: a deserialiser stops at the first type error, while all mistakes
-//! should be reported at once; and a file with a million overrides must not become one tree in memory. Anchors, aliases,
-//! tags and keys that are not text are rejected.
+//! The events of the parser are used directly, for two reasons: a deserialiser stops at the first type error, while
+//! all mistakes should be reported at once; and a file with a million overrides must not become one tree in memory.
+//! Only what the rules need is taken: anchors, aliases, tags and keys that are no text are refused.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 use super::problem::{Findings, Place, Reported, quoted};
 
-/// Rules are nested at most nine levels deep. In files of envoyproxy/ratelimit each descriptor entry takes two levels, and
-/// a dozen entries are more than anyone uses.
+/// Nothing in the rules is nested deeper than nine levels. In the files of envoyproxy/ratelimit each entry of a
+/// descriptor takes two, and nobody has a dozen entries.
 const DEEPEST: usize = 32;
 
-/// The prefix of the supported tags, `!!`.
+/// The tags that files of others may have begin so, `!!`.
 const TAGS: &str = "tag:yaml.org,2002:";
 
-/// The tag of js-yaml for regular expressions.
+/// The tag that js-yaml gives to the regular expressions of JavaScript.
 const REGEXP: &str = "js/regexp";
 
-/// The tag for timestamps (YAML 1.1).
+/// The tag of an instant (YAML 1.1).
 const TIMESTAMP: &str = "timestamp";
 
-/// Maps with up to this many keys compare them one by one.
+/// Up to so many keys are compared one by one.
 const FEW: usize = 16;
 
 /// A value and its place.
@@ -36,7 +36,7 @@ pub(crate) struct Node {
 /// A scalar, a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Text as written. Only plain (unquoted) text can be a number, a boolean or null.
+    /// Text as written; only plain text can be a number, a truth value or nothing.
     Scalar { text: String, plain: bool },
     /// In the order of the file, each key once.
     Map(Vec<(Key, Node)>),
@@ -51,19 +51,19 @@ pub(crate) struct Key {
     pub(crate) place: Place,
 }
 
-/// The start of a value whose entries are read one by one.
+/// What a value begins as, when its entries are to be read one by one.
 pub(super) enum Opened {
     /// [`Reader::key`] gives its keys.
     Map(Place),
-    /// [`Reader::item`] returns whether there is another item.
+    /// [`Reader::item`] tells whether there is another item.
     List(Place),
-    /// A scalar, read completely.
+    /// It is a scalar and has been read.
     Scalar(Node),
-    /// The document is empty.
+    /// The document has no content at all.
     Nothing,
 }
 
-/// Reads one document. After an error it cannot be read further; the reason is among the findings.
+/// Reads one document. After an error nothing further can be read: the reason is among the findings.
 pub(super) struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     depth: usize,
@@ -73,12 +73,12 @@ pub(super) struct Reader<'t> {
 }
 
 impl Node {
-    /// Returns true for a missing value and `null`.
+    /// Whether nothing is written here, or `null`.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
-    /// The kind of value, for messages.
+    /// What it is, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Scalar { .. } if self.is_null() => "nothing",
@@ -95,8 +95,8 @@ impl<'t> Reader<'t> {
         Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 }, takes_tags: false }
     }
 
-    /// Rejects indentation with tabs, which the parser accepts in places: YAML forbids it (section 6.1), and its meaning
-    /// depends on the editor.
+    /// Refuses indentation with tabs, which the parser lets pass in places: YAML forbids it (section 6.1), and what
+    /// it means depends on the editor.
     pub(super) fn refuse_tabs(text: &str, findings: &mut Findings) -> Result<(), Reported> {
         let mut outcome = Ok(());
         for (line, content) in (1..).zip(text.lines()) {
@@ -110,7 +110,7 @@ impl<'t> Reader<'t> {
         outcome
     }
 
-    /// Starts the document and its root.
+    /// Begins the document and its root.
     pub(super) fn root(&mut self, findings: &mut Findings) -> Result<Opened, Reported> {
         loop {
             match self.next(findings)? {
@@ -121,13 +121,13 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Starts the next value.
+    /// Begins the next value.
     pub(super) fn open(&mut self, findings: &mut Findings) -> Result<Opened, Reported> {
         let (event, span) = self.next(findings)?;
         self.opened(event, span, findings)
     }
 
-    /// Returns the next key of the map that was opened last, or `None` at its end.
+    /// The next key of the map that was opened last, or `None` at its end.
     pub(super) fn key(&mut self, findings: &mut Findings) -> Result<Option<Key>, Reported> {
         match self.next(findings)? {
             (Event::MappingEnd, _) => {
@@ -138,7 +138,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Returns whether the list that was opened last has another item; if not, closes it.
+    /// Whether the list that was opened last has another item; if not, it is closed.
     pub(super) fn item(&mut self, findings: &mut Findings) -> Result<bool, Reported> {
         let ends = match self.parser.peek() {
             Some(Ok((event, _))) => matches!(event, Event::SequenceEnd),
@@ -152,13 +152,13 @@ impl<'t> Reader<'t> {
         Ok(!ends)
     }
 
-    /// Reads the next value completely.
+    /// The next value, whole.
     pub(super) fn node(&mut self, findings: &mut Findings) -> Result<Node, Reported> {
         let (event, span) = self.next(findings)?;
         self.build(event, span, findings)
     }
 
-    /// Skips the next value.
+    /// Passes over the next value.
     pub(super) fn skip(&mut self, findings: &mut Findings) -> Result<(), Reported> {
         let mut open = 0usize;
         loop {
@@ -173,7 +173,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads all documents of the text except empty ones.
+    /// Reads all documents of the text. Those in which nothing is written are left out.
     pub(super) fn documents(&mut self, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
         let mut documents = Vec::new();
         loop {
@@ -190,7 +190,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Ends the document. A second one is an error, as most programs ignore it.
+    /// Ends the document; a second one would be overlooked by most programs.
     pub(super) fn end(&mut self, findings: &mut Findings) -> Result<(), Reported> {
         loop {
             match self.next(findings)? {
@@ -267,7 +267,7 @@ impl<'t> Reader<'t> {
                 let mut seen = Seen::default();
                 while let Some(key) = self.key(findings)? {
                     let node = self.node(findings)?;
-                    // Nearly all maps are small, and comparing a few keys is cheaper than a hash table.
+                    // Nearly all maps are small, and comparing a few keys is cheaper than a table for them.
                     let first = entries.iter().take(FEW).find(|(given, _)| given.text == key.text);
                     if let Some((given, _)) = first {
                         repeated(&key, given.place.line, findings);
@@ -303,12 +303,12 @@ fn key_of(event: Event<'_>, span: Span, findings: &mut Findings) -> Result<Key, 
     }
 }
 
-/// The keys of a map seen so far, to find duplicates.
+/// The keys of a map that were seen, to find the second of two equal ones.
 #[derive(Default)]
 pub(super) struct Seen(HashMap<String, u32>);
 
 impl Seen {
-    /// Returns whether the key is new; if not, reports it.
+    /// Whether the key is new; if not, that is reported.
     pub(super) fn is_new(&mut self, key: &Key, findings: &mut Findings) -> bool {
         if let Some(line) = self.0.get(&key.text) {
             repeated(key, *line, findings);
@@ -324,7 +324,7 @@ fn repeated(key: &Key, first: u32, findings: &mut Findings) {
     findings.error(key.place, message, format!("the first one is on line {first}; keep one of them"));
 }
 
-/// Returns the source of `/source/flags` as text.
+/// The source of `/source/flags`, as text.
 fn regexp(text: &str, place: Place, findings: &mut Findings) -> Result<Node, Reported> {
     let source = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')).map(|(source, _)| source);
     match source {
@@ -333,7 +333,7 @@ fn regexp(text: &str, place: Place, findings: &mut Findings) -> Result<Node, Rep
     }
 }
 
-/// Rejects anchors, aliases and tags, which change the meaning of the text.
+/// Refuses what gives a value another meaning than its text has.
 fn refuse_extras(event: &Event<'_>, span: Span, findings: &mut Findings) -> Result<(), Reported> {
     let (anchor, tagged) = match event {
         Event::Alias(_) => (1, false),
@@ -378,8 +378,8 @@ fn number(value: usize) -> u32 {
 
 /// Reads a whole text as one tree, which takes several times the memory of the text.
 ///
-/// Of the tags in limitd's files, `!!js/regexp` becomes the expression's source and `!!timestamp` its text. Others are
-/// rejected.
+/// Of the tags that limitd's files have, a value tagged `!!js/regexp` is the source of the expression and one tagged
+/// `!!timestamp` is its text. Others are refused.
 pub(crate) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
     let mut reader = Reader { takes_tags: true, ..Reader::new(text) };
     loop {

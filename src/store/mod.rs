@@ -120,7 +120,7 @@ pub enum Asked {
     /// There is one.
     Answered(Result<Decisions, StoreError>),
     /// There is none yet. It comes within the store's timeout.
-    Waiting(redis::Coming),
+    Waiting(redis::PendingAnswer),
 }
 
 impl Asked {

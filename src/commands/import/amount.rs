@@ -1,11 +1,11 @@
-//! The numbers of a limit or an override in the rules file.
+//! How much a limit or an override allows, as our file says it.
 
 use super::text::Value;
 
-/// The numbers of a limit or an override.
+/// What a limit or an override allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Amount {
-    /// No numbers: the limit applies only to its overrides.
+    /// The limit holds only where an override says something.
     Unsaid,
     /// `unlimited: true`
     Unlimited,
@@ -13,22 +13,25 @@ pub(super) enum Amount {
     Deny,
     /// Never refills.
     Burst(u64),
-    /// `count` tokens per `period`, up to `burst`, which defaults to `count`.
+    /// `count` tokens come back with each `period`, up to `burst` or else to `count`.
     Rate { burst: Option<u64>, count: u64, period: String },
-    /// Several windows: count and period.
+    /// Several of these at once: count and period.
     Rates(Vec<(u64, String)>),
 }
 
-/// The numbers that apply for some time when the bucket is empty.
+/// The numbers that hold for a while when the bucket is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Elevated {
+    /// What the bucket allows then.
     pub(super) amount: Amount,
+    /// For how long.
     pub(super) lasts: String,
+    /// How often in a month.
     pub(super) activations_per_month: u64,
 }
 
 impl Amount {
-    /// The keys, in their usual order.
+    /// Its fields, in the order in which people write them.
     pub(super) fn fields(&self) -> Vec<(String, Value)> {
         let rate = |burst: Option<u64>, count: u64, period: &str| {
             let burst = burst.map(|burst| ("burst".to_owned(), Value::word(&burst)));
@@ -59,7 +62,7 @@ impl Elevated {
     }
 }
 
-/// A duration in the largest unit that expresses it exactly: `90s` rather than `90000ms`.
+/// A span of milliseconds in the largest unit that holds it exactly: `90s` rather than `90000ms`.
 pub(super) fn milliseconds(span: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let unit = UNITS.into_iter().find(|(unit, _)| span > 0 && span.is_multiple_of(*unit));

@@ -1,5 +1,5 @@
-//! Converts the defaults and overrides of Boulder, Let's Encrypt's certificate authority, in the three formats that it has
-//! used: `Name:id` with numbers; a list of `Name: { ..., ids: [id] }`; and the same with `{ id, comment }`.
+//! The defaults and overrides of Boulder, Let's Encrypt's certificate authority, in the three shapes that its files have
+//! had: `Name:id` with its numbers; a list of `Name: { ..., ids: [id] }`; and the same with `{ id, comment }`.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::config::foreign::{self, Findings, Key, Mapping, Node, Reported, all, 
 use crate::config::{Report, Source};
 use crate::engine::rules::duration;
 
-/// Help for a wrong entry.
+/// What stands where an entry is wrong.
 const HELP: &str = "write `Name: { burst: 20, count: 20, period: 1s }`";
 
 const DEFAULT_KEYS: [&str; 3] = ["burst", "count", "period"];
 const OVERRIDE_KEYS: [&str; 4] = ["burst", "count", "period", "ids"];
 const ID_KEYS: [&str; 2] = ["id", "comment"];
 
-/// A component of Boulder's ids.
+/// A component of an id as Boulder has it.
 #[derive(Clone, Copy)]
 enum Part {
     Address,
@@ -29,11 +29,11 @@ enum Part {
     Names,
 }
 
-/// A limit that Boulder knows.
+/// What a limit is for.
 struct Known {
     name: &'static str,
     by: &'static [Part],
-    /// The path of the front end whose requests it charges; `None` if it is charged later.
+    /// The path of Boulder's front end whose requests it charges; `None` if it is charged for what happens later.
     path: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ const KNOWN: [Known; 11] = [
     known("LimitOverrideRequestsPerIPAddress", &[Part::Address], None),
 ];
 
-/// The entries of all files, in their order.
+/// What is read of all files, in their order.
 #[derive(Default)]
 struct Entries {
     defaults: Vec<(String, Origin, Amount)>,
@@ -73,7 +73,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut places: HashMap<String, String> = HashMap::new();
     for source in sources {
         let mut findings = Findings::new(&source.name);
-        // Mistakes are among the findings.
+        // What is wrong is among the findings.
         let (Ok(()) | Err(Reported)) = file(source, &mut findings, &mut places, &mut entries);
         report.add(findings, &source.text);
     }
@@ -87,7 +87,16 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
             let note = origin.note("the limit has no default and applies only to its overrides.");
             add_limit(name, origin.clone(), Amount::Unsaid, vec![note], document)
         });
-        document.add_override(Override::of(limit, origin, Subject::Ids(ids), amount));
+        document.add_override(Override {
+            limit,
+            origin,
+            notes: Vec::new(),
+            subject: Subject::Ids(ids),
+            amount,
+            elevated: None,
+            until: None,
+            comment: None,
+        });
     }
     report
 }
@@ -136,7 +145,7 @@ fn file(
     };
     let is_list = matches!(root.value, foreign::Value::List(_));
     for (key, node) in pairs {
-        // All are read, so that every mistake is reported.
+        // All are read, so that all mistakes are found.
         outcome = entry(source, key, node, is_list, findings, places, entries).and(outcome);
     }
     outcome
@@ -199,7 +208,7 @@ fn id(item: &Node, findings: &mut Findings) -> Result<(String, Option<String>), 
     Ok((text(id, findings)?.to_owned(), comment.map(str::to_owned)))
 }
 
-/// Reads all three numbers, for which Boulder has no defaults.
+/// All three numbers, which Boulder has no defaults for.
 fn amount(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Amount, Reported> {
     let mut number = |name: &str| {
         let Some((_, node)) = fields.get(name) else {
@@ -222,7 +231,8 @@ fn amount(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Amount, Repor
 fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String>, document: &mut Document) -> usize {
     let known = KNOWN.iter().find(|known| known.name == name);
     let (by, path) = if let Some(known) = known {
-        (Value::by(known.by.iter().map(|part| part.value()).collect()), known.path)
+        let parts: Vec<Value> = known.by.iter().map(|part| part.value()).collect();
+        (if let [only] = parts.as_slice() { only.clone() } else { Value::List(parts) }, known.path)
     } else {
         notes.push(origin.note("Boulder has no limit with this name; its ids may be any text."));
         (Value::map([("header", Value::word("x-id"))]), None)
@@ -232,7 +242,7 @@ fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String
         None => vec![("descriptor", Value::map([("limit", Value::Text(name.clone()))]))],
     };
     if known.is_some_and(|known| matches!(known.by, [Part::Range])) {
-        // `ip/48` also counts IPv4 addresses, but Boulder has this limit for IPv6 only.
+        // `ip/48` takes IPv4 addresses whole, and Boulder has this limit for IPv6 alone.
         of_request.push(("cidr", Value::Text("::/0".to_owned())));
     }
     let of_request = of_request.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -241,7 +251,7 @@ fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String
 }
 
 impl Part {
-    /// The component in `by`.
+    /// As `by` has it.
     fn value(self) -> Value {
         let of =
             |source: &str, name: &str, form: &str| Value::map([(source, Value::word(name)), ("as", Value::word(form))]);

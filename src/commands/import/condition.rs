@@ -1,32 +1,34 @@
-//! Parses limitador's conditions and variables, as far as a `match` can express them.
+//! The conditions and variables of limitador: those expressions that a `match` of ours can say.
 //!
-//! Each is a CEL expression over `descriptors`, or in the older syntax, in which a descriptor's key stands for its value.
-//! Only tests of single entries are supported; the caller notes the others.
+//! Each is a CEL expression over `descriptors`, or of the older syntax, in which a key of the descriptor stands for its
+//! value. What is more than one test of one entry of the descriptor is not read, and said to be so by the caller.
 
 use super::text::Value;
 
-/// A test of a descriptor entry.
+/// A test of one entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
+    /// The key of the entry.
     pub(super) key: String,
+    /// What its value must be.
     pub(super) test: Test,
 }
 
-/// A test of an entry's value.
+/// What the value of an entry must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Exactly this.
     Value(String),
-    /// A pattern with `*`.
+    /// It fits a pattern with `*`.
     Glob(String),
-    /// Any value.
+    /// The entry is there.
     Present,
-    /// Any value but these.
+    /// It is there and none of these.
     Not(Vec<String>),
 }
 
 impl Test {
-    /// The test in a `match`.
+    /// As a `match` has it.
     pub(super) fn value(&self) -> Value {
         match self {
             Self::Value(value) => exactly(value),
@@ -42,7 +44,7 @@ impl Test {
         }
     }
 
-    /// Combines both tests; `None` if a `match` cannot.
+    /// Both tests in one; `None` if a `match` has no such test.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         match (self, other) {
             _ if self == other => Some(self.clone()),
@@ -59,7 +61,7 @@ impl Test {
     }
 }
 
-/// An exact value. A plain text with `*` would be a pattern.
+/// A text that stands for itself: a plain one with `*` would be a pattern.
 fn exactly(text: &str) -> Value {
     let plain = Value::Text(text.to_owned());
     if text.contains('*') { Value::map([("value", plain)]) } else { plain }
@@ -72,13 +74,13 @@ enum Token {
     Sign(&'static str),
 }
 
-/// Parses a condition; `&&` makes several tests. `None` if a `match` cannot express it.
+/// What one expression tests: several entries where it has `&&`. `None` if it says more than a `match` can.
 pub(super) fn conditions(expression: &str) -> Option<Vec<Condition>> {
     let tokens = tokens(expression)?;
     tokens.split(|token| *token == Token::Sign("&&")).map(condition).collect()
 }
 
-/// Parses a variable: the key of an entry.
+/// The key that a variable stands for.
 pub(super) fn variable(expression: &str) -> Option<String> {
     match operand(&tokens(expression)?)? {
         (key, []) => Some(key),
@@ -98,7 +100,7 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
         let test = compared(sign, value).filter(|_| rest.is_empty())?;
         return Some(Condition { key, test });
     }
-    // In the older syntax, `key.startsWith` would be part of the key.
+    // `key.startsWith` of the older syntax would be a name like any other.
     let (key, rest) = operand(tokens)?;
     let test = match rest {
         [Token::Sign(sign), Token::Text(value)] => compared(sign, value)?,
@@ -117,7 +119,7 @@ fn condition(tokens: &[Token]) -> Option<Condition> {
     Some(Condition { key, test })
 }
 
-/// A comparison with a text. An absent entry is an error in CEL and meets neither.
+/// A comparison with a text. An entry that is absent is an error in CEL and meets neither.
 fn compared(sign: &str, value: &str) -> Option<Test> {
     match sign {
         "==" => Some(Test::Value(value.to_owned())),
@@ -126,7 +128,7 @@ fn compared(sign: &str, value: &str) -> Option<Test> {
     }
 }
 
-/// Returns the tokens after `descriptors[0]`. Weir decides each descriptor of a request separately.
+/// What stands behind `descriptors[0]`. The others are those of a request, each of which we judge by itself.
 fn is_descriptor(tokens: &[Token]) -> Option<&[Token]> {
     match tokens {
         [Token::Name(name), Token::Sign("["), Token::Name(index), Token::Sign("]"), rest @ ..]
@@ -138,7 +140,7 @@ fn is_descriptor(tokens: &[Token]) -> Option<&[Token]> {
     }
 }
 
-/// Parses the key of an entry. Returns the remaining tokens.
+/// The key of an entry, and what follows.
 fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
     if let Some(rest) = is_descriptor(tokens) {
         return match rest {
@@ -147,7 +149,7 @@ fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
             _ => None,
         };
     }
-    // In the older syntax, a key may contain dots.
+    // The older syntax: a key, which may have dots in it.
     let [Token::Name(first), rest @ ..] = tokens else { return None };
     if matches!(first.as_str(), "descriptors" | "limit" | "request") {
         return None;
@@ -163,8 +165,8 @@ fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
     Some((key, rest))
 }
 
-/// Splits an expression into tokens; `None` if it has others. Texts with escapes are not supported, as CEL and the older
-/// syntax read them differently.
+/// The tokens of an expression; `None` if there is something else in it. A text with an escape is something else, as CEL
+/// and the older syntax differ in what it means.
 fn tokens(expression: &str) -> Option<Vec<Token>> {
     const SIGNS: [&str; 8] = ["==", "!=", "&&", "[", "]", "(", ")", "."];
     let is_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == '-';

@@ -1,8 +1,8 @@
-//! Converts the limits of Kuadrant's limitador.
+//! The limits of Kuadrant's limitador.
 //!
-//! Its conditions test a descriptor's entries like `match` does: in any order, among any others. What a `match` cannot
-//! express leaves a limit wider than it was. Such a limit is written in shadow mode: it counts and reports, but denies
-//! nothing that the old one would have allowed.
+//! Its conditions look at the entries of a descriptor as a `match` of ours does: in any order, among any others. What a
+//! `match` cannot say leaves a limit wider than it was. Such a limit is written in shadow: it counts and reports, and
+//! refuses nobody whom the old one would have let pass.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ use super::document::{Document, Limit};
 use super::origin;
 use super::text::{Value, piece};
 use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, whole};
-use crate::config::{Place, Report, Source};
+use crate::config::{Report, Source};
 
-/// The supported keys of a limit.
+/// The fields that are read of a limit.
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
 /// Adds the limits of the files to the document.
@@ -27,7 +27,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut numbers = HashMap::new();
     for source in sources {
         let mut findings = Findings::new(&source.name);
-        // Mistakes are among the findings.
+        // What is wrong is among the findings.
         let (Ok(()) | Err(Reported)) = file(source, &mut findings, &mut numbers, document);
         report.add(findings, &source.text);
     }
@@ -42,7 +42,7 @@ fn file(
 ) -> Result<(), Reported> {
     let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
     let root = foreign::read(&source.text, findings)?;
-    // In the resource of Kuadrant's operator, the list is in `spec.limits`.
+    // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
     let inner = |node: &'_ Node, name: &str| match &node.value {
         foreign::Value::Map(entries) => find(entries, name).map(|(_, node)| node.clone()),
         _ => None,
@@ -50,7 +50,7 @@ fn file(
     let list = inner(&root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(&root, "limits"));
     let mut outcome = Ok(());
     for item in foreign::list(list.as_ref().unwrap_or(&root), "the file", help, findings)? {
-        // All are read, so that every mistake is reported.
+        // All are read, so that all mistakes are found.
         outcome = limit(source, item, findings, numbers, document).and(outcome);
     }
     outcome
@@ -79,8 +79,8 @@ fn limit(
     let (namespace, most, seconds, name) = (namespace?, most?, seconds?, name?);
     let (conditions, variables) = (conditions?, variables?);
 
-    // limitador identifies limits by these, and keeps the counters when the other keys change.
-    let sorted = |items: &[(&str, Place)]| {
+    // limitador tells limits apart by these and forgets nothing when the others change.
+    let sorted = |items: &[(&str, crate::config::Place)]| {
         let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
         texts.sort_unstable();
         texts.join("\n")
@@ -88,25 +88,52 @@ fn limit(
     let identity = format!("{namespace}\n{seconds}\n{}\n\n{}", sorted(&conditions), sorted(&variables));
     let mut notes = Vec::new();
     for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
-        notes.push(super::origin(source, key.place).note(format!("{}: no equivalent; left out.", piece(&key.text))));
+        let note = format!("{}: no equivalent; left out.", piece(&key.text));
+        notes.push(super::origin(source, key.place).note(note));
     }
-    let noted = notes.len();
-    let tests = tests(source, conditions, &mut notes);
-    let keys = keys(source, variables, &mut notes);
-    let is_wider = notes.len() > noted;
+    let mut tests: Vec<Condition> = Vec::new();
+    let mut is_wider = false;
+    for (expression, place) in conditions {
+        let read = condition::conditions(expression).and_then(|new| joined(&tests, new));
+        let Some(read) = read else {
+            is_wider = true;
+            notes.push(
+                super::origin(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
+            );
+            continue;
+        };
+        tests = read;
+    }
+    let mut keys: Vec<String> = Vec::new();
+    for (expression, place) in variables {
+        match condition::variable(expression) {
+            Some(key) if !keys.contains(&key) => keys.push(key),
+            Some(_) => {}
+            None => {
+                is_wider = true;
+                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
+                notes.push(super::origin(source, place).note(note));
+            }
+        }
+    }
     if is_wider {
         notes.push(origin.note(
             "without it the limit covers more requests than before, so it is in shadow mode. Adapt `match` and `by`, or \
              have Envoy send an entry that distinguishes these requests, then remove `mode`.",
         ));
     }
-    let mut conditions = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
+    let mut of_request = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
     if !tests.is_empty() {
         let tests = tests.iter().map(|test| (test.key.clone(), test.test.value())).collect();
-        conditions.push(("descriptor".to_owned(), Value::Map(tests)));
+        of_request.push(("descriptor".to_owned(), Value::Map(tests)));
     }
-    let components = keys.into_iter().map(|key| Value::map([("descriptor", Value::Text(key))]));
-    let mut fields = vec![("match", Value::Map(conditions)), ("by", Value::by(components.collect()))];
+    let component = |key: &String| Value::map([("descriptor", Value::Text(key.clone()))]);
+    let by = match keys.as_slice() {
+        [] => Value::word("global"),
+        [only] => component(only),
+        several => Value::List(several.iter().map(component).collect()),
+    };
+    let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
     if is_wider {
         fields.push(("mode", Value::word("shadow")));
     }
@@ -124,37 +151,7 @@ fn limit(
     Ok(())
 }
 
-/// The conditions that a `match` can express, with a note on each of the others.
-fn tests(source: &Source, conditions: Vec<(&str, Place)>, notes: &mut Vec<String>) -> Vec<Condition> {
-    let mut tests: Vec<Condition> = Vec::new();
-    for (expression, place) in conditions {
-        if let Some(joined) = condition::conditions(expression).and_then(|new| joined(&tests, new)) {
-            tests = joined;
-        } else {
-            let note = format!("the condition {} has no equivalent.", piece(expression));
-            notes.push(super::origin(source, place).note(note));
-        }
-    }
-    tests
-}
-
-/// The keys that variables stand for, with a note on each that has none.
-fn keys(source: &Source, variables: Vec<(&str, Place)>, notes: &mut Vec<String>) -> Vec<String> {
-    let mut keys: Vec<String> = Vec::new();
-    for (expression, place) in variables {
-        match condition::variable(expression) {
-            Some(key) if !keys.contains(&key) => keys.push(key),
-            Some(_) => {}
-            None => {
-                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
-                notes.push(super::origin(source, place).note(note));
-            }
-        }
-    }
-    keys
-}
-
-/// Adds conditions to those of a `match`, which has one test per key; `None` if two cannot be combined.
+/// Adds conditions to those of a `match`, which has one test for each key; `None` if it has no room for one.
 fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
     let mut tests = tests.to_vec();
     for condition in new {
@@ -166,7 +163,7 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
     Some(tests)
 }
 
-/// Reads the window, in milliseconds.
+/// The window, in milliseconds.
 fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     match whole(node, findings)?.checked_mul(1_000) {
         Some(0) | None => {
@@ -176,8 +173,12 @@ fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
     }
 }
 
-/// Reads the texts of an optional list.
-fn list<'n>(given: &'n [(Key, Node)], name: &str, findings: &mut Findings) -> Result<Vec<(&'n str, Place)>, Reported> {
+/// The texts of a list that may be absent.
+fn list<'n>(
+    given: &'n [(Key, Node)],
+    name: &str,
+    findings: &mut Findings,
+) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
     let items = foreign::list(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;
     items.iter().map(|item| Ok((text(item, findings)?, item.place))).collect()

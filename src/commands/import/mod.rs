@@ -16,19 +16,19 @@ mod text;
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
 use self::document::{Document, Origin};
-use super::{ExitCode, Failure, Outcome, counted};
+use super::ExitCode;
 use crate::config::directory;
-use crate::config::{self, Place, Source};
+use crate::config::{self, Place, Report, Source};
 
 /// Converts another rate limiter's configuration into a rules file, with comments on what Weir cannot express
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// The format of the files
     #[arg(value_name = "FORMAT")]
     format: Format,
@@ -60,12 +60,28 @@ enum Format {
 
 /// Writes the rules to `out` or a file, and a summary or problems to `err`. Writes nothing on
 /// [`ExitCode::BadInput`].
-pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outcome {
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
     let files = match args.format {
-        Format::EnvoyRatelimit => directory::expand(&args.files)?,
-        _ => args.files.clone(),
+        Format::EnvoyRatelimit => directory::expand(&args.files),
+        _ => Ok(args.files.clone()),
     };
-    let sources = files.iter().map(|file| config::read(file)).collect::<Result<Vec<Source>, _>>()?;
+    let files = match files {
+        Ok(files) => files,
+        Err(problem) => {
+            write!(err, "{}", Report::of(problem))?;
+            return Ok(ExitCode::BadInput);
+        }
+    };
+    let mut sources: Vec<Source> = Vec::with_capacity(files.len());
+    for file in &files {
+        match config::read(file) {
+            Ok(source) => sources.push(source),
+            Err(problem) => {
+                write!(err, "{}", Report::of(problem))?;
+                return Ok(ExitCode::BadInput);
+            }
+        }
+    }
     let mut document = Document::default();
     let files = sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(" ");
     let name = args.format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -79,35 +95,47 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Outc
         Format::Boulder => boulder::import(&sources, &mut document),
     };
     if report.errors > 0 {
-        return Err(Failure::report(ExitCode::BadInput, &report));
+        write!(err, "{report}")?;
+        return Ok(ExitCode::BadInput);
     }
-    let text = document.text();
-    let text =
-        text.map_err(|reason| Failure::bad_input(format_args!("{files}: cannot be converted into rules: {reason}")))?;
-    match &args.output {
-        None => out.write_all(text.as_bytes())?,
-        Some(path) => {
-            write_file(path, &text, args.force)?;
-            write!(err, "{}: ", path.display())?;
+    let text = match document.text() {
+        Ok(text) => text,
+        Err(reason) => {
+            writeln!(err, "error: {files}: cannot be converted into rules: {reason}")?;
+            return Ok(ExitCode::BadInput);
         }
-    }
+    };
+    let target = match &args.output {
+        None => {
+            out.write_all(text.as_bytes())?;
+            None
+        }
+        Some(path) => match write_file(path, &text, args.force) {
+            Ok(()) => Some(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                writeln!(err, "error: `{}` already exists; use --force to replace it", path.display())?;
+                return Ok(ExitCode::Usage);
+            }
+            Err(error) => {
+                writeln!(err, "error: cannot write `{}`: {error}", path.display())?;
+                return Ok(ExitCode::BadInput);
+            }
+        },
+    };
     let (limits, overrides, comments) = document.counts();
+    let target = target.map(|path| format!("{}: ", path.display())).unwrap_or_default();
+    let counted = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let comments = counted(comments, "comment");
     let (limits, overrides) = (counted(limits, "limit"), counted(overrides, "override"));
-    writeln!(err, "{limits}, {overrides}, {} on what Weir cannot express", counted(comments, "comment"))?;
+    writeln!(err, "{target}{limits}, {overrides}, {comments} on what Weir cannot express")?;
     Ok(ExitCode::Success)
 }
 
-fn write_file(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {
+fn write_file(path: &Path, text: &str, replace: bool) -> io::Result<()> {
     let mut options = OpenOptions::new();
     // `create_new` leaves no time between check and write.
     let options = if replace { options.create(true).truncate(true) } else { options.create_new(true) };
-    let written = options.write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            Failure::usage(format_args!("`{}` already exists; use --force to replace it", path.display()))
-        }
-        _ => Failure::bad_input(format_args!("cannot write `{}`: {error}", path.display())),
-    })
+    options.write(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// A place in an input file. Comments name files without their folder; only the first comment has it.

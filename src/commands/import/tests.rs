@@ -31,8 +31,7 @@ fn import(format: &str, files: &[&str]) -> (ExitCode, String, String) {
     }
     let Line { args } = Line::parse_from(line);
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let outcome = run(&args, &mut out, &mut err);
-    let code = super::super::exit_code(outcome, &mut err).unwrap();
+    let code = run(&args, &mut out, &mut err).unwrap();
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 

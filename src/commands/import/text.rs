@@ -1,47 +1,40 @@
-//! Writes YAML: values in flow style, quoted where plain text would be misread, and comments.
+//! YAML as text: values in flow style, quoted where plain text would be read as something else, and comments.
 //!
-//! Text from other files may contain quotes, line breaks or `#`; all of it is written through this module.
+//! Whatever comes from another file may hold quotes, line breaks or `#`: nothing of it is written but through here.
 
 use std::fmt::Write;
 
-/// The width at which comments are wrapped.
+/// Comments are wrapped here.
 const WIDEST_COMMENT: usize = 110;
 
-/// The maximum length of a quotation in a comment.
+/// How much of one piece of another file a comment repeats.
 const LONGEST_PIECE: usize = 300;
 
 /// The parser looks for the colon of a key within 1024 characters (YAML 1.2, section 7.4.2).
 const LONGEST_KEY: usize = 1_000;
 
-/// A value in the output.
+/// A value of our file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A number, a duration or a known word, written as is.
+    /// A number, a duration or a word of ours, written as it is.
     Word(String),
-    /// Text from another file.
+    /// Text of another file.
     Text(String),
+    /// In this order.
     Map(Vec<(String, Value)>),
+    /// In this order.
     List(Vec<Value>),
 }
 
 impl Value {
-    /// A known word.
+    /// A word of ours.
     pub(super) fn word(word: &(impl ToString + ?Sized)) -> Self {
         Self::Word(word.to_string())
     }
 
-    /// A map with known keys.
+    /// A map with keys of ours.
     pub(super) fn map<const N: usize>(entries: [(&str, Value); N]) -> Self {
         Self::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-    }
-
-    /// The value of `by`.
-    pub(super) fn by(mut components: Vec<Self>) -> Self {
-        match components.len() {
-            0 => Self::word("global"),
-            1 => components.remove(0),
-            _ => Self::List(components),
-        }
     }
 
     /// In flow style, on one line.
@@ -64,23 +57,23 @@ impl Value {
 pub(super) fn key(name: &str, id: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/@:".contains(&byte);
     let key = format!("{name}:{id}");
-    // A colon at the end would be read as the end of the key.
+    // A colon at the end would be taken for that of the entry.
     let key = if key.bytes().all(plain) && !key.ends_with(':') { key } else { in_quotes(&key) };
     (key.chars().count() < LONGEST_KEY).then_some(key)
 }
 
-/// Text as a value or a key in flow style, plain if all programs read it the same way, quoted otherwise.
+/// Text as a value or a key in flow style: plain where every program reads it as this text, in quotes elsewhere.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/@".contains(&byte);
     let begins_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_' || first == '/');
-    // YAML 1.1, which many programs still use, has more of these than 1.2.
+    // YAML 1.1, which many programs still read, has more of these than 1.2.
     let is_word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"]
         .iter()
         .any(|word| text.eq_ignore_ascii_case(word));
     if begins_well && !is_word && text.bytes().all(plain) { text.to_owned() } else { in_quotes(text) }
 }
 
-/// Text in double quotes (YAML 1.2, section 7.3.1), on one line and with printable characters only.
+/// Text in double quotes (YAML 1.2, section 7.3.1), on one line and of printable characters.
 fn in_quotes(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -104,15 +97,15 @@ fn in_quotes(text: &str) -> String {
     quoted
 }
 
-/// Returns true for characters that end a line or are invisible: control characters, the separators of YAML 1.1,
-/// direction marks and noncharacters.
+/// Whether a character would end a line, or is not to be seen: control characters, the separators of YAML 1.1, marks
+/// that turn the direction of text, and what is no character at all.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
         || u32::from(character) & 0xfffe == 0xfffe
 }
 
-/// Quotes another file in a comment: shortened, in backticks.
+/// A piece of another file, for a comment: on one line, cut, in backticks.
 pub(super) fn piece(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST_PIECE).collect();
     if text.chars().nth(LONGEST_PIECE).is_some() {

@@ -118,7 +118,7 @@ fn check(
     Err(findings.error(key.place, message, help))
 }
 
-/// Combines both, and warns if the numbers make `elevated` useless.
+/// Puts both together, and warns of numbers by which it makes no sense.
 fn with(
     place: Place,
     allowance: &Allowance,

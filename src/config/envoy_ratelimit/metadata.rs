@@ -1,4 +1,4 @@
-//! Reads `metadata`: arbitrary data with the types of the YAML 1.2 core schema.
+//! `metadata`: free data, by the types of the YAML 1.2 core schema.
 
 use super::super::mapping::map;
 use super::super::problem::{Findings, Reported};

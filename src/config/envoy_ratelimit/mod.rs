@@ -1,9 +1,9 @@
-//! Reads the files of envoyproxy/ratelimit into limits and one tree of limits per domain.
+//! The files of envoyproxy/ratelimit, turned into limits and a tree of them for each domain.
 //!
-//! They are read the way that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: several
-//! files can add to one domain. Four differences are on purpose: a file may hold several documents; a level may have a key
-//! and value once per unit, and all of these apply; a `rate_limit` without a number is an error rather than a limit of 0;
-//! and a name that would break the header that Envoy writes it into is rejected.
+//! They are read as that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: what several
+//! files say of one domain holds together. Four differences are on purpose: a file may hold several documents; a key and a
+//! value may stand on one level once for each unit, and all of these hold; a `rate_limit` without a number is a mistake
+//! rather than a limit of 0; and a name that would break the header that Envoy writes it into is refused.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ mod siblings;
 /// The keys of a document.
 const KEYS: [&str; 3] = ["name", "domain", "descriptors"];
 
-/// The keys of a descriptor.
+/// The fields of a descriptor.
 const DESCRIPTOR_KEYS: [&str; 10] = [
     "key",
     "value",
@@ -46,13 +46,13 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 pub(super) struct Domains {
     /// The limits, in the order of the files.
     limits: Vec<Limit>,
-    /// The domains. Their limits are numbered after those of `limits.yaml`.
+    /// The domains. Their limits are numbered from those of `limits.yaml` on.
     known: HashMap<String, Known>,
     /// The index of the first limit.
     first: u32,
 }
 
-/// A domain read so far.
+/// What is known of a domain.
 #[derive(Default)]
 struct Known {
     tree: Tree,
@@ -64,28 +64,28 @@ struct Known {
 #[derive(Clone)]
 struct Level {
     entry: EntryMatch,
-    /// `share_threshold`: all matching values share a counter.
+    /// Whether all values that fit share a counter.
     shares: bool,
 }
 
-/// Reads one document.
+/// What is read of one document.
 struct Reading<'d> {
     domain: String,
     file: &'d str,
     limits: &'d mut Vec<Limit>,
     first: u32,
     tree: Tree,
-    /// Whether the warning about metrics of values was given.
+    /// Whether it was said that metrics have no values of requests.
     metrics_are_explained: bool,
 }
 
 impl Domains {
-    /// No domains; `first` limits precede theirs.
+    /// No domains; `first` limits stand before theirs.
     pub(super) fn after(first: usize) -> Self {
         Self { first: u32::try_from(first).unwrap_or(u32::MAX), ..Self::default() }
     }
 
-    /// Adds the domains of a file, one per document. Several documents can add to one domain.
+    /// Adds the domains of a file, one for each of its documents. A domain that is known already gets more descriptors.
     pub(super) fn add(&mut self, file: &str, text: &str, findings: &mut Findings) -> Result<(), Reported> {
         let documents = foreign::documents(text, findings)?;
         let help = "write `domain:` and `descriptors:`";
@@ -99,7 +99,7 @@ impl Domains {
                 outcome = Err(findings.error(document.place, message, help));
                 continue;
             }
-            // All are read, so that every mistake is reported.
+            // All are read, so that all mistakes are found.
             outcome = self.document(file, document, findings).and(outcome);
         }
         outcome
@@ -107,7 +107,7 @@ impl Domains {
 
     fn document(&mut self, file: &str, document: &Node, findings: &mut Findings) -> Result<(), Reported> {
         let fields = Mapping::sparse(document, "the file", &KEYS, findings)?;
-        // The control plane's name for the document is not used.
+        // The name by which a control plane knows the document.
         let name = fields.read("name", findings, text);
         let domain = domain(&fields, findings);
         let known = domain.as_ref().ok().and_then(|domain| self.known.remove(domain));
@@ -129,7 +129,7 @@ impl Domains {
         name.map(drop)
     }
 
-    /// Returns the limits and the domains' trees.
+    /// The limits, and which of them cover a descriptor of each domain.
     pub(super) fn into_parts(self) -> (Vec<Limit>, HashMap<String, Tree>) {
         (self.limits, self.known.into_iter().map(|(domain, known)| (domain, known.tree)).collect())
     }
@@ -147,7 +147,7 @@ fn domain(fields: &Mapping<'_>, findings: &mut Findings) -> Result<String, Repor
 }
 
 impl Reading<'_> {
-    /// Reads the descriptors of one level. The reader bounds the depth.
+    /// Reads the descriptors of one level. The depth of the text bounds the recursion.
     fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings, findings: &mut Findings) {
         let Ok(items) = list(node, "`descriptors`", "write one `- key: NAME` per descriptor", findings) else { return };
         for item in items {
@@ -169,7 +169,7 @@ impl Reading<'_> {
         let below = fields.get("descriptors");
         let path = level.map(|level| [above, &[level]].concat());
         if let Some((_, below)) = below {
-            // If this level has a mistake, those below are in the wrong place but still checked.
+            // Without its own level what is below would stand where it does not belong, and is still looked through.
             self.level(below, path.as_deref().unwrap_or(above), &mut Siblings::default(), findings);
         }
         let (path, limit) = (path?, limit?);
@@ -188,7 +188,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Reads the limit of a descriptor, if it has one, without name and conditions.
+    /// The limit of a descriptor, if it has one, without its name and what it covers.
     fn limit(&mut self, fields: &Mapping<'_>, findings: &mut Findings) -> Result<Option<Limit>, Reported> {
         let is_shadow = fields.read("shadow_mode", findings, truth);
         let is_quota = fields.read("quota_mode", findings, truth);
@@ -201,16 +201,16 @@ impl Reading<'_> {
         Ok(rule.map(|(rule, allowance)| Limit {
             allowance,
             mode: if is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
-            // Envoy's `failure_mode_deny` decides about requests that cannot be counted.
+            // Envoy's `failure_mode_deny` decides what becomes of a request that cannot be counted.
             on_store_error: StoreErrorPolicy::Deny,
-            // That service also counts requests over the limit.
+            // That service counts what is over the limit as well.
             drain_over_limit: true,
             rule: Some(Box::new(DescriptorRule { is_quota, metadata, ..rule })),
             ..Limit::new("")
         }))
     }
 
-    /// Warns once per file that metrics of values are not supported.
+    /// Says once in a file what becomes of the switches that make metrics of values.
     fn explain_metrics(&mut self, fields: &Mapping<'_>, name: &str, findings: &mut Findings) -> Result<(), Reported> {
         let is_on = fields.read(name, findings, truth)?.unwrap_or(false);
         if let (Some((key, _)), true, false) = (fields.get(name), is_on, self.metrics_are_explained) {
@@ -222,7 +222,7 @@ impl Reading<'_> {
     }
 }
 
-/// Reads the entry that a descriptor matches.
+/// The entry that a descriptor is for.
 fn level(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Level, Reported> {
     let key = fields.read("key", findings, text);
     let value = fields.read("value", findings, text);
@@ -245,7 +245,7 @@ fn level(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Level, Reporte
     Ok(Level { entry: EntryMatch { key, test }, shares })
 }
 
-/// The components of a limit's ids: the entries whose values the path leaves open.
+/// What tells the counters of one limit apart: the entries whose values the path leaves open.
 fn components(path: &[Level]) -> Vec<Component> {
     let is_open = |level: &Level| match level.entry.test {
         EntryTest::Present(_) | EntryTest::Not(_) => true,

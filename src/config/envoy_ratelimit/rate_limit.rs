@@ -1,4 +1,4 @@
-//! Reads `rate_limit`: the numbers of a limit.
+//! `rate_limit`: how much.
 
 use super::super::mapping::{Mapping, all, list};
 use super::super::problem::{Findings, Reported, quoted};
@@ -8,9 +8,10 @@ use super::super::yaml::Node;
 use crate::engine::algorithms::numbers::Allowance;
 use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, RateUnit};
 
+/// The fields of `rate_limit`.
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// The maximum length of a name, which appears in headers and metadata.
+/// A name goes into headers and metadata.
 const LONGEST_NAME: usize = 256;
 
 /// Reads `rate_limit`.
@@ -48,7 +49,7 @@ pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<(DescriptorRu
         return Err(findings.error(fields.place, "`rate_limit` needs `requests_per_unit`", help));
     };
     let per_unit = PerUnit { requests, unit };
-    // 0 requests are the only ones without numbers.
+    // Only 0 has no numbers.
     let allowance = per_unit.numbers().map_or(Allowance::Deny, |numbers| Allowance::Windows([numbers].into()));
     Ok((DescriptorRule { per_unit: Some(per_unit), ..rule }, allowance))
 }
@@ -69,7 +70,7 @@ fn requests(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
     })
 }
 
-/// Reads a name that Envoy can write into `X-RateLimit-Limit`, where it is quoted without escapes.
+/// A name as Envoy can write it: `X-RateLimit-Limit` has it in quotes and without an escape.
 fn name(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
     let name = text(node, findings)?;
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');

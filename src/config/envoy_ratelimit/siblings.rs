@@ -1,4 +1,4 @@
-//! Finds duplicate descriptors on one level.
+//! What stands twice on one level.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use super::super::problem::{Findings, Place, Reported, quoted};
 use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, EntryTest};
 
-/// The entries of one level, by key and value.
+/// The entries of one level, to find those that stand there twice.
 #[derive(Default)]
 pub(super) struct Siblings(HashMap<(String, String), First>);
 
-/// The entries with one key and value.
+/// Those of one key and value.
 struct First {
     file: String,
     line: u32,
@@ -20,8 +20,8 @@ struct First {
 }
 
 impl Siblings {
-    /// Adds an entry and returns how many equal ones there are already. They must have limits with different units, and at
-    /// most one of them may have descriptors below it.
+    /// Adds an entry, with the unit of its limit, and gives how many there are of it already: with a
+    /// limit in another unit each, and descriptors below one of them at most.
     pub(super) fn add(
         &mut self,
         entry: &EntryMatch,

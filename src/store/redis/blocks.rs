@@ -1,7 +1,6 @@
-//! The ids that are blocked, as the server keeps them for all gateways: calls of `lua/blocks.lua`.
+//! The blocked ids, which the server keeps for all gateways: calls of `lua/blocks.lua`.
 //!
-//! They are few and change seldom, so each gateway has a copy of its own, and asks now and then whether there is another
-//! version.
+//! They are few and rarely change, so each gateway has a copy, and polls for a new version.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,27 +8,28 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
-use super::script::without_comments;
-use super::{RedisStore, describe};
+use super::RedisStore;
+use super::connection::describe;
+use super::source::without_comments;
 use crate::engine::algorithms::numbers::Micros;
 use crate::engine::rules::blocks::MOST_BLOCKS;
 use crate::store::StoreError;
 
-/// Called by its source each time: that is one or two calls a second, and a second script would need its own way back
-/// from a server that has lost it.
+/// Called by source, since there are only one or two calls per second: a call by hash would have to handle a server that has lost
+/// the script.
 static SOURCE: LazyLock<String> = LazyLock::new(|| without_comments(include_str!("../../../lua/blocks.lua")));
 
-/// The keys; `!` begins no bucket's.
+/// The keys; no bucket's begins with `!`.
 const KEYS: [&str; 2] = ["weir:{0}:!blocked", "weir:{0}:!blocked-notes"];
 
-/// How long such a call may take. No request waits for it.
+/// How long a call may take. No request waits for it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Blocks that are read in one call. The server does nothing else meanwhile, and requests have 20 ms: ten thousand took
-/// it 130 ms on a busy machine.
+/// The most blocks that one call reads. The server does nothing else meanwhile, and requests have 20 ms: ten thousand took it
+/// 130 ms on a busy machine.
 const PAGE: usize = 200;
 
-/// How often all is read anew because something has changed in between.
+/// The most times that all blocks are read, if they change in between.
 const MOST_READS: usize = 3;
 
 /// A blocked id.
@@ -112,22 +112,22 @@ impl SharedBlocks<'_> {
 
     /// Reads a page: the version, the number of members that were looked at, and the blocks among them.
     async fn read_page(self, known: Option<u64>, from: usize) -> Result<(u64, usize, Vec<StoredBlock>), StoreError> {
-        // No version is as large, so there is something to be read.
+        // No version is this large, so the server replies with its blocks.
         let version = known.unwrap_or(u64::MAX).to_string();
         let (start, count) = (from.to_string(), PAGE.to_string());
         let values = match self.call(&["read", &version, &start, &count]).await? {
             Value::Array(values) => values,
-            other => return Err(nonsense(&other)),
+            other => return Err(unexpected(&other)),
         };
         let mut values = values.into_iter();
         let version = match values.next() {
             Some(Value::Int(version)) => u64::try_from(version).unwrap_or(0),
-            other => return Err(nonsense(&other.unwrap_or(Value::Nil))),
+            other => return Err(unexpected(&other.unwrap_or(Value::Nil))),
         };
         let looked_at = match values.next() {
             Some(Value::Int(looked_at)) => usize::try_from(looked_at).unwrap_or(0),
             None => 0,
-            Some(other) => return Err(nonsense(&other)),
+            Some(other) => return Err(unexpected(&other)),
         };
         let mut list = Vec::with_capacity(values.len() / 3);
         while let Some(member) = values.next() {
@@ -136,7 +136,7 @@ impl SharedBlocks<'_> {
                     let left = Micros(u64::try_from(left).unwrap_or(0));
                     list.push(StoredBlock { key: text(key), left, note: text(note) });
                 }
-                (member, ..) => return Err(nonsense(&member)),
+                (member, ..) => return Err(unexpected(&member)),
             }
         }
         Ok((version, looked_at, list))
@@ -160,7 +160,7 @@ fn is_changed(answer: &Value) -> Result<bool, StoreError> {
     match answer {
         Value::Int(1) => Ok(true),
         Value::Int(0) => Ok(false),
-        other => Err(nonsense(other)),
+        other => Err(unexpected(other)),
     }
 }
 
@@ -168,6 +168,6 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-fn nonsense(value: &Value) -> StoreError {
-    StoreError::Refused(format!("the script of blocks answers {value:?}"))
+fn unexpected(value: &Value) -> StoreError {
+    StoreError::Refused(format!("unexpected reply of the script of blocks: {value:?}"))
 }

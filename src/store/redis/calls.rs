@@ -1,12 +1,12 @@
 //! The requests that ask within one turn of a worker's event loop, sent as one call.
 //!
-//! The first to ask spawns a task that sends the call. The runtime runs tasks in the order in which they became ready,
-//! so that task comes after all that were ready at that moment, and whatever those ask goes along. A lone request waits
-//! for nobody: with nothing else ready, its task is next. Redis spends about 18 us on a call and 2 to 5 us on a request
-//! in it, so the more company the better, and a busy worker has some in every turn.
+//! The first request spawns a task that sends the call. The runtime runs tasks in the order in which they became ready, so that
+//! task runs after all that were ready at that moment, and their requests go along. A lone request is not held up: with nothing
+//! else ready, its task is next. Redis spends about 18 us on a call and 2 to 5 us on each request in it, so shared calls are
+//! cheaper, and a busy worker has them in every turn.
 //!
 //! At most [`MAX_UNDER_WAY`] calls are outstanding. Meanwhile further requests collect in fuller calls. A request that has waited
-//! too long, or that nobody waits for any more, is not sent.
+//! too long, or whose caller has gone, is not sent.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,34 +22,35 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::connection::Connection;
+use super::diagnosis::Diagnosis;
 use super::patience::{PARTS, Patience, within};
-use super::script::{CallNumber, Requests};
-use super::trouble::Trouble;
-use super::{BUSY, Live, SILENT_TIMEOUTS, Shared, user_scripts};
+use super::requests::{CallNumber, Requests};
+use super::{BUSY, SILENT_TIMEOUTS, Shared, user_scripts};
 use crate::engine::algorithms::charge::{Decisions, Mode};
 use crate::engine::algorithms::numbers::Micros;
 use crate::store::{Batch, Fault, StoreError};
 
-/// Calls that one worker has outstanding at once. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen
-/// workers stays within the default timeout of 20 ms. With a round trip of 10 ms they carry 25,000 requests per second.
+/// The most outstanding calls of a worker. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen workers stays
+/// within the default timeout of 20 ms. With a round trip of 10 ms they carry 25,000 requests per second.
 const MAX_UNDER_WAY: usize = 4;
 
-/// Charges of one call. The server does nothing else in the meantime: some 0.3 ms for as many buckets. With 64 requests
-/// a call's own cost is down to 0.3 us each, and twice as many would save half of that.
+/// The most charges of a call. The server does nothing else meanwhile: some 0.3 ms for that many buckets. With 64 requests the
+/// call itself costs only 0.3 us per request, and twice as many would save half of that.
 const MAX_CHARGES: usize = 64;
 
-/// Bytes of keys and words in one call, unless its only request has more. It keeps a call to what one write to a socket
-/// takes; [`MAX_CHARGES`] of usual length have 5 KiB.
+/// The most bytes of keys and words in a call, unless its only request has more. A call then fits into one write to the socket;
+/// [`MAX_CHARGES`] of usual length have 5 KiB.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// What a request is told.
+/// The answer to a request.
 pub(super) type Answer = Result<Decisions, StoreError>;
 
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
     /// In the order of asking; only the last one still takes requests. There is one task for each.
     waiting: Mutex<VecDeque<Call>>,
-    /// Taken in the order of asking, and held until the reply has come.
+    /// Taken in the order of asking, and held until the reply.
     places: Semaphore,
     /// A task ends with the deadline of its call, or with the connection if the reply does not come.
     tasks: TaskTracker,
@@ -57,7 +58,7 @@ pub(super) struct Calls {
 
 /// Requests that are decided in one call, one after the other.
 struct Call {
-    sent: Sent,
+    payload: Payload,
     /// The time of the first request. The others share its patience, so they must follow soon.
     asked: Micros,
     /// When the first request asked.
@@ -66,11 +67,11 @@ struct Call {
 }
 
 /// The part of a call that is sent.
-pub(super) struct Sent {
+pub(super) struct Payload {
     pub(super) requests: Requests,
-    /// The time that all of them are decided by; `None` for the server's.
+    /// The time to decide by; `None` for the server's.
     pub(super) now: Option<Micros>,
-    /// When the numbers of all of them took effect.
+    /// When the numbers took effect.
     pub(super) effective_from: Micros,
     pub(super) number: CallNumber,
 }
@@ -84,7 +85,7 @@ struct Asker {
 
 /// A call's turn to be sent.
 struct Turn<'a> {
-    live: Arc<Live>,
+    live: Arc<Connection>,
     /// The rest of the requests' patience.
     patience: Patience,
     /// Whether the call had to wait because too many others were outstanding.
@@ -92,17 +93,17 @@ struct Turn<'a> {
     _place: SemaphorePermit<'a>,
 }
 
-/// An answer that has not come yet. It comes within the store's timeout. If this is dropped before the request was sent, it
-/// is not sent, unless it gives something back.
-pub struct Coming(oneshot::Receiver<Answer>);
+/// An answer that comes within the store's timeout. If this is dropped before the request was sent, the request is not sent,
+/// unless it gives something back.
+pub struct PendingAnswer(oneshot::Receiver<Answer>);
 
-impl Coming {
-    /// Waits for it. If the task that asks was dropped with its runtime, that is [`StoreError::Broken`].
+impl PendingAnswer {
+    /// Waits for the answer: [`StoreError::Broken`] if the asking task was dropped with its runtime.
     pub async fn answer(self) -> Result<Decisions, StoreError> {
         self.0.await.unwrap_or(Err(StoreError::Broken))
     }
 
-    /// The answer, if it has come.
+    /// Returns the answer, if it has come.
     pub fn answered(&mut self) -> Option<Result<Decisions, StoreError>> {
         match self.0.try_recv() {
             Ok(answer) => Some(answer),
@@ -119,26 +120,26 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Runs what is no call of a request, and ends with the store as calls do.
+    /// Runs a task that ends with the store, as calls do.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
-    /// Adds a request to the call that is collected, and gives where its answer will come.
-    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> Coming {
+    /// Adds a request to the call that is being collected.
+    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> PendingAnswer {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         if let Some(call) = waiting.back_mut().filter(|call| call.takes(shared, std::slice::from_ref(batch), now)) {
             call.push(batch, sender);
-            return Coming(receiver);
+            return PendingAnswer(receiver);
         }
         let mut call = Call::new(shared, batch, now);
         call.push(batch, sender);
         self.begin(shared, &mut waiting, call);
-        Coming(receiver)
+        PendingAnswer(receiver)
     }
 
-    /// Adds several requests to one call, which nothing can come between, and gives where their answers will come.
+    /// Adds several requests to one call, with no others in between.
     pub(super) fn ask_in_turn(
         &self,
         shared: &Arc<Shared>,
@@ -190,7 +191,7 @@ impl Calls {
 }
 
 impl Shared {
-    /// The error for a call that did not get its turn in time.
+    /// Returns the error for a call that did not get its turn in time.
     fn without_turn(&self, begun: Instant) -> StoreError {
         match self.live.load().as_ref() {
             None => StoreError::Down,
@@ -202,16 +203,15 @@ impl Shared {
     }
 
     /// True if more requests are waiting than may be outstanding, or if a wait that began at `begun` took much longer than its
-    /// timers while a crowd was waiting. Then the load may be what makes the server late. A server that is really silent is
-    /// given up soon, and `on_store_error` applies from then on.
+    /// timers while many were waiting. Then the load may be the reason for late replies. A server that is really silent is given
+    /// up soon, and `on_store_error` applies from then on.
     fn is_overloaded(&self, begun: Instant) -> bool {
         let waiting = self.queue.saturating_sub(self.waiting.available_permits());
         waiting > MAX_UNDER_WAY * MAX_CHARGES || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
     }
 
-    /// Waits for an overdue reply: until it arrives the call is outstanding. Gives the connection up if the server stays
-    /// silent.
-    async fn outwait<F>(&self, live: &Arc<Live>, sent: &Sent, mut reply: Pin<&mut F>)
+    /// Waits for an overdue reply; the call stays outstanding until it arrives. Gives the connection up if the server stays silent.
+    async fn outwait<F>(&self, live: &Arc<Connection>, payload: &Payload, mut reply: Pin<&mut F>)
     where
         F: Future<Output = Result<Value, RedisError>>,
     {
@@ -222,71 +222,71 @@ impl Shared {
             if let Some(answer) = within(self.timeout, reply.as_mut()).await {
                 live.overdue.fetch_sub(1, Ordering::Relaxed);
                 // The result still shows whether the connection works.
-                let _ = self.answers(live, sent, answer);
+                let _ = self.answers(live, payload, answer);
                 return;
             }
             silent = if live.heard.load(Ordering::Relaxed) == heard { silent + 1 } else { 0 };
         }
         let text = format!("no answer within {:?}", self.timeout * SILENT_TIMEOUTS);
-        self.give_up(live, Trouble::new(Fault::Silent, text));
+        self.give_up(live, Diagnosis::new(Fault::Silent, text));
     }
 }
 
 impl Call {
     fn new(shared: &Shared, first: &Batch<'_>, now: Option<Micros>) -> Self {
         let requests = Requests::with(user_scripts::of(first.charges));
-        let sent = Sent { requests, now, effective_from: first.effective_from, number: shared.number() };
-        Self { sent, asked: first.now, since: Instant::now(), askers: Vec::new() }
+        let payload = Payload { requests, now, effective_from: first.effective_from, number: shared.number() };
+        Self { payload, asked: first.now, since: Instant::now(), askers: Vec::new() }
     }
 
-    /// True if requests may be decided together with those that are in the call.
+    /// True if the call can take these requests as well.
     fn takes(&self, shared: &Shared, batches: &[Batch<'_>], now: Option<Micros>) -> bool {
-        let Sent { requests, .. } = &self.sent;
+        let Payload { requests, .. } = &self.payload;
         let (mut charges, mut bytes) = (requests.charges(), requests.bytes());
         for batch in batches {
-            let is_alike = (self.sent.now, self.sent.effective_from) == (now, batch.effective_from);
+            let is_alike = (self.payload.now, self.payload.effective_from) == (now, batch.effective_from);
             if !is_alike || !requests.runs_as(batch.charges) {
                 return false;
             }
             charges += batch.charges.len();
             bytes += Requests::bytes_of(batch.charges);
         }
-        // By times that are known: a read of the clock would be some 100 of the 17,000 instructions of a request.
+        // These times are known; reading the clock would add 100 to the 17,000 instructions of a request.
         let waited = batches.first().map_or(Micros(0), |batch| batch.now.since(self.asked));
         charges <= MAX_CHARGES && bytes <= MAX_BYTES && u128::from(waited.0) < (shared.timeout / PARTS).as_micros()
     }
 
     fn push(&mut self, batch: &Batch<'_>, answer: oneshot::Sender<Answer>) {
-        self.sent.requests.push(batch.charges, self.sent.now.unwrap_or(batch.now));
+        self.payload.requests.push(batch.charges, self.payload.now.unwrap_or(batch.now));
         let gives_back = batch.charges.iter().any(|charge| matches!(charge.mode, Mode::Refund | Mode::Reset));
         self.askers.push(Asker { answer, gives_back });
     }
 
-    /// Leaves out the requests that nobody waits for any more; false if that leaves none.
+    /// Drops the requests whose callers have gone; false if that leaves none.
     fn drop_unwanted(&mut self) -> bool {
         let is_wanted = |asker: &Asker| asker.gives_back || !asker.answer.is_closed();
         if !self.askers.iter().all(is_wanted) {
             let keep: Vec<bool> = self.askers.iter().map(is_wanted).collect();
-            self.sent.requests.retain(&keep);
+            self.payload.requests.retain(&keep);
             self.askers.retain(is_wanted);
         }
         !self.askers.is_empty()
     }
 }
 
-/// Sends the oldest call when it is its turn, and hands out its answers.
+/// Sends the oldest call when its turn comes, and distributes the answers.
 async fn send_next(shared: Arc<Shared>) {
     let turn = shared.calls.turn(&shared).await;
     let Some(mut call) = shared.calls.waiting.lock().pop_front() else { return };
     if !call.drop_unwanted() {
         return;
     }
-    let Call { sent, askers, since, .. } = call;
+    let Call { payload, askers, since, .. } = call;
     let Turn { live, mut patience, waited, _place } = match turn {
         Ok(turn) => turn,
         Err(error) => return fail(askers, &error),
     };
-    let mut reply = pin!(live.ask(&sent));
+    let mut reply = pin!(live.ask(&payload));
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
         let error = if is_silent && !shared.is_overloaded(since) {
@@ -295,9 +295,9 @@ async fn send_next(shared: Arc<Shared>) {
             StoreError::Busy { sent: true }
         };
         fail(askers, &error);
-        return shared.outwait(&live, &sent, reply).await;
+        return shared.outwait(&live, &payload, reply).await;
     };
-    match shared.answers(&live, &sent, answer) {
+    match shared.answers(&live, &payload, answer) {
         Ok(answers) => {
             for (asker, answer) in askers.into_iter().zip(answers) {
                 let _ = asker.answer.send(answer);

@@ -1,4 +1,4 @@
-//! What algorithms say beside the four integers of a charge: a list that begins with its name.
+//! The details of a decision, beside its four integers: a list that begins with the algorithm's word for them.
 
 use redis::Value;
 
@@ -6,10 +6,10 @@ use crate::engine::algorithms::details::{Detail, Elevation};
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::algorithms::script::{Said, SaidValue};
 
-/// What a list says; an error tells what it is instead.
+/// Reads a list of details.
 pub(super) fn read(value: Value) -> Result<Detail, String> {
-    let nonsense = |values: &[Value]| format!("the script's reply has {values:?} for a detail");
-    let Value::Array(values) = value else { return Err(nonsense(&[value])) };
+    let unexpected = |values: &[Value]| format!("the script's reply has unexpected details {values:?}");
+    let Value::Array(values) = value else { return Err(unexpected(&[value])) };
     match values.as_slice() {
         [Value::BulkString(name), Value::Int(triggered), Value::Int(active), Value::Int(left)]
             if name == b"elevated" =>
@@ -21,19 +21,19 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
             }))
         }
         [Value::BulkString(name), Value::BulkString(id)] if name == b"entry" => {
-            let id = str::from_utf8(id).ok().and_then(EntryId::parse).ok_or_else(|| nonsense(&values))?;
+            let id = str::from_utf8(id).ok().and_then(EntryId::parse).ok_or_else(|| unexpected(&values))?;
             Ok(Detail::Entry(id))
         }
         [Value::BulkString(name), Value::Array(said), Value::Array(extras)] if name == b"script" => {
-            let said = said.iter().map(said_value).collect::<Option<_>>().ok_or_else(|| nonsense(&values))?;
-            let extras = extras.iter().map(text).collect::<Option<_>>().ok_or_else(|| nonsense(&values))?;
+            let said = said.iter().map(said_value).collect::<Option<_>>().ok_or_else(|| unexpected(&values))?;
+            let extras = extras.iter().map(text).collect::<Option<_>>().ok_or_else(|| unexpected(&values))?;
             Ok(Detail::Script(Said { values: said, extras }))
         }
-        values => Err(nonsense(values)),
+        values => Err(unexpected(values)),
     }
 }
 
-/// What a script says for a header.
+/// Reads a header value of a user script.
 fn said_value(value: &Value) -> Option<SaidValue> {
     match value {
         Value::Array(pair) => match pair.as_slice() {
@@ -44,7 +44,7 @@ fn said_value(value: &Value) -> Option<SaidValue> {
     }
 }
 
-/// A text of a script; bytes that are none become U+FFFD.
+/// Reads a text of a user script; invalid UTF-8 becomes U+FFFD.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),

@@ -1,4 +1,4 @@
-//! Which Redis: the URL, the files for TLS, and what is wrong with them.
+//! Connection options: the URL and the files for TLS, and errors in them.
 
 use std::fmt;
 use std::fs;
@@ -12,38 +12,38 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::stream::Place;
+use super::stream::Address;
 use crate::clock::Clock;
 
-/// How long a decision may take unless told otherwise.
+/// The default of how long a decision may take.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Requests of one worker that may wait for Redis unless told otherwise: what a Redis that does nothing else decides in
-/// 100 ms. They take some 2 MiB.
+/// The default for the requests of one worker that may wait for Redis: as many as a Redis that does nothing else decides in 100 ms.
+/// They take some 2 MiB.
 pub const DEFAULT_QUEUE: usize = 8_192;
 
-/// An idle connection is probed by TCP after this long. The owner's PING comes sooner; this covers a stalled owner.
+/// TCP probes an idle connection after this long. The owner's PING comes sooner; this covers a stalled owner.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A peer that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`); the kernel would try for 15 minutes.
+/// A peer that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`); the kernel's default is 15 minutes.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where Redis is, as it was typed.
+/// The options for a Redis, as given by the user.
 ///
 /// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping`, and `+select` for a
-/// database other than 0; `+hello` lets Weir recognize a replica or a Sentinel before the first error;
-/// for what is blocked also `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel`, for
-/// sliding logs `+llen +lindex +lrange +rpush +ltrim`, for requests in flight `+zadd +zrem +zscore +zcount +zrange
-/// +zremrangebyscore`, for queues `@list @stream`, and for scripts of users what they call.
+/// database other than 0; `+hello` lets Weir recognize a replica or a Sentinel before the first error. Blocked ids also need
+/// `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel`, sliding logs `+llen +lindex +lrange +rpush
+/// +ltrim`, requests in flight `+zadd +zrem +zscore +zcount +zrange +zremrangebyscore`, queues `@list @stream`, and user
+/// scripts the commands that they call.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix:///path`.
     pub url: String,
-    /// Certificates in PEM that may have signed the server's; the public ones if absent.
+    /// The PEM file with the authorities of the server's certificate; defaults to the public ones.
     pub ca_file: Option<PathBuf>,
-    /// The client's certificates in PEM; comes with `key_file`.
+    /// The PEM file with the client's certificates; needs `key_file`.
     pub cert_file: Option<PathBuf>,
-    /// The client's private key in PEM.
+    /// The PEM file with the client's private key.
     pub key_file: Option<PathBuf>,
     /// How long a decision may take.
     pub timeout: Duration,
@@ -53,18 +53,18 @@ pub struct RedisOptions {
     pub clock: Clock,
 }
 
-/// What is wrong with the options.
+/// An error in the options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedisOptionsError {
-    /// The URL is none of a Redis.
-    #[error("`{url}` is no store: {reason}")]
+    /// Not the URL of a Redis.
+    #[error("invalid store `{url}`: {reason}")]
     Url {
         /// The URL without its secrets.
         url: String,
-        /// What is wrong, and what would be right.
+        /// The error, and the correct form.
         reason: String,
     },
-    /// A file cannot be read, or does not hold what it should.
+    /// A file cannot be read, or has the wrong content.
     #[error("--store-{option}-file `{}`: {reason}", path.display())]
     File {
         /// `ca`, `cert` or `key`.
@@ -74,13 +74,13 @@ pub enum RedisOptionsError {
         /// What is wrong.
         reason: String,
     },
-    /// A file for TLS, and a connection without TLS.
+    /// A file for TLS, but a connection without TLS.
     #[error("--store-{0}-file needs TLS: write the store as `rediss://`")]
     NeedsTls(&'static str),
-    /// A certificate without its key, or the other way round.
-    #[error("--store-cert-file and --store-key-file come together")]
+    /// A certificate without its key, or a key without its certificate.
+    #[error("--store-cert-file and --store-key-file must be given together")]
     HalfAPair,
-    /// A deadline of nothing would fail every call.
+    /// A deadline of 0 would fail every call.
     #[error("--store-timeout must be longer than 0")]
     Timeout,
     /// No request could be decided.
@@ -93,14 +93,14 @@ pub enum RedisOptionsError {
     #[error("--store-cert-file and --store-key-file cannot be used: {0}")]
     Pair(String),
     /// `rustls::crypto::CryptoProvider::install_default` was not called.
-    #[error("TLS needs a cryptography provider, and this process has installed none")]
+    #[error("TLS needs a cryptography provider, and none is installed")]
     NoProvider,
 }
 
-/// A checked place to connect to. Each worker connects on its own.
+/// A checked address. Each worker connects on its own.
 #[derive(Clone)]
 pub struct Target {
-    pub(super) place: Place,
+    pub(super) address: Address,
     pub(super) login: RedisConnectionInfo,
     pub(super) timeout: Duration,
     pub(super) queue: usize,
@@ -109,7 +109,7 @@ pub struct Target {
 }
 
 impl RedisOptions {
-    /// Options for a URL, with everything else at its default.
+    /// Options for a URL, with defaults for the rest.
     pub fn new(url: impl Into<String>, clock: Clock) -> Self {
         let (timeout, queue) = (DEFAULT_TIMEOUT, DEFAULT_QUEUE);
         Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, clock }
@@ -127,26 +127,26 @@ impl RedisOptions {
         }
         let shown = redacted(&self.url);
         let info = parse(&self.url).map_err(|reason| RedisOptionsError::Url { url: shown.clone(), reason })?;
-        let place = self.place(info.addr())?;
+        let address = self.address(info.addr())?;
         let login = info.redis_settings().clone().set_lib_name("weir", env!("CARGO_PKG_VERSION"));
-        Ok(Target { place, login, timeout: self.timeout, queue: self.queue, clock: self.clock.clone(), shown })
+        Ok(Target { address, login, timeout: self.timeout, queue: self.queue, clock: self.clock.clone(), shown })
     }
 
-    fn place(&self, address: &ConnectionAddr) -> Result<Place, RedisOptionsError> {
+    fn address(&self, address: &ConnectionAddr) -> Result<Address, RedisOptionsError> {
         let files = [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)];
         if let ConnectionAddr::TcpTls { host, port, .. } = address {
-            // Without a provider rustls would panic when it makes the configuration.
+            // Without a provider rustls panics while building the configuration.
             CryptoProvider::get_default().ok_or(RedisOptionsError::NoProvider)?;
             let name = ServerName::try_from(host.clone()).map_err(|_| RedisOptionsError::Name(host.clone()))?;
             let tls = Some((Arc::new(self.tls()?), name));
-            return Ok(Place::Tcp { host: host.clone(), port: *port, tls });
+            return Ok(Address::Tcp { host: host.clone(), port: *port, tls });
         }
         if let Some((option, _)) = files.iter().find(|(_, file)| file.is_some()) {
             return Err(RedisOptionsError::NeedsTls(option));
         }
         match address {
-            ConnectionAddr::Unix(path) => Ok(Place::Unix(path.clone())),
-            ConnectionAddr::Tcp(host, port) => Ok(Place::Tcp { host: host.clone(), port: *port, tls: None }),
+            ConnectionAddr::Unix(path) => Ok(Address::Unix(path.clone())),
+            ConnectionAddr::Tcp(host, port) => Ok(Address::Tcp { host: host.clone(), port: *port, tls: None }),
             other => {
                 Err(RedisOptionsError::Url { url: redacted(&self.url), reason: format!("`{other}` is not supported") })
             }
@@ -181,11 +181,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// The URL with everything hidden that may be a secret, whether it is a valid URL or not.
+/// Returns the URL with everything hidden that may be a secret, even if the URL is invalid.
 pub fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };
-    // The last `@`, because one inside a password that was not percent-encoded must not uncover the rest of it.
+    // The last `@`, because one inside a password that is not percent-encoded must not reveal the rest of it.
     let (credentials, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("***@", place));
     let (place, query) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?***"));
     format!("{scheme}{separator}{credentials}{place}{query}")
@@ -212,14 +212,14 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
         }
     };
     let parsed = redis::parse_redis_url(url).ok_or(
-        "it cannot be read as `redis://user:password@host:port/db`; special characters in the user and the password \
-         are percent-encoded, `@` as `%40`",
+        "expected `redis://user:password@host:port/db`; percent-encode special characters in the user and the password, \
+         `@` as `%40`",
     )?;
     if parsed.fragment().is_some() {
-        return Err("nothing may follow `#`; a certificate of one's own is named by --store-ca-file".into());
+        return Err("unexpected `#`; name your own certificate with --store-ca-file".into());
     }
     if !unix && parsed.query().is_some() {
-        return Err("nothing may follow `?`; user, password and database are written \
+        return Err("unexpected `?`; write user, password and database as \
                     `redis://user:password@host:port/db`"
             .into());
     }
@@ -227,7 +227,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
         return Err("the host is missing, as in `redis://127.0.0.1:6379`".into());
     }
     if !parsed.username().is_empty() && parsed.password().is_none() {
-        return Err("the user has no password; a password without a user is written `redis://:password@host`".into());
+        return Err("the user has no password; write a password without a user as `redis://:password@host`".into());
     }
     let database = if unix {
         parsed.query_pairs().find(|(name, _)| name == "db").map_or_else(String::new, |(_, db)| db.into_owned())
@@ -235,7 +235,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
         parsed.path().trim_start_matches('/').to_owned()
     };
     if !database.is_empty() && database.parse::<u32>().is_err() {
-        return Err(format!("the database `{database}` is no number, as the 2 in `redis://127.0.0.1:6379/2`"));
+        return Err(format!("the database `{database}` is not a number, as the 2 in `redis://127.0.0.1:6379/2`"));
     }
     parsed.into_connection_info().map_err(|error| error.to_string())
 }
@@ -245,7 +245,7 @@ fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<
     let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| unusable(option, path, error))?;
     if found.is_empty() {
-        let reason = "holds no certificate in PEM, which begins with `-----BEGIN CERTIFICATE-----`";
+        let reason = "has no PEM certificate, which begins with `-----BEGIN CERTIFICATE-----`";
         return Err(unusable(option, path, reason));
     }
     Ok(found)
@@ -254,7 +254,7 @@ fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, RedisOptionsError> {
     let bytes = read("key", path)?;
     PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|error| unusable("key", path, format!("holds no private key in PEM: {error}")))
+        .map_err(|error| unusable("key", path, format!("has no PEM private key: {error}")))
 }
 
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// A wait has so many parts. Between two of them the event loop reads every socket, so a reply that has arrived is seen. A loop
-/// that stalls for seconds uses up one part; a silent server uses up all of them.
+/// The parts of a wait. Between two of them the event loop reads every socket, and finds a reply that has arrived. A loop that stalls
+/// for seconds uses up one part; a silent server uses up all of them.
 pub(super) const PARTS: u32 = 4;
 
-/// The rest of a wait.
+/// The remaining time of a wait.
 pub(super) struct Patience {
     part: Duration,
     left: u32,
@@ -20,7 +20,7 @@ impl Patience {
         Self { part: span / PARTS, left: PARTS }
     }
 
-    /// Waits for `future`; `None` if the patience is used up.
+    /// Waits for `future`; `None` if the time is used up.
     pub(super) async fn wait<F: Future>(&mut self, mut future: Pin<&mut F>) -> Option<F::Output> {
         while self.left > 0 {
             if let Ok(output) = timeout(self.part, future.as_mut()).await {
@@ -32,7 +32,7 @@ impl Patience {
     }
 }
 
-/// Waits for `future` as long as `span`.
+/// Waits for `future` for `span`.
 pub(super) async fn within<F: Future>(span: Duration, future: Pin<&mut F>) -> Option<F::Output> {
     Patience::of(span).wait(future).await
 }

@@ -1,31 +1,37 @@
-//! The script with scripts of the user in it: what calls that charge some send instead.
+//! User scripts, as functions in the script of the calls that charge them.
 //!
-//! A script of the user is a function in the source of the call. One that the server cannot compile is so the trouble of
-//! those calls alone; all others send the script without any.
+//! All other calls send the script without any, so one that the server cannot compile fails only the calls that charge it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::Script;
+use redis::{Cmd, Script, Value};
+use tokio::time::timeout;
 
+use super::Shared;
+use super::connection::describe;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::details::Terms;
 use crate::engine::algorithms::script::ScriptSource;
 
-/// Sources that are kept: one for each set of scripts that some request is charged by. Whoever has more than that, after
-/// reloads perhaps, has them put together anew.
+/// The most sources that are cached: one for each set of scripts that a request charges. Beyond that, perhaps after reloads, they
+/// are assembled again.
 const MOST_KEPT: usize = 64;
 
-/// The line of `lua/decide.lua` in whose place they come.
+/// How long a server may take to compile a script. No request waits for it.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The line of `lua/decide.lua` that they replace.
 const PLACE: &str = "local scripts = {}\n";
 
-/// Scripts of one call, in the order of their names, no two alike.
+/// The scripts of one call, ordered by name, without duplicates.
 pub(super) type Scripts = Vec<Arc<ScriptSource>>;
 
-/// A source, and the SHA-1 under which a server keeps it.
+/// A script, and the SHA-1 under which a server keeps it.
 #[derive(Debug)]
-pub(super) struct Assembled {
+pub(super) struct HashedScript {
     pub(super) source: String,
     pub(super) hash: String,
 }
@@ -42,16 +48,16 @@ pub(super) fn of(charges: &[Charge]) -> Scripts {
     scripts
 }
 
-/// `plain` with these scripts in it. It is put together once, since hashing it takes longer than a decision.
-pub(super) fn assembled(plain: &str, scripts: &Scripts) -> Arc<Assembled> {
-    static KEPT: LazyLock<Mutex<HashMap<String, Arc<Assembled>>>> = LazyLock::new(Mutex::default);
+/// Returns `plain` with these scripts. The result is cached, since hashing it takes longer than a decision.
+pub(super) fn assembled(plain: &str, scripts: &Scripts) -> Arc<HashedScript> {
+    static KEPT: LazyLock<Mutex<HashMap<String, Arc<HashedScript>>>> = LazyLock::new(Mutex::default);
     let names = scripts.iter().map(|script| script.name()).collect::<Vec<_>>().join(" ");
     if let Some(kept) = KEPT.lock().get(&names) {
         return Arc::clone(kept);
     }
     let source = plain.replacen(PLACE, &format!("local scripts = {{{}}}\n", functions(scripts)), 1);
     let hash = Script::new(&source).get_hash().to_owned();
-    let made = Arc::new(Assembled { source, hash });
+    let made = Arc::new(HashedScript { source, hash });
     let mut kept = KEPT.lock();
     if kept.len() >= MOST_KEPT {
         kept.clear();
@@ -60,7 +66,7 @@ pub(super) fn assembled(plain: &str, scripts: &Scripts) -> Arc<Assembled> {
     made
 }
 
-/// A source that compiles if a script does, and runs nothing of it.
+/// A source that compiles if a script does, and does not run it.
 pub(super) fn probe(script: &ScriptSource) -> String {
     format!("local scripts = {{{}}}\nreturn 1", function(script))
 }
@@ -69,14 +75,37 @@ fn functions(scripts: &Scripts) -> String {
     scripts.iter().map(|script| function(script)).collect()
 }
 
-/// The text begins in a line of its own, so that a comment at its end does not hide what comes after it.
+/// The text has its own lines, so that a comment at its end hides nothing that follows.
 fn function(script: &ScriptSource) -> String {
     format!("['{}'] = function(KEYS, ARGV)\n{}\nend,", script.name(), script.text())
 }
 
+impl Shared {
+    /// Has the server compile each script, and logs those that it cannot.
+    pub(super) async fn check_scripts(&self, scripts: &[Arc<ScriptSource>]) {
+        for script in scripts {
+            let Some(live) = self.live.load_full() else { return };
+            let mut command = Cmd::new();
+            command.arg("EVAL").arg(probe(script)).arg(0);
+            let answer = timeout(CHECK_TIMEOUT, live.reply(&command)).await;
+            // Only an error reply concerns the script. A broken connection has its own line in the log.
+            if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error))
+                && error.code().is_some()
+            {
+                let file = script.file();
+                tracing::error!(
+                    file,
+                    "Redis cannot compile this script, so its limits have no answer: {}",
+                    describe(&error)
+                );
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::script::SOURCE;
+    use super::super::source::SOURCE;
     use super::*;
 
     #[test]

@@ -1,76 +1,89 @@
-//! Writes a limit or an override.
+//! One limit or one override as text.
 
 use std::fmt::Write;
 
 use super::super::amount::{Amount, Elevated};
 use super::super::text::{Value, comment, key};
 
-/// A place in an input file.
+/// A place in a file that is read.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
+    /// The name of the file.
     pub(crate) file: String,
+    /// Counted from 1.
     pub(crate) line: u32,
 }
 
 /// A limit to be written.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The preferred name, which may be invalid or taken.
+    /// The name that it would have if all names were possible.
     pub(crate) name: String,
-    /// What the other limiter counts by; it does not change if the limit is renamed there. The first line is readable.
+    /// What the other limiter counts it by, in lines of which the first is for readers. It stays when the limit is renamed
+    /// there.
     pub(crate) identity: String,
+    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// Notes on what Weir cannot express.
+    /// What has no equal.
     pub(crate) notes: Vec<String>,
-    /// The keys before the numbers.
+    /// All fields that come before how much.
     pub(crate) fields: Vec<(&'static str, Value)>,
+    /// How much.
     pub(crate) amount: Amount,
+    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
 }
 
 /// An override to be written.
 #[derive(Debug)]
 pub(crate) struct Override {
-    /// The limit's number from [`super::Document::add_limit`].
+    /// Which limit, as [`super::Document::add_limit`] has numbered it.
     pub(crate) limit: usize,
+    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// Notes on what Weir cannot express.
+    /// What has no equal.
     pub(crate) notes: Vec<String>,
+    /// Whom it is for.
     pub(crate) subject: Subject,
+    /// How much.
     pub(crate) amount: Amount,
+    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
+    /// `until`
     pub(crate) until: Option<String>,
+    /// `comment`
     pub(crate) comment: Option<String>,
 }
 
-/// The ids that an override applies to.
+/// Whom an override is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
-    /// Ids with their comments.
+    /// These ids, each with its comment.
     Ids(Vec<(String, Option<String>)>),
-    /// All ids that match a regular expression.
+    /// The ids in which a regular expression finds something.
     Regex(String),
 }
 
-/// How a limit or an override is written.
+/// What becomes of a limit or an override.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
+    /// It is written.
     Written,
-    /// As a comment, with this reason.
+    /// It is written as a comment, for this reason.
     LeftOut(String),
-    /// Only its notes are written.
+    /// Nothing of it is left but its notes.
     Gone,
 }
 
 impl Origin {
-    /// A comment about this place.
+    /// What a comment about this place says.
     pub(crate) fn note(&self, what: impl AsRef<str>) -> String {
         format!("{}:{}: {}", self.file, self.line, what.as_ref())
     }
 }
 
 impl Subject {
-    /// The number of overrides.
+    /// How many overrides it makes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Ids(ids) => ids.len(),
@@ -80,12 +93,7 @@ impl Subject {
 }
 
 impl Override {
-    /// An override without notes, `elevated`, `until` and comment.
-    pub(in super::super) fn of(limit: usize, origin: Origin, subject: Subject, amount: Amount) -> Self {
-        Self { limit, origin, notes: Vec::new(), subject, amount, elevated: None, until: None, comment: None }
-    }
-
-    /// The key `Name:id`, if there is one id and it fits.
+    /// Its key with its id in it, if it has one that fits.
     pub(super) fn key(&self, name: &str) -> Option<String> {
         match &self.subject {
             Subject::Ids(ids) => match ids.as_slice() {
@@ -148,7 +156,7 @@ pub(super) fn block(name: &str, limit: &Limit) -> String {
     format!("  {name}:\n{}", lines.collect::<String>())
 }
 
-/// Writes an entry with its notes, as a comment if it is left out.
+/// Adds an entry with what is said of it; as a comment if it is left out.
 pub(super) fn entry(notes: &[String], state: &State, text: &str, out: &mut String) {
     for note in notes {
         comment(2, note, out);

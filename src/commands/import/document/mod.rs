@@ -1,7 +1,7 @@
-//! The output file: limits, overrides, and comments on what Weir cannot express.
+//! The file that is written: limits, overrides, and a comment for each thing that has no equal among ours.
 //!
-//! Each limit and override is first loaded by [`config`]. One that does not load is written as a comment with the reason, so
-//! the output always passes `weir check`.
+//! Each limit and each override is read by our own loader before it is taken. One that the loader refuses is written as a
+//! comment, with the reason, so what is written passes `weir check` whatever the other file says.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,15 +17,19 @@ use crate::engine::rules::ids::Id;
 
 mod entry;
 
+/// The longest name of a limit.
 const LONGEST_NAME: usize = 64;
 
+/// The longest name of a limit in the store.
 const LONGEST_SHORT: usize = 32;
 
 #[derive(Debug)]
 struct WrittenLimit {
     limit: Limit,
+    /// The name that it has.
     name: String,
     state: State,
+    /// What its ids are made of.
     by: Vec<Component>,
     regexes: usize,
 }
@@ -33,23 +37,23 @@ struct WrittenLimit {
 /// The file under construction.
 #[derive(Debug, Default)]
 pub(super) struct Document {
-    /// The comments at the top.
+    /// What stands above everything, each a comment of its own.
     head: Vec<String>,
     limits: Vec<WrittenLimit>,
     overrides: Vec<(Override, State)>,
-    /// The names and `short` names in use, in lower case.
+    /// The names that are taken, those in the store included, in lower case.
     names: HashSet<String>,
-    /// The index of the override by limit and canonical id.
+    /// Which override an id of a limit has.
     ids: HashMap<(usize, Vec<String>), usize>,
 }
 
 impl Document {
-    /// Adds a comment at the top.
+    /// Adds a comment above everything.
     pub(super) fn head(&mut self, text: impl Into<String>) {
         self.head.push(text.into());
     }
 
-    /// Adds a limit and returns its number.
+    /// Adds a limit and gives its number.
     pub(super) fn add_limit(&mut self, mut limit: Limit) -> usize {
         let (name, renamed) = self.name(&limit.name);
         if let Some(why) = renamed {
@@ -70,7 +74,7 @@ impl Document {
         self.limits.len() - 1
     }
 
-    /// Adds an override. For the same id, the later one wins.
+    /// Adds an override. Of two for the same id the later one is kept.
     pub(super) fn add_override(&mut self, mut given: Override) {
         let index = self.overrides.len();
         let Some(limit) = self.limits.get_mut(given.limit) else { return };
@@ -98,7 +102,7 @@ impl Document {
         self.overrides.push((given, state));
     }
 
-    /// Keeps the ids that are valid for the limit.
+    /// Keeps those of the ids that can be ids of their limit.
     fn add_ids(&mut self, ids: Vec<(String, Option<String>)>, index: usize, given: &mut Override) -> State {
         let Some(limit) = self.limits.get(given.limit) else { return State::Gone };
         let mut kept = Vec::new();
@@ -136,7 +140,7 @@ impl Document {
         State::Written
     }
 
-    /// Removes an id from an override, because a later one has it too.
+    /// Takes an id away from an override, because a later one is for it too.
     fn withdraw(&mut self, index: usize, canonical: &[String], later: &Origin) {
         let Some((earlier, state)) = self.overrides.get_mut(index) else { return };
         let by = self.limits.get(earlier.limit).map(|limit| limit.by.as_slice()).unwrap_or_default();
@@ -151,7 +155,7 @@ impl Document {
         earlier.notes.push(earlier.origin.note(what));
     }
 
-    /// Returns a valid and unused name, and why it differs from the wanted one.
+    /// A name for a limit that no other has, and why it is another one if it is.
     fn name(&mut self, wanted: &str) -> (String, Option<&'static str>) {
         let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
         let mut name: String = wanted.chars().map(|each| if plain(each) { each } else { '-' }).collect();
@@ -173,7 +177,7 @@ impl Document {
         (name, why)
     }
 
-    /// Returns the `short` of a limit with this identity, which no other limit has as its name or `short`.
+    /// The name in the store of a limit with this identity. No other limit has it, as its name or in the store.
     fn short(&mut self, identity: &str, name: &str) -> String {
         let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
         let is_plain = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(plain);
@@ -194,7 +198,7 @@ impl Document {
         numbered.into_iter().find(|short| self.names.insert(short.to_ascii_lowercase())).unwrap_or(first)
     }
 
-    /// Returns the text of the file, or why it does not load.
+    /// The text of the file, or why our own loader would refuse it.
     pub(super) fn text(&self) -> Result<String, String> {
         let text = self.rendered();
         checked(&text)?;
@@ -226,7 +230,7 @@ impl Document {
         if written().next().is_some() {
             out.push_str("overrides:\n");
         }
-        // A map is the usual form, but has only one key without an id per limit.
+        // A map is what people write, and has room for one entry without an id for each limit.
         let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
         for (given, state) in &self.overrides {
             entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
@@ -238,7 +242,7 @@ impl Document {
         self.limits.get(limit).map_or("", |limit| limit.name.as_str())
     }
 
-    /// Counts the limits, overrides and comments.
+    /// What was written: limits, overrides, and comments on what has no equal.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let limits = self.limits.iter().filter(|limit| limit.state == State::Written).count();
         let written = self.overrides.iter().filter(|(_, state)| *state == State::Written);
@@ -251,17 +255,17 @@ impl Document {
 }
 
 impl WrittenLimit {
-    /// A rules file with the limit and one override.
+    /// A file of the limit and one override.
     fn with(&self, given: &Override) -> String {
         let limit = block(&self.name, &self.limit);
         format!("limits:\n{limit}overrides:\n{}", given.text(&self.name, true))
     }
 }
 
-/// Loads a rules file. Returns `by` of its first limit, or why it does not load.
+/// What the ids of the first limit of a file are made of, or why our loader refuses the file.
 fn checked(text: &str) -> Result<Vec<Component>, String> {
     let limits = Some(Source { name: String::new(), text: text.to_owned() });
-    // These rules serve no requests, so the hash needs no secret; nothing expires before 1970.
+    // Nothing is looked up in these rules, so the hash needs no secret, and nothing expires before 1970.
     let loaded = config::load(&Sources { limits, ..Sources::default() }, Fingerprinter::new((0, 0)), Micros(0));
     match (loaded.rules, loaded.report.problems.first()) {
         (Some(rules), _) => Ok(rules.limits().first().map(|limit| limit.by.clone()).unwrap_or_default()),

@@ -1,9 +1,9 @@
-//! Converts the domains of envoyproxy/ratelimit into plain limits.
+//! The domains of envoyproxy/ratelimit, as plain limits.
 //!
-//! That service looks descriptors up in a tree: entries in order, at each level values before patterns before the key
-//! alone, and a limit only where the descriptor ends. A plain limit covers every descriptor with its entries. Values and
-//! patterns beside a key alone become overrides of its limit, and entries that only longer paths have must be absent. A
-//! limit that is still wider than before is written in shadow mode.
+//! That service looks a descriptor up in a tree: the entries in their order, at each level the value before patterns and
+//! patterns before the key alone, and a limit only where the descriptor ends. A plain limit of ours covers every
+//! descriptor with its entries. What stands beside a key alone becomes an override of its limit, and an entry that only
+//! longer paths have must be absent. What is still wider than it was is written in shadow.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::engine::rules::glob::Glob;
 
 mod tree;
 
-/// The end of notes on limits that are wider than before.
+/// Why a limit that is wider than it was is in shadow.
 const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serves the file unchanged.";
 
 /// One entry on the way to a limit.
@@ -26,9 +26,9 @@ const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serv
 struct Step {
     key: String,
     test: Test,
-    /// `share_threshold`: all matching values share a counter.
+    /// Whether all values that fit share a counter.
     shares: bool,
-    /// Whether another branch takes precedence for some matching values.
+    /// Whether the service would try something else first for some of the values that fit.
     is_second_choice: bool,
 }
 
@@ -44,7 +44,7 @@ struct Writing<'d> {
 
 /// Adds the domains of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    // Checks the files like `--envoy-ratelimit-config`.
+    // They are checked as files that are served as they are.
     let all = Sources { envoy_ratelimit: sources.to_vec(), ..Sources::default() };
     let loaded = config::load(&all, Fingerprinter::new((0, 0)), Micros(0));
     if loaded.rules.is_none() {
@@ -65,7 +65,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 }
 
 impl Writing<'_> {
-    /// Collects the paths and replaced names of the whole tree.
+    /// Collects what must be known of the whole tree before anything is written.
     fn look_through(&mut self, branches: &[Branch], above: &[String]) {
         for branch in branches {
             let path = [above, std::slice::from_ref(&branch.key)].concat();
@@ -76,7 +76,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes the limits of one level, grouped by key. The depth of the file bounds the recursion.
+    /// Writes the limits of one level, those of a key together. The depth of the file bounds the recursion.
     fn level(&mut self, branches: &[Branch], above: &[Step]) {
         let mut keys: Vec<&str> = Vec::new();
         for branch in branches {
@@ -107,13 +107,13 @@ impl Writing<'_> {
         self.add(&path, rule, notes, self.reasons(rule));
     }
 
-    /// Writes one limit for a key, with its values and patterns as overrides.
+    /// Writes one limit by a key, the values and patterns of it as overrides.
     fn together(&mut self, siblings: &[&Branch], above: &[Step]) {
         let is_base = |branch: &&&Branch| branch.test == Test::Any;
         let bases: Vec<&Branch> = siblings.iter().filter(is_base).copied().collect();
         let key = siblings.first().map(|branch| branch.key.clone()).unwrap_or_default();
         let Some(first) = bases.first().or(siblings.first()) else { return };
-        // The limit itself covers what no value and no pattern matches.
+        // The limit itself is for what no value and no pattern is there for.
         let own = Step { key, test: Test::Any, shares: false, is_second_choice: false };
         let path = [above, &[own]].concat();
         let rules: Vec<&Rule> = bases.iter().filter_map(|branch| branch.rule.as_ref()).collect();
@@ -125,9 +125,12 @@ impl Writing<'_> {
                 (rest.iter().fold(first.amount.clone(), |amount, rule| joined(amount, &rule.amount)), notes)
             }
         };
-        // An override's expression matches the whole id; with other open entries the value is only a part of it.
+        // An expression for an override sees the whole id, in which the value is only a part if other entries are open.
         let has_expressions = path.iter().filter(|step| step.is_open()).count() == 1;
-        let is_apart = |branch: &Branch| is_apart(branch, has_expressions);
+        let is_apart = |branch: &Branch| match &branch.test {
+            Test::Glob(_) => branch.shares || !has_expressions,
+            _ => false,
+        };
         if !siblings.iter().any(|branch| branch.rule.is_some() && !is_apart(branch)) {
             for branch in siblings {
                 self.alone(branch, siblings, above);
@@ -159,43 +162,43 @@ impl Writing<'_> {
             self.alone(branch, siblings, above);
         }
         let Some(limit) = limit else { return };
-        self.overrides(limit, &values, siblings, &path, has_expressions);
-    }
-
-    /// Writes the values and patterns beside a key as overrides of its limit.
-    fn overrides(
-        &mut self,
-        limit: usize,
-        values: &[&Branch],
-        siblings: &[&Branch],
-        path: &[Step],
-        has_expressions: bool,
-    ) {
-        // A value may have a branch per unit: one override has all windows.
+        // Of branches that say the same value, one for each unit, one override has all windows.
         let mut done: Vec<&Test> = Vec::new();
         for branch in values {
             if done.contains(&&branch.test) {
                 continue;
             }
             done.push(&branch.test);
+            let same = siblings.iter().filter(|other| other.test == branch.test);
+            let amounts = same.filter_map(|other| Some(other.rule.as_ref()?.amount.clone()));
+            let amount = amounts.reduce(|first, next| joined(first, &next));
+            // What has no limit of its own, or one that counts apart, must not be counted by the key.
+            let amount = amount.filter(|_| !is_apart(branch)).unwrap_or(Amount::Unlimited);
+            let mut notes = Vec::new();
+            if let Some(rule) = &branch.rule {
+                notes = unequal(branch, rule, &path);
+            }
             let subject = match &branch.test {
                 Test::Value(value) => Subject::Ids(vec![(as_id(value), None)]),
                 Test::Glob(glob) if has_expressions => Subject::Regex(regex(glob)),
                 Test::Glob(_) | Test::Any => continue,
             };
-            let same = siblings.iter().filter(|other| other.test == branch.test);
-            let amounts = same.filter_map(|other| Some(other.rule.as_ref()?.amount.clone()));
-            let amount = amounts.reduce(|first, next| joined(first, &next));
-            // The key must not count values without a limit, or with one that counts apart.
-            let amount = amount.filter(|_| !is_apart(branch, has_expressions)).unwrap_or(Amount::Unlimited);
-            let notes = branch.rule.as_ref().map(|rule| unequal(branch, rule, path)).unwrap_or_default();
+            let origin = branch.origin.clone();
             let comment = branch.rule.as_ref().map(|rule| rule.name.clone()).filter(|name| !name.is_empty());
-            let given = Override { notes, comment, ..Override::of(limit, branch.origin.clone(), subject, amount) };
-            self.document.add_override(given);
+            self.document.add_override(Override {
+                limit,
+                origin,
+                notes,
+                subject,
+                amount,
+                elevated: None,
+                until: None,
+                comment,
+            });
         }
     }
 
-    /// Adds a limit for a path, in shadow mode if there are reasons why it is wider than before.
+    /// Adds a limit for a path. It is in shadow if there are reasons why it is wider than it was.
     fn add(&mut self, path: &[Step], rule: &Rule, mut notes: Vec<String>, mut reasons: Vec<String>) -> Option<usize> {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
         let origin = &rule.origin;
@@ -244,7 +247,7 @@ impl Writing<'_> {
 
     fn fields(&self, path: &[Step], rule: &Rule, is_wider: bool) -> Vec<(&'static str, Value)> {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
-        // Descriptors that continue along another path belong to that path.
+        // Descriptors that go further along another path belong to that one.
         let longer = self.paths.iter().filter(|other| keys.iter().all(|key| other.iter().any(|known| known == key)));
         let absent: BTreeSet<&str> = longer.flatten().map(String::as_str).filter(|key| !keys.contains(key)).collect();
         let tests = path.iter().filter_map(|step| Some((step.key.clone(), step.test.value()?)));
@@ -254,11 +257,16 @@ impl Writing<'_> {
         if !entries.is_empty() {
             of_request.push(("descriptor".to_owned(), Value::Map(entries)));
         }
-        // The last entry comes first: its values have overrides, whose ids may give the first components only.
+        // The last entry stands first: its values have overrides, and an id may give its first components alone.
         let open = path.iter().rev().filter(|step| step.is_open());
         let components: Vec<Value> =
             open.map(|step| Value::map([("descriptor", Value::Text(step.key.clone()))])).collect();
-        let mut fields = vec![("match", Value::Map(of_request)), ("by", Value::by(components))];
+        let by = match components.as_slice() {
+            [] => Value::word("global"),
+            [only] => only.clone(),
+            _ => Value::List(components),
+        };
+        let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
         if rule.is_shadow || is_wider {
             fields.push(("mode", Value::word("shadow")));
         }
@@ -270,7 +278,7 @@ impl Writing<'_> {
         fields
     }
 
-    /// Reasons why a limit is wider than its rule.
+    /// Why a limit is wider than its rule.
     fn reasons(&self, rule: &Rule) -> Vec<String> {
         let quota = rule.is_quota.then(|| format!("`quota_mode` has no equivalent, {SHADOWED}"));
         let is_replaced = !rule.name.is_empty() && self.replaced.contains(&rule.name);
@@ -283,7 +291,7 @@ impl Writing<'_> {
         if rule.name.is_empty() { self.path(path) } else { rule.name.clone() }
     }
 
-    /// What that service counts by: the path and the window.
+    /// That service counts by the path and the window.
     fn identity(&self, path: &[Step], rule: &Rule) -> String {
         let path = self.path(path);
         match &rule.amount {
@@ -299,7 +307,7 @@ impl Writing<'_> {
 }
 
 impl Step {
-    /// Returns true if the path leaves the value open, so that each value has its bucket.
+    /// Whether the path leaves its value open, so that each has a bucket of its own.
     fn is_open(&self) -> bool {
         match self.test {
             Test::Any => true,
@@ -316,12 +324,7 @@ impl Step {
     }
 }
 
-/// Returns true for a pattern that needs a separate limit: its values share a counter, or it cannot be an override.
-fn is_apart(branch: &Branch, has_expressions: bool) -> bool {
-    matches!(branch.test, Test::Glob(_)) && (branch.shares || !has_expressions)
-}
-
-/// Notes on what a plain limit cannot express, except what makes it wider.
+/// What has no equal in a rule, except what makes the limit wider.
 fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     let mut notes = Vec::new();
     for key in &branch.unused {
@@ -347,20 +350,20 @@ fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     notes
 }
 
-/// Converts a branch into a step of a path.
+/// The step that a branch is, as those below it and a limit of its own see it.
 fn step(branch: &Branch, siblings: &[&Branch]) -> Step {
     let goes_before = |other: &&Branch| match (&branch.test, &other.test) {
         (Test::Value(_), _) | (_, Test::Any) => false,
         (Test::Any, _) => true,
         (Test::Glob(glob), Test::Value(value)) => Glob::parse(glob).is_some_and(|glob| glob.matches(value)),
-        // Assumes that some value matches both.
+        // Whether some value fits both is not worked out.
         (Test::Glob(glob), Test::Glob(other)) => glob != other,
     };
     let is_second_choice = siblings.iter().any(goes_before);
     Step { key: branch.key.clone(), test: branch.test.clone(), shares: branch.shares, is_second_choice }
 }
 
-/// Combines both windows.
+/// Both windows at once.
 fn joined(first: Amount, next: &Amount) -> Amount {
     let windows = |amount: &Amount| match amount {
         Amount::Rate { count, period, .. } => vec![(*count, period.clone())],
@@ -374,18 +377,18 @@ fn joined(first: Amount, next: &Amount) -> Amount {
     }
 }
 
-/// Escapes a value for an id, whose separator is the colon.
+/// A value as the first component of an id, whose separator is the colon.
 fn as_id(value: &str) -> String {
     value.replace('%', "%25").replace(':', "%3A")
 }
 
-/// Converts a pattern with `*` into a regular expression.
+/// A pattern with `*` as a regular expression.
 fn regex(glob: &str) -> String {
     let parts: Vec<String> = glob.split('*').map(regex::escape).collect();
     format!("(?s)^{}$", parts.join(".*"))
 }
 
-/// The length of a unit of that service.
+/// The length of a unit of that service, and whether the calendar has one of this name that is another.
 fn period(seconds: u64) -> String {
     milliseconds(seconds * 1_000)
 }

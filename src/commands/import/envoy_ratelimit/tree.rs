@@ -1,4 +1,4 @@
-//! Reads files of envoyproxy/ratelimit as trees. They have been checked, so there are no errors here.
+//! A file of envoyproxy/ratelimit as a tree. It has been checked before, so what cannot be read here is not there.
 
 use super::super::amount::Amount;
 use super::super::document::Origin;
@@ -9,13 +9,13 @@ use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
 use crate::engine::rules::descriptors::RateUnit;
 
-/// A domain of the files.
+/// What the files say of a domain.
 pub(super) struct Domain {
     pub(super) name: String,
     pub(super) branches: Vec<Branch>,
 }
 
-/// A descriptor of the file.
+/// One descriptor of the file.
 pub(super) struct Branch {
     pub(super) origin: Origin,
     pub(super) key: String,
@@ -23,12 +23,12 @@ pub(super) struct Branch {
     /// `share_threshold`
     pub(super) shares: bool,
     pub(super) rule: Option<Rule>,
-    /// Keys that Weir cannot express.
+    /// Fields that have no equal.
     pub(super) unused: Vec<String>,
     pub(super) below: Vec<Branch>,
 }
 
-/// A test of an entry's value.
+/// What the value of an entry must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Any,
@@ -44,12 +44,12 @@ pub(super) struct Rule {
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
     pub(super) replaces: Vec<String>,
-    /// The unit's name, if it differs from the calendar's unit of that name.
+    /// The name of its unit, if the calendar has another one of this name.
     pub(super) unit: Option<&'static str>,
 }
 
 impl Rule {
-    /// An empty rule.
+    /// A rule without anything.
     pub(super) fn at(origin: Origin) -> Self {
         Self {
             origin,
@@ -64,7 +64,7 @@ impl Rule {
 }
 
 impl Test {
-    /// The test in a `match`; `None` for any value, which is part of the id instead.
+    /// As the `match` of a limit has it; what is open needs no test, as it is part of the id.
     pub(super) fn value(&self) -> Option<Value> {
         match self {
             Self::Any => None,

@@ -1,4 +1,4 @@
-//! Converts `elevated_limits`, the numbers that apply for some time when the bucket is empty.
+//! `elevated_limits`: other numbers for a while, when the bucket is empty.
 
 use super::super::amount::{Amount, Elevated, milliseconds};
 use super::super::text::piece;
@@ -6,11 +6,11 @@ use super::numbers::Numbers;
 use super::{Entries, KNOWN, Reading};
 use crate::config::foreign::{self, Reported, find, whole};
 
-/// The default of `erl_activation_period_seconds` in limitd-redis.
+/// How long elevated limits last where the file does not say it: limitd-redis' own default.
 const ACTIVATION_SECONDS: u64 = 900;
 
 impl Reading<'_, '_> {
-    /// Converts `elevated_limits`, which inherits what it does not set from the bucket.
+    /// `elevated_limits`; what it does not say is as in the bucket.
     pub(super) fn elevated(
         &mut self,
         given: Entries<'_>,

@@ -1,7 +1,7 @@
-//! Converts the buckets of limitd and limitd-redis.
+//! The buckets of limitd and limitd-redis.
 //!
-//! Callers of limitd name the bucket's type and key. The limits are therefore written for `POST /json` of the HTTP check
-//! listener; other requests are not charged until `match` and `by` are changed.
+//! A caller of limitd names a bucket's type and key itself. That is what the check listener's `POST /json` does, and what the
+//! limits are written for: no request is charged by itself until somebody says which ones are meant.
 
 use self::numbers::Numbers;
 use super::amount::{Amount, Elevated};
@@ -17,7 +17,7 @@ mod until;
 
 type Entries<'n> = &'n [(Key, Node)];
 
-/// The supported keys of a bucket, an override or elevated limits.
+/// The fields that are read of a bucket, an override or elevated limits.
 const KNOWN: [&str; 14] = [
     "size",
     "per_interval",
@@ -35,7 +35,7 @@ const KNOWN: [&str; 14] = [
     "purpose",
 ];
 
-/// Notes on the settings beside the buckets. Their values are not quoted: some are secrets.
+/// What becomes of the settings that stand beside the buckets. Their values are not repeated: some are secrets.
 const SETTINGS: [(&[&str], &str); 5] = [
     (
         &["uri", "nodes", "host", "hosts", "username", "password", "tls"],
@@ -53,7 +53,7 @@ const SETTINGS: [(&[&str], &str); 5] = [
     ),
 ];
 
-/// A type whose overrides are read.
+/// What is known of a type when its overrides are read.
 struct Base {
     limit: usize,
     numbers: Numbers,
@@ -82,7 +82,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut report = Report::default();
     for source in sources {
         let mut reading = Reading { source, findings: Findings::new(&source.name), document };
-        // Mistakes are among the findings.
+        // What is wrong is among the findings.
         let (Ok(()) | Err(Reported)) = reading.file();
         report.add(reading.findings, &source.text);
     }
@@ -111,7 +111,7 @@ impl Reading<'_, '_> {
         self.buckets(buckets)
     }
 
-    /// Adds notes on the settings beside the buckets.
+    /// Says what becomes of all that stands beside the buckets.
     fn settings(&mut self, all: Entries<'_>) {
         let is_of = |keys: &[&str], key: &Key| keys.contains(&key.text.as_str());
         let known = |key: &Key| key.text == "buckets" || SETTINGS.iter().any(|(keys, _)| is_of(keys, key));
@@ -130,7 +130,7 @@ impl Reading<'_, '_> {
     fn buckets(&mut self, buckets: Entries<'_>) -> Result<(), Reported> {
         let mut outcome = Ok(());
         for (key, node) in buckets {
-            // All are read, so that every mistake is reported.
+            // All are read, so that all mistakes are found.
             outcome = self.bucket(key, node).and(outcome);
         }
         outcome
@@ -190,7 +190,7 @@ impl Reading<'_, '_> {
             && numbers.rate.is_none()
             && !numbers.unlimited;
         if elevated_alone {
-            // limitd also copies the type's numbers.
+            // limitd copies them too.
             numbers = base.numbers.clone();
         }
         let amount = self.amount(key, &numbers, &mut notes)?;
@@ -206,7 +206,7 @@ impl Reading<'_, '_> {
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
         let (subject, comment) = match find(given, "match") {
-            // limitd-redis compiles expressions with the flag `i`.
+            // limitd-redis makes each expression with the flag `i`.
             Some((_, regex)) => {
                 let source = text(regex, &mut self.findings)?;
                 (Subject::Regex(format!("(?i){source}")), Some(key.text.clone()))
@@ -222,7 +222,7 @@ impl Reading<'_, '_> {
         Ok(())
     }
 
-    /// Adds notes on what Weir cannot express in a bucket or an override.
+    /// Says what has no equal in a bucket or an override.
     fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> Result<(), Reported> {
         if let Some((key, node)) = find(given, "skip_n_calls")
             && whole(node, &mut self.findings)? > 0
@@ -248,14 +248,14 @@ impl Reading<'_, '_> {
     }
 }
 
-/// A scalar as written.
+/// A scalar as it is written.
 fn shown(node: &Node) -> &str {
     if let foreign::Value::Scalar { text, .. } = &node.value { text } else { "" }
 }
 
-/// Converts a key to an override's id: escapes what an id would read as an escape.
+/// A key as the id of an override has it: what the id's own escapes are made of is escaped.
 fn as_id(key: &str) -> String {
-    /// The maximum number of unescaped colons in an id.
+    /// An id has no more colons than this, unless they are escaped.
     const MOST_COLONS: usize = 20;
     let many_colons = key.matches(':').count() > MOST_COLONS;
     let has_escapes = ["%3A", "%3a", "%25"].iter().any(|escape| key.contains(escape));

@@ -1,15 +1,15 @@
-//! Converts the numbers of a bucket: `size` and one of the rates.
+//! The numbers of a bucket: `size`, and one of the rates.
 
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
 use super::{Entries, Reading};
 use crate::config::foreign::{Key, Node, Reported, Value, find, quoted, whole};
 
-/// The rates without `interval`, and theirs in milliseconds. limitd uses the last that is present.
+/// The rates that need no `interval`, and theirs in milliseconds. limitd takes the last of them that is there.
 const RATES: [(&str, u64); 4] =
     [("per_second", 1_000), ("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000)];
 
-/// The maximum number of decimals.
+/// Numbers with more digits after the point than this are refused.
 const MOST_DECIMALS: usize = 6;
 
 /// The numbers of a bucket.
@@ -17,13 +17,14 @@ const MOST_DECIMALS: usize = 6;
 pub(super) struct Numbers {
     /// The capacity, in whole tokens.
     pub(super) size: Option<u64>,
-    /// Tokens per milliseconds, neither of them 0.
+    /// Tokens and milliseconds, neither of which is 0.
     pub(super) rate: Option<(u64, u64)>,
+    /// Whether everything passes.
     pub(super) unlimited: bool,
 }
 
 impl Reading<'_, '_> {
-    /// Reads the numbers of a bucket. As in limitd, a rate of 0 is no rate.
+    /// The numbers of a bucket. A rate of 0 is as good as none, to limitd too.
     pub(super) fn numbers(
         &mut self,
         given: Entries<'_>,
@@ -88,7 +89,7 @@ impl Reading<'_, '_> {
         Ok(Numbers { size, rate, unlimited })
     }
 
-    /// Reads a decimal number: its digits and their scale.
+    /// A number that may have a point: that many of a scale.
     fn decimal(&mut self, node: &Node) -> Result<(u64, u64), Reported> {
         if let Value::Scalar { text, plain: true } = &node.value
             && let Some((units, decimals)) = text.split_once('.')
@@ -105,7 +106,7 @@ impl Reading<'_, '_> {
         Ok((whole(node, &mut self.findings)?, 1))
     }
 
-    /// Converts the numbers.
+    /// What the numbers allow.
     pub(super) fn amount(&mut self, key: &Key, numbers: &Numbers, notes: &mut Vec<String>) -> Result<Amount, Reported> {
         if numbers.unlimited {
             return Ok(Amount::Unlimited);
@@ -127,7 +128,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// Reduces `number / scale` per interval (in milliseconds) to a whole number.
+/// `number / scale` in an interval of milliseconds, without the fraction.
 fn reduced((number, scale): (u64, u64), interval: u64) -> Option<(u64, u64)> {
     let (mut divisor, mut rest) = (number, scale);
     while rest != 0 {

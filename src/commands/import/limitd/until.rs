@@ -1,4 +1,4 @@
-//! Converts `until`, the end of an override.
+//! `until`: the end of an override.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
@@ -8,14 +8,14 @@ use super::Reading;
 use crate::config::foreign::{Node, Reported, text};
 
 impl Reading<'_, '_> {
-    /// Converts `until` as JavaScript reads it: a date alone is the start of that day in UTC.
+    /// The instant of an `until`: as JavaScript reads it, where a date alone is the beginning of its day in UTC.
     pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> Result<String, Reported> {
         let given = text(node, &mut self.findings)?;
         if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
             let help = "use milliseconds since 1970, before the year 10000";
             return instant(millis).ok_or_else(|| self.findings.error(node.place, "invalid time", help));
         }
-        // A `!!timestamp` may have a space instead of `T` (YAML 1.1).
+        // A `!!timestamp` may have a space there (YAML 1.1).
         let given = &given.replacen(' ', "T", 1);
         let is_date = given.len() == 10;
         let has_zone = given.ends_with(['Z', 'z']) || given.get(19..).is_some_and(|rest| rest.contains(['+', '-']));
@@ -31,7 +31,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// Formats milliseconds since 1970 as RFC 3339; `None` from the year 10000 on.
+/// Milliseconds since 1970 as RFC 3339 writes them; `None` from the year 10000 on.
 fn instant(millis: u64) -> Option<String> {
     let since_epoch = SignedDuration::from_millis(i64::try_from(millis).ok()?);
     let instant = DateTime::constant(1970, 1, 1, 0, 0, 0, 0).checked_add(since_epoch).ok()?;

@@ -1,4 +1,4 @@
-//! Why a store cannot be used, and what would be right.
+//! Why the server cannot be used, and what to do about it.
 
 use std::io;
 
@@ -7,28 +7,27 @@ use rustls::{CertificateError, Error as TlsError, OtherError};
 use crate::store::Fault;
 
 /// The permissions that every ACL user needs; some algorithms need more.
-const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
+const PERMISSIONS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
 
-/// A fault and its description: what the server or the system said, and what to do about it.
+/// A fault and its description: the error of the server or the system, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Diagnosis {
     pub(super) fault: Fault,
     pub(super) text: String,
 }
 
-impl Trouble {
+impl Diagnosis {
     pub(super) fn new(fault: Fault, text: impl Into<String>) -> Self {
         Self { fault, text: text.into() }
     }
 
-    /// The trouble behind an error reply to a whole call; `None` unless the error means that this server cannot serve us
-    /// now.
+    /// Diagnoses an error reply to a whole call; `None` unless it means that this server cannot serve us now.
     ///
-    /// The right server may answer with OOM, MISCONF, WRONGTYPE and others, which a new connection would not change.
+    /// The right server may reply with OOM, MISCONF, WRONGTYPE and others, which a new connection would not change.
     pub(super) fn of_call(reply: &str) -> Option<Self> {
         let first = reply.split(' ').next().unwrap_or_default();
         let (fault, right) = match first {
-            "NOPERM" => (Fault::Permission, format!("give the user the permissions `{RIGHTS}`")),
+            "NOPERM" => (Fault::Permission, format!("give the user the permissions `{PERMISSIONS}`")),
             "NOAUTH" => (
                 Fault::Authentication,
                 "put the password into the URL: `redis://:password@host` or `redis://user:password@host`".into(),
@@ -49,9 +48,9 @@ impl Trouble {
         Some(Self::new(fault, format!("{reply}: {right}")))
     }
 
-    /// As [`Self::of_call`], for an error in place of the answer to one request.
+    /// As [`Self::of_call`], for an error in place of one request's answer.
     pub(super) fn of_request(reply: &str) -> Option<Self> {
-        // Redis 7 passes an error inside a script on as it is; 6.2 wraps it: `ERR Error running script (call to f_...):
+        // Redis 7 passes on an error inside a script unchanged. 6.2 wraps it: `ERR Error running script (call to f_...):
         // @user_script:1: -READONLY You can't write against a read only replica.`
         let inner =
             if reply.starts_with("ERR ") { reply.rsplit_once(": -").map_or(reply, |(_, inner)| inner) } else { reply };
@@ -64,7 +63,7 @@ impl Trouble {
         Some(Self::new(fault, format!("{inner}: {right}")))
     }
 
-    /// The trouble with a server of this mode and role, as `HELLO` reports them.
+    /// Diagnoses a server by its mode and role, as `HELLO` reports them.
     pub(super) fn of_kind(mode: &str, role: &str) -> Option<Self> {
         match (mode, role) {
             ("sentinel", _) => Some(Self::new(Fault::Sentinel, SENTINEL)),
@@ -73,7 +72,7 @@ impl Trouble {
         }
     }
 
-    /// The trouble behind a failed TLS handshake.
+    /// Diagnoses a failed TLS handshake.
     pub(super) fn of_handshake(error: &io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
         let hint = match inner {
@@ -140,7 +139,7 @@ mod tests {
                 Fault::Replica,
             ),
         ] {
-            assert_eq!(Trouble::of_call(text).map(|trouble| trouble.fault), Some(fault), "{text}");
+            assert_eq!(Diagnosis::of_call(text).map(|diagnosis| diagnosis.fault), Some(fault), "{text}");
         }
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'. script: 7e1, on @user_script:150.",
@@ -148,9 +147,9 @@ mod tests {
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "ERR unknown mode READONLY",
         ] {
-            assert_eq!(Trouble::of_call(text), None, "{text}");
+            assert_eq!(Diagnosis::of_call(text), None, "{text}");
         }
         // One limit may need rights that the others do not.
-        assert_eq!(Trouble::of_request("NOPERM this user has no permissions to run the 'zadd' command"), None);
+        assert_eq!(Diagnosis::of_request("NOPERM this user has no permissions to run the 'zadd' command"), None);
     }
 }

@@ -1,0 +1,277 @@
+-- Buckets that hold a level, for gcra.lua, fixed_window.lua and elevated.lua. A limit may change between these algorithms
+-- and keeps what is used.
+--
+-- A bucket is a string "<since> <level> <numbers>": what was used at <since>, and the two words of the charge that wrote it.
+-- A bucket without a key is full. Buckets are read once a call, and written once at its end, by `finish`.
+--
+-- An algorithm whose level does not drain at a constant rate has these functions beside those of decide.lua:
+--   wait(charge, position, levels)   microseconds until `levels` have come back
+--   carried(bucket, instant)         the tokens that are used at an instant, by the numbers the bucket was written under, and
+--                                    when the window began that was under way
+--   redated(written, charge)         the numbers of a bucket that is dated now
+
+-- Shared
+
+local buckets, dirty = {}, {}
+
+-- The level after `span` microseconds. A product beyond 2^53 may be rounded, but never to below 2^53: it still is more than
+-- any level, and the bucket is full either way.
+local function drained(level, drain, span)
+  if span <= 0 then
+    return level
+  end
+  level = level - drain * span
+  return level > 0 and level or 0
+end
+
+-- Microseconds until `levels` have left the bucket, rounded up; -1 for never. Below 2^53 the double nearest to a quotient of
+-- integers is a whole number only if the quotient is one: levels = n * drain + 1 is 1 / drain above n, which is more than half
+-- of the distance between the doubles there, since n * drain < 2^53. So ceil (and floor, and %) are exact.
+local function time_for(levels, drain)
+  if levels == 0 then
+    return 0
+  elseif drain == 0 then
+    return -1
+  end
+  return ceil(levels / drain)
+end
+
+-- Functions that few calls need. Each function costs every call that creates it.
+local rare_functions
+local function rare()
+  if rare_functions then
+    return rare_functions
+  end
+  local rare = {}
+  rare_functions = rare
+
+  -- ceil(used * token / old_token), at most capacity. The product may need 106 bits, so it is never formed: the bits of
+  -- `used` are taken from the top, and quotient and remainder are doubled and added to, as in long multiplication. Remainders
+  -- stay below old_token because the sum is compared before it is formed. Quotients beyond 2^53 may be rounded, but never to
+  -- below 2^53: they still are more than any capacity.
+  function rare.reweighed(used, token, old_token, capacity)
+    local whole, part = floor(token / old_token), token % old_token
+    local quotient, remainder = 0, 0
+    local function add(amount)
+      if remainder >= old_token - amount then
+        remainder = remainder - (old_token - amount)
+        quotient = quotient + 1
+      else
+        remainder = remainder + amount
+      end
+    end
+    local bit = EXACT / 2
+    while bit >= 1 do
+      quotient = quotient * 2
+      add(remainder)
+      if used >= bit then
+        used = used - bit
+        quotient = quotient + whole
+        add(part)
+      end
+      bit = bit / 2
+    end
+    if remainder > 0 then
+      quotient = quotient + 1
+    end
+    return quotient < capacity and quotient or capacity
+  end
+
+  -- What is used when the numbers that hold now took effect, of a bucket that was written under others: the level, what a
+  -- token weighs in it, when that was, and when its window began.
+  function rare.carried(bucket, from, instant)
+    local since, written = bucket.since, bucket.written
+    local changed = min(max(from, since), max(instant, since))
+    local carried = written.algorithm and written.algorithm.carried
+    if carried then
+      local used, anchor = carried(bucket, changed)
+      return used, 1, changed, anchor
+    end
+    return drained(bucket.level, written.parameters, changed - since), written.count, changed, changed
+  end
+
+  -- Keeps a key that was written under other numbers until its bucket is full by these, in `full` microseconds; -1 for never.
+  function rare.outlive(key, full)
+    local left = not given and full ~= 0 and call('PTTL', key) or -1
+    if left >= 0 and full == -1 then
+      pcall('PERSIST', key)
+    elseif left >= 0 and left < ceil(full / 1000) then
+      pcall('PEXPIRE', key, kept_for(full))
+    end
+  end
+
+  -- Dates a bucket now: it refills from here on, and nobody waits for the clock to catch up. It is written so even if nothing
+  -- else is.
+  function rare.redate(key, bucket, charge)
+    local ahead = bucket.since - now
+    bucket.since, bucket.dirty, bucket.is_redated = now, true, true
+    dirty[#dirty + 1] = key
+    local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
+    if ending then
+      bucket.elevated = format(' ' .. INTEGER, max(tonumber(ending) - ahead, 0)) .. rest
+    end
+    local redated = bucket.written.algorithm and bucket.written.algorithm.redated
+    if redated then
+      bucket.written = redated(bucket.written, charge)
+    end
+  end
+
+  -- The numbers that a bucket was written under; nil if they are not those of a level. A constant drain needs no algorithm.
+  function rare.numbers_of(numbers)
+    local count, word = match(numbers, '^(%d+) (%S+)$')
+    local algorithm, parameters = nil, nil
+    if match(word, '%D') then
+      algorithm, parameters = algorithm_of(word)
+    else
+      parameters = tonumber(word)
+    end
+    count = tonumber(count)
+    local is_level = parameters and (algorithm and algorithm.carried or not algorithm and parameters < EXACT)
+    if is_level and count > 0 and count < EXACT then
+      return { numbers = numbers, count = count, parameters = parameters, algorithm = algorithm }
+    end
+  end
+
+  return rare
+end
+
+-- The bucket of a key as earlier requests of the call have left it. GET rather than MGET: MGET answers nil for a key of
+-- another type, which would pass for a full bucket and be overwritten. A bucket was most likely written under the numbers of
+-- the charge: then its text has nothing else to be read.
+local function bucket_of(key, charge)
+  local bucket = buckets[key]
+  if bucket then
+    return bucket
+  end
+  bucket = { since = now, level = 0, written = charge, dirty = false, full = 0, found = 0, position = nil }
+  buckets[key] = bucket
+  local text = pcall('GET', key)
+  if not text then
+    return bucket
+  elseif type(text) == 'table' then
+    bucket.failure = text
+    return bucket
+  end
+  local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
+  if not since then
+    -- Algorithms other than elevated.lua ignore what that adds.
+    since, level, numbers, bucket.elevated = match(text, '^(%d+) (%d+) (%d+ %d+)( %d+ %d+ %d+)$')
+  end
+  since, level = tonumber(since), tonumber(level)
+  local written = charge
+  if numbers and numbers ~= charge.numbers then
+    written = rare().numbers_of(numbers)
+  end
+  if numbers and written and since < EXACT and level < EXACT then
+    bucket.since, bucket.level, bucket.written = since, level, written
+    if since > now + MOST_AHEAD then
+      rare().redate(key, bucket, charge)
+    end
+  else
+    bucket.elevated = nil
+    corrupt = corrupt + 1
+  end
+  return bucket
+end
+
+-- The level at an instant, by numbers with a constant drain. Under changed numbers the level drains at the old rate until the
+-- new ones took effect, is weighed anew (the tokens used stay the same), and drains at the new rate from there; `key`, if
+-- given, is then kept for as long as they need. The level is cut to the capacity of numbers that took effect after the bucket
+-- was written. What was written later and is more is of a gateway with other rules, perhaps newer ones: it stays used.
+local function level_at(bucket, charge, instant, key)
+  local token, drain = charge.count, charge.parameters
+  local capacity = bucket.since <= charge.from and charge.burst * token or EXACT - 1
+  if bucket.written.numbers == charge.numbers then
+    local level = drained(bucket.level, drain, instant - bucket.since)
+    return level < capacity and level or capacity
+  end
+  local used, old_token, changed = rare().carried(bucket, charge.from, instant)
+  local level = drained(rare().reweighed(used, token, old_token, capacity), drain, instant - changed)
+  if key then
+    rare().outlive(key, time_for(level, drain))
+  end
+  return level
+end
+
+-- Decides a charge at `level`, in a window if there is a `position`: the outcome, the level to report, the wait before the
+-- same charge would fit, and the level to store, which is nil if the bucket is left alone. `token` is what a token weighs.
+local function decided(charge, token, level, position)
+  local mode, cost = charge.mode, charge.cost
+  local capacity, wanted = charge.burst * token, cost * token
+  if mode == 'refund' then
+    -- A product beyond 2^53 may be rounded, but is more than the level either way.
+    local excess = position and position.excess or 0
+    local back = min(wanted, level + excess)
+    if back == 0 then
+      return UNCHANGED, level, 0, nil
+    end
+    local left = level + excess - back
+    return ALLOWED, excess > 0 and min(left, capacity) or left, 0, left
+  elseif mode == 'reset' then
+    return ALLOWED, 0, 0, 0
+  elseif mode == 'spend_up_to' then
+    local taken = min(wanted, max(capacity - level, 0))
+    if taken == 0 then
+      return cost == 0 and ALLOWED or UNCHANGED, level, 0, nil
+    end
+    return ALLOWED, level + taken, 0, level + taken
+  end
+  local denial = mode == 'spend_only' and UNCHANGED or DENIED
+  -- A cost may be larger than 2^53; then it is not compared with the room.
+  if cost > charge.burst then
+    return denial, level, -1, nil
+  end
+  -- There is less than no room if another gateway has a higher burst.
+  local room = capacity - level
+  if wanted > room and cost > 0 then
+    local missing = wanted - room
+    return denial, level,
+      position and charge.algorithm.wait(charge, position, missing) or time_for(missing, charge.parameters), nil
+  end
+  -- An identical charge would fit once what is missing has come back. The sum 2 * wanted may not fit into 2^53.
+  local missing, retry, after = wanted - (room - wanted), 0, level + wanted
+  if cost > 0 and missing > 0 then
+    retry = position and charge.algorithm.wait(charge, position, missing) or time_for(missing, charge.parameters)
+  end
+  return ALLOWED, after, retry, mode ~= 'check' and cost > 0 and after or nil
+end
+
+-- Sets what is used of a bucket, and in how many microseconds it is full; -1 for never.
+local function keep(key, bucket, level, written, since, full)
+  if not bucket.dirty then
+    bucket.dirty = true
+    dirty[#dirty + 1] = key
+  end
+  bucket.level, bucket.written, bucket.since, bucket.full = level, written, since, full
+  bucket.elevated, bucket.is_redated = nil, nil
+end
+
+-- Writes each bucket once, however many requests have charged it, and adds errors to `errors` by key. The value and its expiry
+-- are one command, so no crash leaves a key without one. The expiry is rounded up: a key that is gone early is a bucket that
+-- is full early.
+local function finish(errors)
+  local since_level = INTEGER .. ' ' .. INTEGER .. ' '
+  for place = 1, #dirty do
+    local key = dirty[place]
+    local bucket, done = buckets[key], nil
+    if bucket.level == 0 and not bucket.elevated then
+      done = pcall('DEL', key)
+    else
+      local text = format(since_level, bucket.since, bucket.level) .. bucket.written.numbers .. (bucket.elevated or '')
+      if bucket.is_redated then
+        -- It expires later than needed.
+        done = pcall('SET', key, text, 'KEEPTTL')
+      elseif bucket.full == -1 and not given then
+        done = pcall('SET', key, text)
+      else
+        done = pcall('SET', key, text, 'PX', kept_for(bucket.full))
+      end
+    end
+    if type(done) == 'table' and done.err then
+      errors = errors or {}
+      errors[key] = done
+    end
+  end
+  dirty = {}
+  return errors
+end

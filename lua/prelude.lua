@@ -1,0 +1,58 @@
+-- The beginning of every script here: library functions, constants, and the state of a call.
+
+-- Shared
+
+-- Lua's pcall contains errors in user scripts. Redis' pcall returns an error as a value, so that it stays
+-- with the request whose bucket it is about.
+local protected, call, pcall = pcall, redis.call, redis.pcall
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local format, match, sub, tonumber, type = string.format, string.match, string.sub, tonumber, type
+
+-- 2^53: a double holds every integer below it.
+local EXACT = 9007199254740992
+local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
+
+-- How long a bucket outlives its last write if the caller gives the time, in milliseconds of the server's clock. The server
+-- can't tell when the caller's clock will have filled the bucket.
+local GIVEN_CLOCK_EXPIRY = 600000
+
+-- How long a key outlives its bucket at most, in microseconds: rules may change to slower ones before the bucket is full. A
+-- charge or check under the new numbers then keeps the key for as long as they need.
+local RETENTION = 60000000
+
+-- How far ahead of the clock a bucket may be dated, in microseconds. Until then it stands still; beyond that it is dated now,
+-- since the clock stepped back or an earlier server's clock was ahead.
+local MOST_AHEAD = 1000000
+
+-- The format of an integer: tostring() keeps 14 digits, and a time has 16. '%d' takes a fifth of the time of '%.0f', and is
+-- as exact where C's long has 64 bits.
+local INTEGER = format('%d', EXACT - 1) == '9007199254740991' and '%d' or '%.0f'
+
+-- The time in microseconds since the Unix epoch, read once so that all buckets of the call agree on it. `given` is true if
+-- the caller gave it.
+local given = ARGV[1] ~= ''
+local now
+if given then
+  now = tonumber(ARGV[1])
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+-- The milliseconds to keep a key whose bucket is full in `full` microseconds. It outlives the bucket for as long again, or
+-- for as long as `more`.
+local function kept_for(full, more)
+  if given then
+    return GIVEN_CLOCK_EXPIRY
+  end
+  return format(INTEGER, max(1, ceil((full + min(more or full, RETENTION)) / 1000)))
+end
+
+-- The number of keys that held text which is not a bucket.
+local corrupt = 0
+
+-- The algorithms that this call has made, by name, and the function that makes others, if there are any.
+local made, load = {}, nil
+
+-- Defined in requests.lua.
+local algorithm_of

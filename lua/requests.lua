@@ -1,0 +1,199 @@
+-- Reads the requests of a call, decides them one after the other, and replies: the end of decide.lua and of each algorithm's
+-- file. `arguments` is as ARGV in decide.lua, and USAGE names what is expected. decide.lua documents the contract between this
+-- file and the algorithms.
+
+-- Shared
+
+-- The algorithm that WORD names, and its parameters; nothing if the name is unknown or the parameters are invalid.
+function algorithm_of(word)
+  local name, text = 'gcra', word
+  if match(word, '%D') then
+    name, text = match(word, '^([%l_]+):(.*)$')
+    if not name or not made[name] and not (load and load(name)) then
+      name, text = 'fixed_window', word
+    end
+  end
+  local algorithm = made[name] or load and load(name)
+  local parameters = algorithm and algorithm.parse(text)
+  if parameters then
+    return algorithm, parameters
+  end
+end
+
+-- The charges of each text of a request; most requests of a call have the same.
+local requests, charges_of, named = {}, {}, 0
+local echo, last = arguments[#arguments], #arguments
+if echo and sub(echo, 1, 1) == '#' then
+  last = last - 1
+else
+  echo = nil
+end
+if last >= 3 and not match(arguments[3], ' ') then
+  requests[1] = table.concat(arguments, ' ', 3, last)
+else
+  for at = 3, last do
+    requests[at - 2] = arguments[at]
+  end
+end
+local effective_from = tonumber(arguments[2])
+for request = 1, #requests do
+  local text = requests[request]
+  local charges = charges_of[text]
+  if not charges then
+    charges = {}
+    charges_of[text] = charges
+    local at, is_late = 1, false
+    repeat
+      local burst, numbers, count, word, cost, mode, rest = match(text, '^(%d+) ((%d+) (%S+)) (%d+) (%S+) ?()', at)
+      local algorithm, parameters
+      count = tonumber(count)
+      if count and count > 0 and count < EXACT then
+        algorithm, parameters = algorithm_of(word)
+      end
+      if not parameters then
+        return redis.error_reply('ERR usage: ' .. USAGE)
+      end
+      local from, taken = effective_from, nil
+      if mode ~= 'spend' and match(mode, '[~@]') then
+        local plain, ago, changed = match(mode, '^([%l_]+)~?(%d*)@?(%d*)$')
+        mode, taken, from = plain or mode, tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
+      end
+      if mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' and mode ~= 'spend_up_to' and mode ~= 'refund'
+        and mode ~= 'reset' then
+        return redis.error_reply('ERR unknown mode ' .. mode .. ': spend, check, spend_only, spend_up_to, refund or reset')
+      end
+      -- A table that is created with its fields does not grow.
+      local charge = {
+        burst = tonumber(burst), count = count, numbers = numbers, algorithm = algorithm, parameters = parameters,
+        cost = tonumber(cost), mode = mode, from = from,
+      }
+      if taken then
+        charge.taken = taken
+      end
+      charges[#charges + 1] = charge
+      at, is_late = rest, is_late or algorithm.late
+    until at > #text
+    if is_late then
+      local early, late = {}, {}
+      for place, charge in ipairs(charges) do
+        local part = charge.algorithm.late and late or early
+        part[#part + 1] = place
+      end
+      for _, place in ipairs(late) do
+        early[#early + 1] = place
+      end
+      charges.order = early
+    end
+  end
+  named = named + #charges
+end
+if #KEYS == 0 or named ~= #KEYS then
+  return redis.error_reply('ERR usage: ' .. USAGE)
+end
+
+local failures, failing = {}, false
+-- Of the request at hand: what its charges would change, and which of them do so even if it is denied.
+local changes, counts_denied = {}, {}
+local reply, size, keys, details = { 0 }, 1, 0, nil
+for request = 1, #requests do
+  local charges = charges_of[requests[request]]
+  local count, order = #charges, charges.order
+  local failed, denied, immediate, said = false, false, false, nil
+  for turn = 1, count do
+    local place = order and order[turn] or turn
+    local charge, at = charges[place], size + 4 * (place - 1)
+    local algorithm = charge.algorithm
+    local outcome, remaining, retry, reset, change, detail, counts = UNCHANGED, charge.burst, 0, -1, nil, nil, nil
+    if not algorithm.late or not failed and not denied then
+      outcome, remaining, retry, reset, change, detail, counts = algorithm.decide(KEYS[keys + place], charge)
+    end
+    changes[place], counts_denied[place] = change, counts
+    if outcome then
+      reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = outcome, remaining, retry, reset
+      denied = denied or outcome == DENIED
+      immediate = immediate or change ~= nil and not algorithm.finish
+      if detail then
+        said = said or {}
+        said[place] = detail
+      end
+    else
+      failures[request], failed = remaining, true
+    end
+  end
+  if immediate and not failed then
+    for place = 1, count do
+      local charge, change = charges[place], changes[place]
+      if change ~= nil and not charge.algorithm.finish and (counts_denied[place] or not denied) then
+        local failure = charge.algorithm.commit(KEYS[keys + place], charge, change)
+        if failure then
+          failures[request], failed = failure, true
+          break
+        end
+      end
+    end
+  end
+  if failed then
+    failing, said = true, nil
+  elseif denied then
+    for place = 1, count do
+      local charge, at = charges[place], size + 4 * (place - 1)
+      if reply[at + 1] == ALLOWED then
+        local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
+        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
+        if said then
+          said[place] = detail
+        end
+      end
+    end
+  else
+    for place = 1, count do
+      local charge, change = charges[place], changes[place]
+      if change ~= nil and charge.algorithm.finish then
+        charge.algorithm.commit(KEYS[keys + place], charge, change)
+      end
+    end
+  end
+  if said then
+    for place = 1, count do
+      if said[place] then
+        details = details or {}
+        details[#details + 1] = keys + place - 1
+        details[#details + 1] = said[place]
+      end
+    end
+  end
+  size, keys = size + 4 * count, keys + count
+end
+local errors
+for _, algorithm in pairs(made) do
+  if algorithm.finish then
+    errors = algorithm.finish(errors)
+  end
+end
+reply[1] = corrupt
+if not failing and not errors then
+  reply[size + 1] = echo or details
+  reply[size + 2] = echo and details
+  return reply
+end
+
+-- A request that failed has its error in place of its integers.
+local answers, from = { corrupt }, 1
+keys = 0
+for request = 1, #requests do
+  local count, failure = #charges_of[requests[request]], failures[request]
+  for place = 1, count do
+    failure = failure or errors and errors[KEYS[keys + place]]
+  end
+  if failure then
+    answers[#answers + 1] = failure
+  else
+    for number = 1, 4 * count do
+      answers[#answers + 1] = reply[from + number]
+    end
+  end
+  from, keys = from + 4 * count, keys + count
+end
+answers[#answers + 1] = echo
+answers[#answers + 1] = details
+return answers

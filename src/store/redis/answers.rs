@@ -1,0 +1,95 @@
+//! From a call's reply to the answers of its requests; errors may end the connection.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redis::{RedisError, Value};
+
+use super::calls::{Answer, Payload};
+use super::connection::{Connection, describe};
+use super::diagnosis::Diagnosis;
+use super::reply::BadReply;
+use super::{SHORTEST_LIFE, Shared, State};
+use crate::store::{Breaker, Fault, StoreError};
+
+impl Shared {
+    /// Returns the answers to the requests of a call, or the error that all of them get.
+    pub(super) fn answers(
+        &self,
+        live: &Arc<Connection>,
+        payload: &Payload,
+        answer: Result<Value, RedisError>,
+    ) -> Result<Vec<Answer>, StoreError> {
+        let value = answer.map_err(|error| self.call_error(live, &error))?;
+        let reply = payload.requests.reply(value, payload.number).map_err(|reply| match reply {
+            BadReply::Malformed(text) => StoreError::Refused(text),
+            BadReply::Foreign(text) => {
+                let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");
+                self.give_up(live, Diagnosis::new(Fault::Unreachable, text));
+                StoreError::Broken
+            }
+        })?;
+        if reply.corrupt > 0 {
+            self.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
+        }
+        let failing = reply.answers.iter().find_map(|answer| answer.as_ref().err());
+        match failing.filter(|_| reply.answers.iter().all(Result::is_err)) {
+            Some(text) => self.note_failure(text),
+            None => self.note_answer(),
+        }
+        let answers = reply.answers.into_iter();
+        Ok(answers
+            .map(|answer| answer.map_err(|text| self.request_error(live, Diagnosis::of_request(&text), text)))
+            .collect())
+    }
+
+    /// Returns the error of a call. Gives the connection up if it broke or the server is the wrong one.
+    fn call_error(&self, live: &Arc<Connection>, error: &RedisError) -> StoreError {
+        let text = describe(error);
+        if error.code().is_none() {
+            // Not a reply: the connection broke, or the peer does not speak Redis' protocol.
+            self.give_up(live, Diagnosis::new(Fault::Unreachable, text));
+            return StoreError::Broken;
+        }
+        self.note_failure(&text);
+        self.request_error(live, Diagnosis::of_call(&text), text)
+    }
+
+    /// Returns the error of a request. Gives the connection up if the server cannot serve.
+    fn request_error(&self, live: &Arc<Connection>, diagnosis: Option<Diagnosis>, text: String) -> StoreError {
+        if let Some(diagnosis) = diagnosis {
+            self.give_up(live, diagnosis);
+        }
+        StoreError::Refused(text)
+    }
+
+    /// Notes that all answers of a call were errors.
+    fn note_failure(&self, text: &str) {
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            self.state.lock().diagnosis = Some(Diagnosis::new(Fault::Failing, text));
+        }
+    }
+
+    /// Notes that a call was answered.
+    fn note_answer(&self) {
+        if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
+            let mut state = self.state.lock();
+            state.diagnosis = state.diagnosis.take().filter(|diagnosis| diagnosis.fault != Fault::Failing);
+        }
+    }
+
+    /// Stops requests from using `live`, unless it was replaced already.
+    pub(super) fn give_up(&self, live: &Arc<Connection>, diagnosis: Diagnosis) {
+        let mut state = self.state.lock();
+        if self.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
+            let was_cut = diagnosis.fault == Fault::Unreachable && live.opened.elapsed() >= SHORTEST_LIFE;
+            self.is_returning.store(was_cut, Ordering::Relaxed);
+            self.is_failing.store(false, Ordering::Relaxed);
+            let breaker = if diagnosis.fault == Fault::Silent { Breaker::Open } else { Breaker::Closed };
+            *state = State { breaker, diagnosis: Some(diagnosis) };
+            self.live.store(None);
+            live.driver.abort();
+            self.lost.notify_one();
+        }
+    }
+}

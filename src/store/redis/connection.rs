@@ -1,0 +1,65 @@
+//! A connection to the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, RedisError, Value};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::calls::Payload;
+use super::requests::ScriptRef;
+
+/// A connection and its statistics.
+pub(super) struct Connection {
+    pub(super) client: MultiplexedConnection,
+    pub(super) opened: Instant,
+    /// Replies received.
+    pub(super) heard: AtomicU64,
+    /// Outstanding calls whose requests have already been answered without the server.
+    pub(super) overdue: AtomicU32,
+    pub(super) has_ended: Arc<AtomicBool>,
+    /// Reads and writes the socket. When it ends, outstanding calls end with an error.
+    pub(super) driver: AbortOnDropHandle<()>,
+}
+
+impl Connection {
+    /// Makes one call, and a second one with the source if the server does not know the script, which it then has not run.
+    pub(super) async fn ask(&self, payload: &Payload) -> Result<Value, RedisError> {
+        match self.send(payload, ScriptRef::Hash).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.send(payload, ScriptRef::Source).await,
+            answer => answer,
+        }
+    }
+
+    async fn send(&self, payload: &Payload, script: ScriptRef) -> Result<Value, RedisError> {
+        let command = payload.requests.command(script, payload.now, payload.effective_from, payload.number);
+        match self.reply(&command).await? {
+            // `Value::extract_error` would find the errors of single requests in the reply as well.
+            Value::ServerError(error) => Err(error.into()),
+            value => Ok(value),
+        }
+    }
+
+    /// Sends a command and returns its reply.
+    pub(super) async fn reply(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let reply = self.client.clone().send_packed_command(command).await;
+        if reply.is_ok() {
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        reply
+    }
+}
+
+/// The error as the server worded it, or the client.
+pub(super) fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) if error.kind() == ErrorKind::AuthenticationFailed => {
+            "the server rejects the user or password".into()
+        }
+        (None, _) => error.to_string(),
+    }
+}

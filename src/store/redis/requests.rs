@@ -1,0 +1,240 @@
+//! The requests of one call, and the command that decides them.
+
+use redis::Cmd;
+
+use super::source::{HASH, SOURCE};
+use super::user_scripts::{self, Scripts};
+use super::words;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::numbers::{EXACT, Micros};
+
+/// The beginning of a bucket's key.
+///
+/// All keys have the hash tag `{0}`, so that a Redis Cluster keeps the keys of a call in one slot, as scripts require. Text from
+/// clients never makes a tag: `Bucket::key` is percent-encoded, braces included.
+const KEY_PREFIX: &str = "weir:{0}:";
+
+/// The bytes of a command besides keys and requests; a longer number only makes the buffer grow.
+const BYTES_PER_CALL: usize = 128;
+
+/// How a command refers to the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScriptRef {
+    /// By its hash: every call tries this first.
+    Hash,
+    /// By its source, for a server that lost its scripts. EVAL also caches the script, and unlike SCRIPT LOAD it goes to the node
+    /// that has the keys and needs no further ACL rule.
+    Source,
+}
+
+/// The requests of one call, as the script reads them: all texts are in one buffer rather than in an allocation each.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    keys: Texts,
+    words: Texts,
+    /// The burst of each charge, which the script does not repeat.
+    pub(super) bursts: Vec<u64>,
+    /// The bursts that hold while elevated numbers are on, by the number of the charge.
+    pub(super) elevated: Vec<(usize, u64)>,
+    /// The number of charges of each request.
+    pub(super) counts: Vec<usize>,
+    /// The user scripts that the requests run.
+    scripts: Scripts,
+}
+
+/// Texts, one after the other.
+#[derive(Debug, Default)]
+struct Texts {
+    text: String,
+    /// The end of each of them.
+    ends: Vec<usize>,
+}
+
+/// The number that the script echoes. Without it a lost or duplicated reply would shift all later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallNumber(pub(super) u64);
+
+impl CallNumber {
+    /// The text that is sent.
+    pub(super) fn text(self) -> String {
+        format!("#{:x}", self.0)
+    }
+}
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.ends.push(self.text.len());
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
+    }
+}
+
+impl Requests {
+    /// Starts a call whose requests all run these scripts.
+    pub(super) fn with(scripts: Scripts) -> Self {
+        Self { scripts, ..Self::default() }
+    }
+
+    /// True if a request with these charges runs the same scripts as the others.
+    pub(super) fn runs_as(&self, charges: &[Charge]) -> bool {
+        let has_script = charges.iter().any(|charge| charge.numbers.is_script());
+        if has_script { self.scripts == user_scripts::of(charges) } else { self.scripts.is_empty() }
+    }
+
+    /// Adds a request with these charges, made at `now` by this machine's clock.
+    pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
+        for (place, charge) in charges.iter().enumerate() {
+            self.keys.text.push_str(KEY_PREFIX);
+            self.keys.text.push_str(&charge.bucket.key);
+            self.keys.end();
+            if place > 0 {
+                self.words.text.push(' ');
+            }
+            words::push(&mut self.words.text, charge, now);
+            if let Some(elevated) = charge.elevated() {
+                self.elevated.push((self.bursts.len(), elevated.numbers.burst()));
+            }
+            self.bursts.push(charge.numbers.burst());
+        }
+        self.words.end();
+        self.counts.push(charges.len());
+    }
+
+    /// The number of charges of all requests.
+    pub(super) fn charges(&self) -> usize {
+        self.bursts.len()
+    }
+
+    /// The length of all texts.
+    pub(super) fn bytes(&self) -> usize {
+        self.keys.text.len() + self.words.text.len()
+    }
+
+    /// The most bytes that these charges add.
+    pub(super) fn bytes_of(charges: &[Charge]) -> usize {
+        let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
+        keys + charges.iter().map(words::longest).sum::<usize>()
+    }
+
+    /// Returns the command that decides them; `now` is `None` for the server's clock.
+    pub(super) fn command(
+        &self,
+        form: ScriptRef,
+        now: Option<Micros>,
+        effective_from: Micros,
+        number: CallNumber,
+    ) -> Cmd {
+        let assembled = (!self.scripts.is_empty()).then(|| user_scripts::assembled(&SOURCE, &self.scripts));
+        let (name, script) = match (form, assembled.as_deref()) {
+            (ScriptRef::Hash, None) => ("EVALSHA", HASH.as_str()),
+            (ScriptRef::Hash, Some(script)) => ("EVALSHA", script.hash.as_str()),
+            (ScriptRef::Source, None) => ("EVAL", SOURCE.as_str()),
+            (ScriptRef::Source, Some(script)) => ("EVAL", script.source.as_str()),
+        };
+        let arguments = 6 + self.charges() + self.counts.len();
+        let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
+        command.arg(name).arg(script).arg(self.charges());
+        for key in self.keys.iter() {
+            command.arg(key);
+        }
+        match now {
+            Some(now) => command.arg(now.0),
+            None => command.arg(""),
+        };
+        // The script reads no instant beyond 2^53, and those are after every `now` that it can read.
+        command.arg(effective_from.0.min(EXACT - 1));
+        for words in self.words.iter() {
+            command.arg(words);
+        }
+        command.arg(number.text());
+        command
+    }
+
+    /// Keeps the requests at the places that are true in `keep`.
+    pub(super) fn retain(&mut self, keep: &[bool]) {
+        let old = std::mem::take(self);
+        self.scripts = old.scripts;
+        let (mut keys, mut bursts, mut first) = (old.keys.iter(), old.bursts.iter(), 0);
+        for ((count, words), keep) in old.counts.iter().zip(old.words.iter()).zip(keep) {
+            let (keys, bursts) = (keys.by_ref().take(*count), bursts.by_ref().take(*count));
+            if *keep {
+                let elevated = old.elevated.iter().filter(|(place, _)| (first..first + count).contains(place));
+                let start = self.bursts.len();
+                self.elevated.extend(elevated.map(|(place, burst)| (start + place - first, *burst)));
+                keys.for_each(|key| self.keys.push(key));
+                self.words.push(words);
+                self.bursts.extend(bursts);
+                self.counts.push(*count);
+            } else {
+                keys.for_each(drop);
+                bursts.for_each(drop);
+            }
+            first += count;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, Mode};
+    use crate::engine::algorithms::numbers::Numbers;
+
+    pub(in super::super) fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
+        let numbers = Numbers::new(20, 20, 1_000_000_000).unwrap();
+        Charge::new(Bucket { key: key.into(), fingerprint: 1 }, numbers, cost, mode)
+    }
+
+    pub(in super::super) fn requests(requests: &[&[Charge]]) -> Requests {
+        let mut collected = Requests::default();
+        for charges in requests {
+            collected.push(charges, Micros(0));
+        }
+        collected
+    }
+
+    fn words(form: ScriptRef, called: &[&[Charge]], now: Option<Micros>) -> Vec<String> {
+        let command = requests(called).command(form, now, Micros(u64::MAX), CallNumber(0x2a));
+        let text = |argument| match argument {
+            redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::from("a cursor"),
+        };
+        command.args_iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_command_names_keys_and_times_and_has_an_argument_for_each_request() {
+        let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:%7B1%7D", u64::MAX, Mode::SpendOnly));
+        let own = words(ScriptRef::Hash, &[&[a.clone(), b], std::slice::from_ref(&a)], None);
+        let expected = "EVALSHA|#|3|weir:{0}:A:1|weir:{0}:B:%7B1%7D|weir:{0}:A:1||9007199254740991|20 50000 1 1 spend \
+                        20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend|#2a";
+        assert_eq!(own.join("|").replace(HASH.as_str(), "#"), expected);
+        let set = words(ScriptRef::Source, &[&[a]], Some(Micros(7)));
+        assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE.as_str(), "7"));
+    }
+
+    #[test]
+    fn requests_that_are_left_out_leave_the_others_as_they_were() {
+        let charges = ["A:1", "B:1", "C:1", "D:1"].map(|key| charge(key, 1, Mode::Spend));
+        let all: [&[Charge]; 3] = [&charges[..2], &charges[2..3], &charges[3..]];
+        for mask in 0..8_usize {
+            let keep: Vec<bool> = (0..3).map(|place| mask >> place & 1 == 1).collect();
+            let kept: Vec<&[Charge]> = all.iter().zip(&keep).filter(|(_, keep)| **keep).map(|(one, _)| *one).collect();
+            let mut left = requests(&all);
+            left.retain(&keep);
+            let text = |requests: &Requests| {
+                let command = requests.command(ScriptRef::Hash, None, Micros(0), CallNumber(1));
+                (format!("{:?}", command.get_packed_command()), requests.bursts.clone(), requests.counts.clone())
+            };
+            assert_eq!(text(&left), text(&requests(&kept)), "{keep:?}");
+        }
+    }
+}

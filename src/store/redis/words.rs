@@ -1,0 +1,185 @@
+//! The words of a charge: what the script reads in an argument of a call.
+
+use std::fmt::Write;
+
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::details::{Elevated, Slot, Terms};
+use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use crate::engine::algorithms::refill::{Kind, Windows};
+use crate::engine::algorithms::sliding_window;
+
+/// Four numbers of at most 20 digits, the longest mode and two more numbers, each followed by a blank.
+const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to~@".len() + 2 * 20 + 1;
+
+/// The hexadecimal digits of a slot's name, which has 128 bits.
+const SLOT_NAME: usize = 32;
+/// Elevated numbers add a word and five numbers.
+const LONGEST_ELEVATED: usize = "elevated:".len() + 5 * 21;
+
+/// Adds the words of a charge, made at `now` by this machine's clock.
+pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
+    push_number(words, charge.numbers.burst(), ' ');
+    push_numbers(words, charge, now);
+    push_number(words, charge.cost, ' ');
+    words.push_str(word(charge.mode));
+    if let Some(Micros(ago)) = charge.taken_ago() {
+        words.push('~');
+        words.push_str(itoa::Buffer::new().format(ago.min(EXACT - 1)));
+    }
+    if charge.changed > Micros(0) {
+        words.push('@');
+        words.push_str(itoa::Buffer::new().format(charge.changed.0.min(EXACT - 1)));
+    }
+}
+
+fn push_number(words: &mut String, number: u64, end: char) {
+    words.push_str(itoa::Buffer::new().format(number));
+    words.push(end);
+}
+
+/// Adds the two words for how tokens come back.
+fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
+    let numbers = &charge.numbers;
+    match numbers.refill().kind() {
+        Kind::Level => {
+            push_number(words, numbers.written().0, ' ');
+            if let Some(elevated) = charge.elevated() {
+                return push_elevated(words, numbers, elevated);
+            }
+            match numbers.refill().windows() {
+                Some(windows) => push_windows(words, numbers, windows, now),
+                None => push_number(words, numbers.drain(), ' '),
+            }
+        }
+        Kind::Log(period) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("sliding_log:");
+            push_number(words, period, ' ');
+        }
+        Kind::SlidingWindow(period) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("sliding_window:");
+            push_number(words, period, ':');
+            let counts_denied = numbers.refill().counts_denied();
+            push_number(words, sliding_window::tick(numbers.burst(), period), if counts_denied { ':' } else { ' ' });
+            if counts_denied {
+                words.push_str("count_denied ");
+            }
+        }
+        Kind::Slots(lease) => {
+            push_number(words, numbers.burst(), ' ');
+            words.push_str("concurrency:");
+            push_number(words, lease, ':');
+            if let Some(Terms::Slot(Slot(name))) = charge.terms.as_deref() {
+                let _ = write!(words, "{name:032x}");
+            }
+            words.push(' ');
+        }
+        Kind::Queue(_) | Kind::Script => {
+            push_number(words, numbers.burst(), ' ');
+            push_terms(words, charge);
+            words.push(' ');
+        }
+    }
+}
+
+/// Adds what a queue or a script needs besides numbers. [`lacks_terms`] has checked that it is there.
+fn push_terms(words: &mut String, charge: &Charge) {
+    match (charge.terms.as_deref(), charge.numbers.refill().kind()) {
+        (Some(Terms::Queue(work)), Kind::Queue(max_age)) => {
+            words.push_str("queue:");
+            words.push_str(work.storage.word());
+            words.push(':');
+            push_number(words, max_age, ':');
+            words.push_str(match (&work.given_back, charge.mode) {
+                (Some(id), Mode::Refund) => id.as_str(),
+                (None, Mode::Refund) => "",
+                _ => work.entry.as_str(),
+            });
+        }
+        (Some(Terms::Script(run)), _) => {
+            words.push_str("script:");
+            words.push_str(run.source.name());
+            words.push(':');
+            words.push_str(&run.arguments);
+        }
+        _ => {}
+    }
+}
+
+/// Adds the word of elevated numbers.
+fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
+    let Elevated { numbers, span, activations_per_month } = elevated;
+    words.push_str("elevated:");
+    for number in [base.drain(), numbers.burst(), numbers.token(), numbers.drain(), *span] {
+        push_number(words, number, ':');
+    }
+    push_number(words, *activations_per_month, ' ');
+}
+
+/// Adds the word of windows. Those of a calendar around `now` are listed: the server knows no time zones, but its clock decides,
+/// and may be some windows ahead of ours or behind.
+fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Micros) {
+    match windows {
+        Windows::First(period) => {
+            words.push_str("first:");
+            push_number(words, period, ' ');
+        }
+        Windows::Clock(period) => {
+            words.push_str("clock:");
+            push_number(words, period, ' ');
+        }
+        Windows::Calendar(calendar) => {
+            let (current, fill) = (calendar.number(now), numbers.windows_to_fill());
+            let first = current.saturating_sub(fill);
+            words.push_str(calendar.name());
+            words.push(':');
+            push_number(words, first, ':');
+            for number in first..=current + 1 + fill {
+                let end = if number > current + fill { ' ' } else { ',' };
+                push_number(words, calendar.start(number).0, end);
+            }
+        }
+    }
+}
+
+/// True if a charge lacks what its algorithm needs besides numbers. Its words would be invalid, and with them the whole call.
+pub(super) fn lacks_terms(charge: &Charge) -> bool {
+    match charge.numbers.refill().kind() {
+        Kind::Queue(_) => !matches!(charge.terms.as_deref(), Some(Terms::Queue(_))),
+        Kind::Script => !matches!(charge.terms.as_deref(), Some(Terms::Script(_))),
+        _ => false,
+    }
+}
+
+/// The most bytes of a charge's words.
+pub(super) fn longest(charge: &Charge) -> usize {
+    let numbers = &charge.numbers;
+    let terms = match charge.terms.as_deref() {
+        Some(Terms::Queue(work)) => "queue:stream:".len() + work.entry.as_str().len(),
+        Some(Terms::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
+        _ => 0,
+    };
+    let elevated = if charge.elevated().is_some() { LONGEST_ELEVATED } else { 0 };
+    let calendar = match numbers.refill().windows() {
+        Some(Windows::Calendar(calendar)) => {
+            // The windows to fill the bucket, twice, two more, and the number of the first.
+            let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
+            calendar.name().len() + 1 + 21 * windows
+        }
+        _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
+        _ => "sliding_window:".len() + 21 + "count_denied ".len(),
+    };
+    LONGEST_WORDS + calendar + terms + elevated
+}
+
+const fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Spend => "spend",
+        Mode::Check => "check",
+        Mode::SpendOnly => "spend_only",
+        Mode::SpendUpTo => "spend_up_to",
+        Mode::Refund => "refund",
+        Mode::Reset => "reset",
+    }
+}
