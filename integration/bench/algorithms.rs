@@ -1,10 +1,10 @@
-//! What each algorithm costs: the processor time of Redis for a request with one charge, with four, and with four in
-//! calls of their own, and that of the memory store for one and four.
+//! The cost of each algorithm: the processor time of Redis for a request with one charge, with four, and with four in separate
+//! calls; and the memory store's for one and four.
 //!
-//! Requests are made one after the other, so that each is a call: company in a call would hide what a call costs. The
-//! figures are processor time, which other processes change less than they change a duration; each is the least of
-//! several rounds. `taskset -c 1` keeps both on one core, and then they vary least: what the kernel spends to wake a core
-//! that sleeps would be counted as the server's, and was up to twice what a call costs.
+//! Requests are made one after the other, so that each is a call: sharing one would hide its cost. The figures are processor
+//! time, which other processes affect less than durations; each is the minimum of several rounds. They vary least under
+//! `taskset -c 1`, which keeps both processes on one core: otherwise the kernel's time to wake a sleeping core counts as the
+//! server's, and was up to twice the cost of a call.
 
 #![expect(
     clippy::unwrap_used,
@@ -34,16 +34,16 @@ mod server;
 use numbered::{fingerprint, mix};
 use server::{Server, processor_time};
 
-/// What four charges of one request may cost at most, in costs of one.
+/// The highest cost of a request with four charges, relative to one with one.
 const REDIS_TARGET: f64 = 1.8;
 const MEMORY_TARGET: f64 = 3.0;
 
-/// The charges of a request with many.
+/// The number of charges in a request with many.
 const MANY: usize = 4;
 
 const ROUNDS: usize = 5;
 
-/// Buckets of each charge, which requests go through in turn.
+/// The buckets of each charge. Requests use them in turn.
 const BUCKETS: u64 = 1_000;
 
 fn main() {
@@ -54,7 +54,7 @@ fn main() {
     let store = server.connect(&runtime);
     let redis = Redis { server, runtime, store };
     eprintln!("time in us               Redis: one    four  ratio   alone  ratio   memory: one   four  ratio");
-    // `cargo bench --bench algorithms -- gcra` measures what has that in its name.
+    // `cargo bench --bench algorithms -- gcra` measures the algorithms with that in their name.
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str()));
     for (name, algorithm) in algorithms().into_iter().filter(|(name, _)| is_wanted(name)) {
@@ -75,10 +75,10 @@ fn main() {
     }
 }
 
-/// The numbers that the charges of a request have, one after the other.
+/// The numbers of a request's charges, in their order.
 type Algorithm = Vec<Numbers>;
 
-/// Each algorithm with enough for all requests, and with nothing left.
+/// Each algorithm with enough tokens for all requests, and with none left.
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
     const HOUR: u64 = 3_600_000_000_000;
     let gcra = |count| Numbers::new(count, count, HOUR).unwrap();
@@ -88,21 +88,21 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let slots = |count| Numbers::slots(count, HOUR).unwrap();
     vec![
         ("gcra", vec![gcra(1_000_000)]),
-        ("gcra, refused", vec![gcra(1)]),
+        ("gcra, denied", vec![gcra(1)]),
         ("fixed_window", vec![fixed(1_000_000)]),
-        ("fixed_window, refused", vec![fixed(1)]),
+        ("fixed_window, denied", vec![fixed(1)]),
         ("sliding_log", vec![log(10_000)]),
-        ("sliding_log, refused", vec![log(1)]),
+        ("sliding_log, denied", vec![log(1)]),
         ("sliding_window", vec![sliding(1_000_000, false)]),
-        ("sliding_window, refused", vec![sliding(1, false)]),
+        ("sliding_window, denied", vec![sliding(1, false)]),
         ("sliding_window, count_denied", vec![sliding(100_000, true)]),
         ("concurrency", vec![slots(10_000)]),
-        ("concurrency, refused", vec![slots(1)]),
+        ("concurrency, denied", vec![slots(1)]),
         ("all of them, mixed", vec![gcra(1_000_000), fixed(1_000_000), log(10_000), sliding(1_000_000, false)]),
     ]
 }
 
-/// The charges of a request, of buckets of which each request has others.
+/// The charges of a request. Requests have different buckets.
 fn charges(name: &str, algorithm: &Algorithm, count: usize, request: u64) -> Vec<Charge> {
     let bucket = |place: usize, numbers: &Numbers| {
         let number = request % BUCKETS * MANY as u64 + place as u64;
@@ -125,7 +125,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// The server's time for a request, in microseconds; with `alone` each charge is a request of its own.
+    /// The server's time for a request, in microseconds; with `alone` each charge is a separate request.
     fn cost(&self, name: &str, algorithm: &Algorithm, count: usize, alone: bool, requests: u64) -> f64 {
         let name = format!("{name}{count}{alone}");
         let requests: Vec<Vec<Charge>> =
@@ -148,14 +148,14 @@ impl Redis {
             let requests = requests.len() as f64;
             (processor_time(&self.server.pid()) - before) / requests
         };
-        // The first round makes the buckets.
+        // The first round creates the buckets.
         round();
         (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min)
     }
 }
 
-/// The time of a request in memory, in microseconds, with so many buckets held. As buckets of real requests they are as
-/// cold as chance makes them; the charges are made once, and only their fingerprints are other ones for each request.
+/// The time of a request in memory, in microseconds, with `keys` buckets. Buckets are chosen at random, so they are as cold in the
+/// caches as those of real requests. The charges are built once; only their fingerprints change.
 fn in_memory(algorithm: &Algorithm, count: usize, keys: u64) -> f64 {
     let store = MemoryStore::new(usize::try_from(keys + keys / 10).unwrap());
     let mut request = charges("memory", algorithm, count, 0);
@@ -174,7 +174,7 @@ fn in_memory(algorithm: &Algorithm, count: usize, keys: u64) -> f64 {
         let requests = part as f64;
         (processor_time("self") - before) / requests
     };
-    // The first round makes the buckets.
+    // The first round creates the buckets.
     round(&mut |number| number);
     let mut any = |_| {
         random = mix(random);
