@@ -1,4 +1,4 @@
-{{/* Where the container has its files. Every volume is a directory: what is mounted by `subPath` is never updated. */}}
+{{/* Paths in the container. Every volume is a directory, because files mounted by `subPath` are never updated. */}}
 {{- define "weir.paths" -}}
 config: /etc/weir/config
 rules: /etc/weir/rules
@@ -9,14 +9,14 @@ store: /etc/weir/store
 admin: /etc/weir/admin
 {{- end }}
 
-{{/* Whether the rules come from somewhere else than the chart's values. */}}
+{{/* Whether the rules come from outside the chart's values. */}}
 {{- define "weir.rulesExist" -}}
 {{- if or .Values.rules.existingConfigMap .Values.rules.existingVolume }}yes{{ end }}
 {{- end }}
 
 {{/*
-The files of the rules, by what they are. Of the chart's own ConfigMap there is always a file of overrides, so that the
-first override restarts nothing.
+The files of the rules, by kind. The chart's own ConfigMap always has a file of overrides, so that adding the first override
+restarts nothing.
 */}}
 {{- define "weir.ruleFiles" -}}
 {{- $folder := (include "weir.paths" . | fromYaml).rules }}
@@ -40,7 +40,7 @@ envoyRatelimit:
   {{- end }}
 {{- end }}
 
-{{/* The file of flags, `--config`: what the chart has values for, then `flags`. */}}
+{{/* The `--config` file: the flags that have values in the chart, then `flags`. */}}
 {{- define "weir.config" -}}
 {{- $paths := include "weir.paths" . | fromYaml }}
 {{- $files := include "weir.ruleFiles" . | fromYaml }}
@@ -152,7 +152,7 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{/* The environment of the container. */}}
 {{- define "weir.env" -}}
 {{- $paths := include "weir.paths" . | fromYaml -}}
-# In the environment, so that `kubectl exec` with `weir explain` or `weir bucket` goes by them too.
+# In the environment, so that `weir explain` and `weir bucket` use them too under `kubectl exec`.
 - name: WEIR_CONFIG
   value: {{ $paths.config }}/weir.yaml
 - name: WEIR_ADMIN
@@ -166,7 +166,7 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
       name: {{ .existingSecret | quote }}
       key: {{ .passwordKey | quote }}
 - name: WEIR_STORE
-  # The kubelet puts the password in.
+  # The kubelet inserts the password.
   value: {{ .url | replace "://" (printf "://%s:$(WEIR_REDIS_PASSWORD)@" .username) | quote }}
 {{- else }}
 - name: WEIR_STORE
@@ -182,7 +182,7 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- end }}
 {{- end }}
 
-{{/* The Secrets that are mounted: name of the volume, Secret, and where. */}}
+{{/* The mounted Secrets: volume name, Secret and path. */}}
 {{- define "weir.secrets" -}}
 {{- $paths := include "weir.paths" . | fromYaml -}}
 {{- if .Values.proxy.enabled }}

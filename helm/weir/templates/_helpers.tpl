@@ -1,4 +1,4 @@
-{{/* What all objects are named after: the release, with the chart's name unless it has that already. */}}
+{{/* The base name of all objects: the release's name, plus the chart's unless it is already part of it. */}}
 {{- define "weir.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
@@ -16,13 +16,13 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What selects the pods, and never changes. */}}
+{{/* The pods' selector labels, which must never change. */}}
 {{- define "weir.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "weir.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
-{{/* Labels of an object: ours, then those of the object and of `commonLabels`, which take nothing from ours. */}}
+{{/* Labels of an object: the chart's, then the object's and `commonLabels`, which do not override the chart's. */}}
 {{- define "weir.labels" -}}
 {{- $root := index . 0 -}}
 {{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -33,7 +33,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- merge (dict) $own $selected (index . 1) $root.Values.commonLabels | toYaml }}
 {{- end }}
 
-{{/* `metadata` of an object. Takes a list: the root, what the name ends in, further labels, and annotations. */}}
+{{/* `metadata` of an object. Takes a list: the root, a suffix for the name, more labels, and annotations. */}}
 {{- define "weir.metadata" -}}
 {{- $root := index . 0 -}}
 name: {{ printf "%s%s" (include "weir.fullname" $root) (index . 1) | quote }}
@@ -63,13 +63,13 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The address that a listener listens on: `host:port`, an IPv6 host in brackets. Takes the root and a port. */}}
+{{/* A listener's address: `host:port`, with an IPv6 host in brackets. Takes the root and a port. */}}
 {{- define "weir.listen" -}}
 {{- $host := (index . 0).Values.listenAddress -}}
 {{- if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
-{{/* The listeners that gateways and applications ask, as a map from the name of the port. Empty if none is open. */}}
+{{/* The open listeners for gateways and applications, as a map by port name. */}}
 {{- define "weir.decisionPorts" -}}
 {{- if .Values.grpc.enabled }}
 grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ .Values.grpc.appProtocol | quote }} }
@@ -82,14 +82,14 @@ tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp }
 {{- end }}
 {{- end }}
 
-{{/* The DNS name of a Service of ours. Takes the root and what the name ends in. */}}
+{{/* The DNS name of one of the chart's Services. Takes the root and a suffix for the name. */}}
 {{- define "weir.host" -}}
 {{- $root := index . 0 -}}
 {{- $name := printf "%s%s" (include "weir.fullname" $root) (index . 1) -}}
 {{- printf "%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
 {{- end }}
 
-{{/* The value of a flag as Weir reads it: text. Helm hands over every number as a float, and 1000000 as 1e+06. */}}
+{{/* A flag's value as text. Helm passes every number as a float, and 1000000 as 1e+06. */}}
 {{- define "weir.flag" -}}
 {{- if kindIs "float64" . }}{{ int64 . | toString | quote }}{{ else }}{{ . | toString | quote }}{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What values.schema.json cannot say: values that are good by themselves and not together. All at once. */}}
+{{/* Checks that values.schema.json cannot express: values that are valid alone but not together. Reports all at once. */}}
 {{- define "weir.mistakes" -}}
 {{- $mistakes := list }}
 {{- $v := .Values }}
