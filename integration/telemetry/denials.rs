@@ -8,7 +8,7 @@ use super::lines;
 use crate::support::eventually;
 use crate::support::weir::Weir;
 
-const REFUSED: &str = "a request was refused";
+const REFUSED: &str = "request denied";
 
 const LIMITS: &str = "\
 limits:
@@ -33,9 +33,9 @@ fn flood(weir: &Weir, count: usize) {
 
 /// The logged denials of a limit, and the number of others that these lines report.
 fn told(weir: &Weir, limit: &str) -> (usize, u64) {
-    let mut lines = [lines(weir, REFUSED), lines(weir, "a request would have been refused")].concat();
+    let mut lines = [lines(weir, REFUSED), lines(weir, "request would have been denied")].concat();
     lines.retain(|line| line["limit"] == limit);
-    let mut rest = super::lines(weir, "more requests were refused");
+    let mut rest = super::lines(weir, "more requests denied");
     rest.retain(|line| line["limit"] == limit);
     let suppressed = lines.iter().chain(&rest).map(|line| line["suppressed"].as_u64().unwrap()).sum();
     (lines.len(), suppressed)
@@ -55,7 +55,7 @@ fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
     weir.wait();
     let (count, suppressed) = told(&weir, "Shut");
     assert_eq!((count, count as u64 + suppressed), (5, 9_999), "{}", weir.log());
-    assert!(lines(&weir, "more requests were refused").len() <= 2, "one for each worker: {}", weir.log());
+    assert!(lines(&weir, "more requests denied").len() <= 2, "one for each worker: {}", weir.log());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn line(flags: &[&str], path: &str, id: &str) -> Value {
         weir.get(path, &[("x-id", id), ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]);
     }
     eventually("it is told", || {
-        let mut found = [lines(&weir, REFUSED), lines(&weir, "a request would have been refused")].concat();
+        let mut found = [lines(&weir, REFUSED), lines(&weir, "request would have been denied")].concat();
         found.pop().ok_or_else(|| weir.log())
     })
 }
@@ -172,7 +172,7 @@ fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
 
 #[test]
 fn nothing_is_told_where_nobody_wants_to_know() {
-    for flags in [["--log-refusals", "off"], ["--log", "info,weir::limiter::denials=warn"]] {
+    for flags in [["--log-refusals", "off"], ["--log", "info,weir::telemetry::denials=warn"]] {
         let mut weir = Weir::serve(LIMITS, &flags);
         flood(&weir, 200);
         weir.signal("TERM");

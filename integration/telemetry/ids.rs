@@ -132,7 +132,7 @@ fn a_gateway_that_is_wrong_is_told_without_its_client() {
 #[track_caller]
 fn check(filter: &str, ids: &str, is_told: bool) {
     let log = log(filter, ids);
-    assert!(log.contains("a request was refused") && log.contains("upstream failed"), "{log}");
+    assert!(log.contains("request denied") && log.contains("upstream failed"), "{log}");
     for mark in [MARK, ADDRESS] {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(mark)).collect();
         assert_eq!(!lines.is_empty(), is_told, "{filter} {ids} {mark}: {lines:#?}");

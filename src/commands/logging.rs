@@ -7,8 +7,8 @@ use tracing_subscriber::EnvFilter;
 use crate::engine::rules::duration;
 use crate::engine::rules::quote::quoted;
 use crate::engine::rules::suggest::did_you_mean;
-use crate::limiter::denials::{LineRate, RefusalLog, ShownIds};
 use crate::listeners::admin::log::LogFilter;
+use crate::telemetry::denials::{DenialLog, IdFormat, LineRate};
 
 /// The maximum length of a filter, in bytes: every line is compared with all of it.
 const LONGEST_FILTER: usize = 1024;
@@ -64,16 +64,16 @@ enum LogIds {
 struct Rate(Option<LineRate>);
 
 impl LogArgs {
-    pub(super) const fn ids(&self) -> ShownIds {
+    pub(super) const fn ids(&self) -> IdFormat {
         match self.log_ids {
-            LogIds::Hash => ShownIds::Hash,
-            LogIds::Clear => ShownIds::Clear,
-            LogIds::None => ShownIds::None,
+            LogIds::Hash => IdFormat::Hash,
+            LogIds::Clear => IdFormat::Clear,
+            LogIds::None => IdFormat::None,
         }
     }
 
-    pub(super) fn refusals(&self) -> RefusalLog {
-        RefusalLog::new(self.log_refusals.0, self.ids())
+    pub(super) fn denials(&self) -> DenialLog {
+        DenialLog::new(self.log_refusals.0, self.ids())
     }
 }
 

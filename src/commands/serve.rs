@@ -123,7 +123,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let local = MemoryStore::new(args.store.max_keys());
-    let shared = limiter::Shared::logging(rules, metrics, local, args.log.refusals());
+    let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
     let readiness = Arc::new(Readiness::default());
     let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));

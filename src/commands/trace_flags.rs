@@ -1,6 +1,6 @@
 //! Flags for traces.
 
-use crate::limiter::denials::ShownIds;
+use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
@@ -16,7 +16,7 @@ pub(super) struct TraceArgs {
 
 impl TraceArgs {
     /// Starts the exporter, if traces are configured. The error names the flag or variable at fault.
-    pub(super) fn start(&self, ids: ShownIds, metrics: &Metrics) -> Result<Option<Traces>, String> {
+    pub(super) fn start(&self, ids: IdFormat, metrics: &Metrics) -> Result<Option<Traces>, String> {
         Traces::start(self.otlp_endpoint.as_deref(), ids, metrics)
     }
 }

@@ -9,7 +9,6 @@ use http::StatusCode;
 use super::http1::HeadError;
 use super::message::BodyError;
 use crate::engine::answer::reply::{self, Reply};
-use crate::engine::rules::plan::InvalidInput;
 use crate::telemetry::metrics::HttpLimit;
 
 /// Why a request gets an answer of ours that is no refusal by a limit.
@@ -42,9 +41,9 @@ pub(crate) enum Failure {
     /// No `--upstream` is for it.
     #[error("no route leads there")]
     NoRoute,
-    /// It names its own cost, and that is none.
-    #[error(transparent)]
-    BadCost(InvalidInput),
+    /// The service cannot answer such a request.
+    #[error("{0}")]
+    InvalidRequest(String),
     /// The upstream gave no response.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
@@ -104,7 +103,7 @@ impl Failure {
             Self::Nameless => (StatusCode::FORBIDDEN, "the load balancer does not say who the client is"),
             Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
             Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
-            Self::BadCost(cost) => return reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()),
+            Self::InvalidRequest(reason) => return reply::problem(StatusCode::BAD_REQUEST, reason),
             Self::Upstream(error) => error.status(),
         };
         let mut reply = reply::problem(status, detail);

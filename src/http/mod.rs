@@ -21,11 +21,11 @@ use self::message::{Request, RequestBody, Response, ResponseBody};
 use self::transport::{Acceptor, Opened, Protocol};
 use crate::clock::Clock;
 use crate::engine::rules::request;
-use crate::limiter::denials::{Origin, ShownIds};
-use crate::limiter::{InFlight, Judged, JudgedDescriptors, Shared};
+use crate::limiter::{HeldSlots, Ruling, Shared};
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::Headers;
 use crate::telemetry::access_log::{AccessLog, Entry, Record, WorkerLog};
+use crate::telemetry::denials::IdFormat;
 use crate::telemetry::http_counters::{Counters, Open};
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::traces::{Trace, Traces};
@@ -173,26 +173,20 @@ pub(crate) struct Passage {
     /// The body of a request that was answered by us, without a look at it.
     pub(crate) unread: RequestBody,
     /// The slots that it holds, of limits of requests in flight.
-    pub(crate) slots: RefCell<Option<Box<InFlight>>>,
+    pub(crate) slots: RefCell<Option<Box<HeldSlots>>>,
 }
 
 impl Passage {
-    /// The request's limits have decided, from `start` on; `request` is what they have seen of it, unless that is only
-    /// its ids.
-    pub(crate) fn judged(&mut self, judged: &Judged, start: Instant, request: Option<&request::Request<'_>>) {
-        let (rules, verdict) = (judged.snapshot.rules(), &judged.verdict);
-        if let Some(entry) = &mut self.entry {
+    /// The request's limits have decided, from `start` on. `request` is what they saw of it; `None` if only descriptors or
+    /// ids.
+    pub(crate) fn decided(&mut self, ruling: &Ruling, start: Instant, request: Option<&request::Request<'_>>) {
+        let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
+        // The log has one limit per line, and a call may ask for many.
+        if let Some(entry) = self.entry.as_mut().filter(|_| ruling.listener != DecisionListener::RateLimit) {
             entry.record.judged(rules, verdict);
         }
-        self.trace.judged(rules, verdict, judged.listener, start, request);
-        judged.log_refusals(&Origin { request, trace_id: self.trace.id() });
-    }
-
-    /// As [`Self::judged`], of descriptors.
-    pub(crate) fn judged_descriptors(&mut self, judged: &JudgedDescriptors, start: Instant) {
-        let listener = DecisionListener::RateLimit;
-        self.trace.judged(judged.snapshot.rules(), &judged.verdicts.whole, listener, start, None);
-        judged.log_refusals(&Origin { request: None, trace_id: self.trace.id() });
+        self.trace.judged(rules, verdict, ruling.listener, start, request);
+        ruling.log_denials(request, self.trace.id());
     }
 
     /// The service has answered; the body comes next.
@@ -230,7 +224,7 @@ impl Front {
                 admission: options.admission.clone(),
                 patience: options.timeouts.first_byte,
                 metrics: metrics.clone(),
-                shows_peers: shared.shown_ids() == ShownIds::Clear,
+                shows_peers: shared.id_format() == IdFormat::Clear,
             },
             trusted_proxies: options.trusted_proxies.clone(),
             client_headers: options.client_headers.clone(),

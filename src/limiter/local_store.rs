@@ -1,24 +1,21 @@
-//! The memory that stands in for a store that is away, and when it is emptied.
+//! When to empty the memory that replaces a failed store.
 //!
-//! It must not be emptied at once when the store answers again: with a store that comes and goes every second, each
-//! absence would be worth a full burst. Nor may it be kept forever: a limit that hardly refills would begin the next
-//! outage with what was used in the last one.
+//! Not as soon as the store answers again: with a store that fails every second, each failure would be worth a full burst.
+//! But not never: a limit that hardly refills would start the next outage with the usage of the last one.
 
 use std::time::{Duration, Instant};
 
 use super::{Limiter, Shared};
-use crate::store::StoreError;
 
-/// How long the store must have answered without a failure.
+/// How long the store must answer without a failure.
 const SETTLED: Duration = Duration::from_mins(1);
 
 impl Shared {
-    /// A worker has got no answer from the store, or has no connection to it.
-    fn store_failed(&self, now: Instant) {
+    pub(super) fn store_failed(&self, now: Instant) {
         *self.store_failed.lock() = Some(now);
     }
 
-    /// A worker has got an answer. Empties the memory if all of them have had nothing else for long enough.
+    /// Empties the memory if no worker has seen a failure for long enough.
     fn store_answered(&self, now: Instant) {
         let mut failed = self.store_failed.lock();
         if failed.is_some_and(|failed| now.saturating_duration_since(failed) >= SETTLED) {
@@ -29,16 +26,7 @@ impl Shared {
 }
 
 impl Limiter {
-    /// Counts and logs that a decision got no answer from the store.
-    pub(super) fn failed(&self, error: &StoreError) {
-        self.shared.metrics.store_error(error.kind());
-        if !matches!(error, StoreError::Busy { .. }) {
-            self.shared.store_failed(Instant::now());
-        }
-        self.complain(error);
-    }
-
-    /// Notes how the store has been. To be called about once a second.
+    /// Must be called about once a second.
     pub(super) fn note_store(&self) {
         let answered = self.answered.take();
         if !self.store.is_remote() {

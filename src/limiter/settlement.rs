@@ -1,4 +1,4 @@
-//! What a response makes of what its request was charged: a reserve is corrected, a failure is counted.
+//! Settlements: the charge or refund once the response has told the cost.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,9 +9,13 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{Judged, Limiter, Shared, View};
+use super::ask::Ask;
+use super::{Limiter, Shared, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::numbers::Micros;
+use crate::engine::answer::accepted;
+use crate::engine::answer::verdict::Verdict;
+use crate::engine::rules::plan::Plan;
 use crate::engine::rules::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
@@ -40,25 +44,19 @@ pub(super) struct Settler {
     said: Mutex<Option<Instant>>,
 }
 
-/// What is left to settle of a request that passed.
-pub struct Unsettled {
+/// A request that passed and whose response has not told its cost yet. Each limit is settled once. What is left when this
+/// is dropped is settled by how far the request got.
+pub struct Settlement {
     owed: Vec<PendingSettlement>,
-    /// Whether it was charged in this process' memory because the store gave no answer.
+    /// Whether it was charged in the memory that replaces a failed store.
     is_local: bool,
-    /// The wall clock when it was charged.
+    /// The wall clock at `start`, when it was charged.
     now: Micros,
-    /// The same instant.
     start: Instant,
-}
-
-/// A request that passed and whose response has not told its cost yet. Each limit is settled once; what is not when this
-/// is dropped is settled by how far the request has come.
-pub struct Settling {
-    settler: Arc<Settler>,
-    view: Rc<View>,
-    unsettled: Box<Unsettled>,
     progress: Progress,
-    /// Whom a drain waits for.
+    view: Rc<View>,
+    settler: Arc<Settler>,
+    /// A drain waits for it.
     _token: TaskTrackerToken,
 }
 
@@ -82,25 +80,42 @@ pub(super) struct Job {
     pub(super) counters: Vec<(Count, Count)>,
 }
 
-impl Unsettled {
-    pub(super) const fn new(owed: Vec<PendingSettlement>, is_local: bool, now: Micros, start: Instant) -> Self {
-        Self { owed, is_local, now, start }
-    }
-}
-
 impl Limiter {
-    /// Takes over what is left to settle of a request that passed; `None` if that is nothing. Until [`Settling::sent`],
-    /// dropping it gives back what was reserved. A listener that sees no response leaves it where it is, and what was
-    /// reserved stays.
-    pub fn settling(&self, judged: &mut Judged) -> Option<Settling> {
-        let unsettled = judged.unsettled.take()?;
-        let settler = self.settler.clone();
-        let token = settler.open.token();
-        let (view, progress) = (judged.snapshot.clone(), Progress::Unsent);
-        Some(Settling { settler, view, unsettled, progress, _token: token })
+    /// The settlement that an allowed request owes, if its caller sees the response.
+    pub(super) fn settlement(
+        &self,
+        view: &Rc<View>,
+        plan: &Plan,
+        verdict: &Verdict,
+        ask: &Ask<'_>,
+        is_local: bool,
+    ) -> Option<Box<Settlement>> {
+        if plan.reservations.is_empty() || !verdict.is_allowed() {
+            return None;
+        }
+        let is_accepted = accepted::is_accepted(view.rules(), verdict);
+        if !is_accepted && !ask.sees_response {
+            return None;
+        }
+        let owed = plan.pending_settlements(view.rules(), |origin| verdict.decision(origin));
+        if owed.is_empty() {
+            return None;
+        }
+        let settlement = Box::new(Settlement {
+            owed,
+            is_local,
+            now: ask.now(),
+            start: ask.start,
+            progress: Progress::Unsent,
+            view: view.clone(),
+            settler: self.settler.clone(),
+            _token: self.settler.open.token(),
+        });
+        // No upstream will see a request that a queue has taken: dropping it gives back what was reserved.
+        if is_accepted { None } else { Some(settlement) }
     }
 
-    /// Waits until everything is settled: to be called when no more requests come.
+    /// Waits until everything is settled. Must be called when no more requests come.
     pub async fn settled(&self) {
         for tracker in [&self.settler.open, &self.settler.calls] {
             tracker.close();
@@ -109,7 +124,7 @@ impl Limiter {
     }
 }
 
-impl Settling {
+impl Settlement {
     /// Some of the request may have reached an upstream: without a response nobody can know what it cost.
     pub fn sent(&mut self) {
         self.progress = Progress::Sent;
@@ -129,19 +144,19 @@ impl Settling {
 
     /// Whether nothing is left that a trailer could tell.
     pub const fn is_done(&self) -> bool {
-        self.unsettled.owed.is_empty()
+        self.owed.is_empty()
     }
 
     fn settle<'f>(&mut self, heard: impl Fn(&PendingSettlement) -> ResponseReport<'f>, may_come: bool) {
-        let elapsed = micros(self.unsettled.start.elapsed());
-        let now = Micros(self.unsettled.now.0.saturating_add(elapsed.0));
+        let elapsed = micros(self.start.elapsed());
+        let now = Micros(self.now.0.saturating_add(elapsed.0));
         let (view, settler) = (&self.view, &self.settler);
         // The rules may have changed since: written under older ones, a bucket would be cut to their burst.
         let current = settler.shared.snapshot.load();
         let has_changed = !Arc::ptr_eq(&current, &view.snapshot);
         let effective_from = current.rules.effective_from();
         let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
-        self.unsettled.owed.retain(|owed| {
+        self.owed.retain(|owed| {
             let heard = heard(owed);
             let Some((settled, charges)) = owed.settle(heard, may_come, elapsed) else { return true };
             if settled == SettlementOutcome::Unreadable {
@@ -163,12 +178,12 @@ impl Settling {
             false
         });
         if !job.charges.is_empty() {
-            settler.run(job, self.unsettled.is_local);
+            settler.run(job, self.is_local);
         }
     }
 }
 
-impl Drop for Settling {
+impl Drop for Settlement {
     fn drop(&mut self) {
         if !self.is_done() {
             let heard = match self.progress {
@@ -181,9 +196,9 @@ impl Drop for Settling {
     }
 }
 
-impl std::fmt::Debug for Settling {
+impl std::fmt::Debug for Settlement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settling").field("owed", &self.unsettled.owed.len()).finish_non_exhaustive()
+        f.debug_struct("Settlement").field("owed", &self.owed.len()).finish_non_exhaustive()
     }
 }
 

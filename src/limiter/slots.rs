@@ -1,6 +1,6 @@
 //! The slots that requests in flight hold, from the moment they are asked for until they are given back.
 //!
-//! A slot gets its name before the store is asked for it, and whoever waits for the answer holds an [`InFlight`] already:
+//! A slot gets its name before the store is asked for it, and whoever waits for the answer has [`HeldSlots`] already:
 //! a request that is dropped in between, because its client has gone, gives back what the store is about to give it. To
 //! give back under a name does nothing the second time, so it may be tried again until the lease has ended.
 //!
@@ -40,7 +40,7 @@ const MOST_RETURNS: usize = 16_384;
 const LAST_RETURNS: Duration = Duration::from_secs(1);
 
 /// A worker's slots.
-pub(super) struct Slots {
+pub(super) struct SlotTable {
     shared: Arc<Shared>,
     store: Store,
     /// Tells the names of this worker from those of all others: a random number.
@@ -48,7 +48,7 @@ pub(super) struct Slots {
     /// Tells the names of this worker apart.
     count: Cell<u64>,
     /// One or a few for each request in flight, and so bounded as those are.
-    held: RefCell<HashMap<Key, Held>>,
+    held: RefCell<HashMap<Key, Lease>>,
     returns: RefCell<VecDeque<Return>>,
     /// The wall clock, and when it said so.
     clock: Cell<(Micros, Instant)>,
@@ -66,11 +66,11 @@ struct Key {
 }
 
 /// A slot that is held, or that is being asked for.
-struct Held {
+struct Lease {
     /// What renews it.
     charge: Charge,
     effective_from: Micros,
-    lease: Duration,
+    duration: Duration,
     /// When it was taken or renewed last, by the clock before the store was asked.
     since: Instant,
     renew_at: Instant,
@@ -88,18 +88,18 @@ struct Return {
 }
 
 /// The slots of a request in flight. They are given back when this is dropped.
-pub struct InFlight {
-    slots: Rc<Slots>,
+pub struct HeldSlots {
+    slots: Rc<SlotTable>,
     keys: SmallVec<[Key; 1]>,
 }
 
-impl std::fmt::Debug for InFlight {
+impl std::fmt::Debug for HeldSlots {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(&self.keys).finish()
     }
 }
 
-impl Slots {
+impl SlotTable {
     pub(super) fn new(shared: Arc<Shared>, store: Store) -> Rc<Self> {
         let gauge = shared.metrics.slots_tally();
         Rc::new(Self {
@@ -124,21 +124,21 @@ impl Slots {
         effective_from: Micros,
         now: Micros,
         start: Instant,
-    ) -> Option<Box<InFlight>> {
+    ) -> Option<Box<HeldSlots>> {
         let is_taken = |charge: &Charge| matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
         if !charges.iter().any(|charge| charge.numbers.is_slots() && is_taken(charge)) || self.is_closed.get() {
             return None;
         }
         self.clock.set((now, start));
-        let mut in_flight = Box::new(InFlight { slots: self.clone(), keys: SmallVec::new() });
+        let mut slots = Box::new(HeldSlots { slots: self.clone(), keys: SmallVec::new() });
         for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && is_taken(charge)) {
             let count = self.count.get();
             self.count.set(count.wrapping_add(1));
             let slot = Slot(u128::from(self.origin) << 64 | u128::from(count));
             charge.terms = Some(Box::new(Terms::Slot(slot)));
-            in_flight.hold(Key { slot, is_local: false }, charge, effective_from);
+            slots.hold(Key { slot, is_local: false }, charge, effective_from);
         }
-        Some(in_flight)
+        Some(slots)
     }
 
     fn now(&self) -> Micros {
@@ -162,7 +162,7 @@ impl Slots {
     /// Gives a slot back; nothing if it was given back already.
     fn give_back(&self, key: Key) {
         let Some(held) = self.held.borrow_mut().remove(&key) else { return };
-        let Held { charge, effective_from, lease, since, is_counted, .. } = held;
+        let Lease { charge, effective_from, duration, since, is_counted, .. } = held;
         let charge = Charge { mode: Mode::Refund, ..charge };
         let asked = self.ask(key.is_local, &charge, effective_from);
         if is_counted {
@@ -170,7 +170,7 @@ impl Slots {
         }
         let mut returns = self.returns.borrow_mut();
         if !matches!(asked, Asked::Answered(Ok(_))) && returns.len() < MOST_RETURNS {
-            returns.push_back(Return { charge, effective_from, asked, until: since + lease });
+            returns.push_back(Return { charge, effective_from, asked, until: since + duration });
         }
     }
 
@@ -219,7 +219,7 @@ impl Slots {
     /// Renews the slots for which it is time.
     async fn renew(&self) {
         let soon = Instant::now() + TICK;
-        let is_due = |(key, held): (&Key, &Held)| (held.renew_at <= soon).then_some(*key);
+        let is_due = |(key, held): (&Key, &Lease)| (held.renew_at <= soon).then_some(*key);
         let due: Vec<Key> = self.held.borrow().iter().filter_map(is_due).collect();
         for keys in due.chunks(AT_ONCE) {
             let since = Instant::now();
@@ -267,23 +267,23 @@ impl Slots {
     }
 }
 
-impl Held {
+impl Lease {
     /// The store has answered a renewal that was asked for at `since`.
     fn renewed(&mut self, since: Instant, decision: Option<&Decision>) {
         if decision.is_some_and(|decision| decision.outcome == Outcome::Allowed) {
             self.since = since;
         }
-        self.renew_at = since + self.lease / 3;
+        self.renew_at = since + self.duration / 3;
     }
 }
 
-impl InFlight {
+impl HeldSlots {
     /// A slot is held from here on, as far as anybody knows.
     fn hold(&mut self, key: Key, charge: &Charge, effective_from: Micros) {
-        let Kind::Slots(lease) = charge.numbers.refill().kind() else { return };
-        let (since, lease) = (Instant::now(), Duration::from_micros(lease));
+        let Kind::Slots(duration) = charge.numbers.refill().kind() else { return };
+        let (since, duration) = (Instant::now(), Duration::from_micros(duration));
         let charge = Charge { mode: Mode::SpendOnly, ..charge.clone() };
-        let held = Held { charge, effective_from, lease, since, renew_at: since + lease / 3, is_counted: false };
+        let held = Lease { charge, effective_from, duration, since, renew_at: since + duration / 3, is_counted: false };
         let mut all = self.slots.held.borrow_mut();
         if all.is_empty() {
             self.slots.first.notify_one();
@@ -330,7 +330,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for HeldSlots {
     fn drop(&mut self) {
         for key in self.keys.drain(..) {
             self.slots.give_back(key);
@@ -363,7 +363,7 @@ mod tests {
     use crate::engine::rules::limit::{Algorithm, Limit};
     use crate::engine::rules::request::sample;
     use crate::engine::rules::rule_set::Rules;
-    use crate::limiter::{Judged, Limiter};
+    use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
     use crate::message::headers::Headers;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::{DecisionListener, Metrics};
@@ -379,18 +379,19 @@ mod tests {
         Rc::new(Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store()))))
     }
 
-    async fn ask(limiter: &Limiter) -> Judged {
-        limiter.judge_in_flight(&sample(&Headers::new()), DecisionListener::Proxy, Instant::now()).await.unwrap()
+    async fn ask(limiter: &Limiter) -> Ruling {
+        let headers = Headers::new();
+        let request = sample(&headers);
+        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        limiter.decide(Ask { sees_response: true, ..ask }).await.unwrap()
     }
 
-    /// Whether there is room for one, by asking as a listener does that does not see requests end.
+    /// Whether a slot is free, asked as by a listener that does not see requests end.
     async fn is_free(limiter: &Limiter) -> bool {
-        limiter
-            .judge(&sample(&Headers::new()), DecisionListener::Check, Instant::now())
-            .await
-            .unwrap()
-            .verdict
-            .is_allowed()
+        let headers = Headers::new();
+        let request = sample(&headers);
+        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Check, Instant::now());
+        limiter.decide(ask).await.unwrap().verdict.is_allowed()
     }
 
     #[tokio::test]
@@ -398,9 +399,9 @@ mod tests {
         let tasks = async {
             let limiter = limiter();
             let first = ask(&limiter).await;
-            assert!(first.verdict.is_allowed() && first.in_flight.is_some());
+            assert!(first.verdict.is_allowed() && first.slots.is_some());
             let second = ask(&limiter).await;
-            assert!(!second.verdict.is_allowed() && second.in_flight.is_none() && !is_free(&limiter).await);
+            assert!(!second.verdict.is_allowed() && second.slots.is_none() && !is_free(&limiter).await);
             drop(first);
             assert!(is_free(&limiter).await && is_free(&limiter).await, "who asks so takes none");
         };
@@ -413,8 +414,8 @@ mod tests {
             let limiter = limiter();
             let inner = limiter.clone();
             let panicked = spawn_local(async move {
-                let judged = ask(&inner).await;
-                assert!(!judged.verdict.is_allowed(), "on purpose");
+                let ruling = ask(&inner).await;
+                assert!(!ruling.verdict.is_allowed(), "on purpose");
             });
             assert!(panicked.await.is_err_and(|error| error.is_panic()));
             assert!(is_free(&limiter).await);
@@ -430,7 +431,7 @@ mod tests {
             limiter.close().await;
             assert!(is_free(&limiter).await);
             let late = ask(&limiter).await;
-            assert!(late.verdict.is_allowed() && late.in_flight.is_none() && is_free(&limiter).await);
+            assert!(late.verdict.is_allowed() && late.slots.is_none() && is_free(&limiter).await);
             drop(held);
         };
         LocalSet::new().run_until(tasks).await;

@@ -1,9 +1,11 @@
 //! The verdicts on several descriptors that were decided together.
 
-use super::verdict::{Answer, Unanswered, Verdict};
+use smallvec::SmallVec;
+
+use super::verdict::{Answer, Verdict};
 use crate::engine::algorithms::charge::{Charge, Decision, Outcome};
-use crate::engine::rules::descriptors::{DescriptorCharge, DescriptorPlan, JointPlan};
-use crate::engine::rules::plan::ChargeOrigin;
+use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
+use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::engine::rules::rule_set::Rules;
 
 /// The verdicts of one call to the rate limit service.
@@ -12,32 +14,42 @@ pub struct DescriptorVerdicts {
     /// The verdict on the request. Of several buckets of a limit it has only the strictest answer.
     pub whole: Verdict,
     /// One for each descriptor, in their order.
-    pub members: Vec<Verdict>,
+    pub members: Vec<DescriptorVerdict>,
+}
+
+/// The verdict on one descriptor.
+#[derive(Debug)]
+pub struct DescriptorVerdict {
+    pub verdict: Verdict,
+    /// Limits that let it pass without the store.
+    pub unlimited: SmallVec<[u32; 1]>,
 }
 
 impl DescriptorVerdicts {
-    /// The verdicts on a plan. `decisions` has one for each charge, `None` where the store gave none, for limits that
-    /// `unanswered` names.
-    pub fn new(rules: &Rules, plan: &JointPlan, decisions: &[Option<Decision>], unanswered: Vec<Unanswered>) -> Self {
-        let mut members: Vec<Verdict> =
-            plan.members.iter().map(|member| member_verdict(member, &plan.charges, decisions)).collect();
-        settle_quotas(rules, plan, &mut members);
-        let mut answers: Vec<Answer> = members.iter().flat_map(|verdict| &verdict.answers).copied().collect();
+    /// `decisions` are those of the plan's charges, or none if the store was not asked.
+    pub fn new(rules: &Rules, plan: &Plan, joint: &JointPlan, decisions: &[Decision]) -> Self {
+        let verdict = |member: &DescriptorPlan| {
+            let verdict = member_verdict(member, &plan.charges, decisions);
+            DescriptorVerdict { verdict, unlimited: member.unlimited.clone() }
+        };
+        let mut members: Vec<DescriptorVerdict> = joint.members.iter().map(verdict).collect();
+        settle_quotas(rules, joint, &mut members);
+        let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).copied().collect();
         // The strictest answer of each window stays.
         answers.sort_by(|a, b| {
             (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision))
         });
         answers.dedup_by_key(|answer| (answer.limit, answer.window));
-        Self { whole: Verdict::of(&[], answers).unanswered(unanswered), members }
+        Self { whole: Verdict::of(&[], answers), members }
     }
 }
 
 /// Denies by the quotas that are exceeded if all are, and allows if one is not.
-fn settle_quotas(rules: &Rules, plan: &JointPlan, members: &mut [Verdict]) {
+fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerdict]) {
     let is_exceeded = |answer: &Answer| rules.is_quota(answer.limit) && answer.is_short();
-    let mut quotas = plan.members.iter().zip(&*members).filter(|(member, _)| member.is_quota);
-    let all_exceeded = quotas.all(|(_, verdict)| verdict.answers.iter().any(is_exceeded));
-    for verdict in members {
+    let mut quotas = joint.members.iter().zip(&*members).filter(|(member, _)| member.is_quota);
+    let all_exceeded = quotas.all(|(_, given)| given.verdict.answers.iter().any(is_exceeded));
+    for DescriptorVerdict { verdict, .. } in members {
         let mut is_changed = false;
         for answer in verdict.answers.iter_mut().filter(|answer| is_exceeded(answer)) {
             is_changed = true;
@@ -53,9 +65,9 @@ fn settle_quotas(rules: &Rules, plan: &JointPlan, members: &mut [Verdict]) {
     }
 }
 
-fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Option<Decision>]) -> Verdict {
+fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Decision]) -> Verdict {
     let answer = |asked: &DescriptorCharge| {
-        let decision = *decisions.get(asked.charge as usize)?.as_ref()?;
+        let decision = *decisions.get(asked.charge as usize)?;
         let ChargeOrigin { limit, window, enforced } = asked.origin;
         // The burst of a decision shows which numbers were in force.
         let elevated = charges.get(asked.charge as usize).and_then(Charge::elevated);

@@ -14,6 +14,7 @@ pub mod glob;
 pub mod identity;
 pub mod ids;
 mod index;
+pub mod joint_plan;
 pub mod key;
 pub mod limit;
 pub mod matching;

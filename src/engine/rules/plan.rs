@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::component::ComponentError;
+use super::joint_plan::JointPlan;
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::details::{Elevated, Terms};
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
@@ -26,6 +27,8 @@ pub struct Plan {
     pub reservations: Vec<Reservation>,
     /// The fingerprints of buckets that are only asked whether anything is left.
     pub asks: Vec<u128>,
+    /// The descriptors, if the plan is for several.
+    pub joint: Option<Box<JointPlan>>,
 }
 
 /// Where a charge comes from.

@@ -149,6 +149,9 @@ impl Plan {
                 charge.looked(decision, 1);
             }
         }
+        if let Some(joint) = &self.joint {
+            joint.correct(&self.charges, decisions.as_mut_slice());
+        }
     }
 
     /// What remains to be settled once the response to a request that passes has come. `decision` gives the store's

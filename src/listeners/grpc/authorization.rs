@@ -19,7 +19,7 @@ use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::{Passage, subject_of_pem};
-use crate::limiter::denials;
+use crate::limiter::{Ask, AskSubject};
 use crate::message::address;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers, QUEUE_ENTRY};
@@ -29,6 +29,7 @@ use crate::message::path::{self, EscapedSlashes};
 use crate::message::percent::decode;
 use crate::message::target;
 use crate::message::underscores::Underscores;
+use crate::telemetry::denials::hash;
 use crate::telemetry::metrics::DecisionListener;
 
 /// Where the client's address is looked for before Envoy's own `source.address`, in this order.
@@ -82,14 +83,14 @@ impl Envoy {
             descriptor: &asked.descriptor(),
             now: front.clock.now(),
         };
-        let judged =
-            match self.limiter.judge_until(&view, DecisionListener::ExtAuthz, caller.start, caller.deadline).await {
-                Ok(judged) => judged,
-                Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
-            };
-        passage.judged(&judged, caller.start, Some(&view));
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, caller.start);
+        let ruling = match self.limiter.decide(Ask { deadline: caller.deadline, ..ask }).await {
+            Ok(ruling) => ruling,
+            Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
+        };
+        passage.decided(&ruling, caller.start, Some(&view));
         caller.context.judged().await;
-        Ok(answer(judged.snapshot.rules(), &judged.verdict, self.generations, asked.headers.is_grpc()))
+        Ok(answer(ruling.view.rules(), &ruling.verdict, self.generations, asked.headers.is_grpc()))
     }
 }
 
@@ -329,7 +330,7 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
     let binding = verdict.binding()?;
     let mut members = vec![("limit", Kind::Text(rules.limit(binding.limit)?.name.clone()))];
     if let Some(fingerprint) = binding.fingerprint {
-        members.push(("id", Kind::Text(denials::hash(fingerprint))));
+        members.push(("id", Kind::Text(hash(fingerprint))));
     }
     if !binding.numbers.is_some_and(|numbers| numbers.is_script()) {
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]

@@ -15,18 +15,19 @@ use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructFiel
 use super::protocol::{Code, Status, decode, frame};
 use super::{Caller, Envoy};
 use crate::engine::algorithms::numbers::{Micros, Numbers};
+use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::reply::{self, Generations};
-use crate::engine::answer::verdict::{Answer, Standing, Verdict};
+use crate::engine::answer::verdict::{Answer, Standing};
 use crate::engine::rules::descriptors::{
-    Descriptor, DescriptorMode, DescriptorPlan, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
+    Descriptor, DescriptorMode, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
 };
 use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::request::DescriptorEntry;
 use crate::engine::rules::rule_set::Rules;
 use crate::http::Passage;
-use crate::limiter::{JudgedDescriptors, Limiter};
+use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
 use crate::message::headers::Headers;
-use crate::telemetry::metrics::RateLimitAnswer;
+use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
 
 /// Descriptors in one request. Each is a bucket that the store decides in the same call; Envoy sends one for each rate
 /// limit of a route, of which nobody has a dozen.
@@ -108,12 +109,13 @@ async fn answer(
         request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
     let question =
         DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
-    let judged = limiter.judge_descriptors(&question, moment.start, moment.deadline).await;
-    let judged = judged.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, moment.start);
+    let ruling = limiter.decide(Ask { deadline: moment.deadline, ..ask }).await;
+    let ruling = ruling.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     if let Some(passage) = passage {
-        passage.judged_descriptors(&judged, moment.start);
+        passage.decided(&ruling, moment.start, None);
     }
-    let mut response = respond(request, &judged, &descriptors, generations)?;
+    let mut response = respond(request, &ruling, &descriptors, generations)?;
     if purpose == DescriptorMode::Report {
         // The statuses tell what is left.
         response = RateLimitResponse {
@@ -123,8 +125,8 @@ async fn answer(
         };
         return Ok((RateLimitAnswer::Ok, response));
     }
-    let answer = match judged.verdicts.whole.standing {
-        Standing::Allowed if !judged.knows_domain => RateLimitAnswer::UnknownDomain,
+    let answer = match ruling.verdict.standing {
+        Standing::Allowed if !ruling.view.rules().knows_domain(question.domain) => RateLimitAnswer::UnknownDomain,
         Standing::Allowed => RateLimitAnswer::Ok,
         Standing::Overloaded => RateLimitAnswer::Unavailable,
         _ => RateLimitAnswer::OverLimit,
@@ -201,21 +203,21 @@ const fn number(unit: Option<RateUnit>) -> messages::Unit {
 
 fn respond(
     request: &RateLimitRequest,
-    judged: &JudgedDescriptors,
+    ruling: &Ruling,
     descriptors: &[Descriptor<'_>],
     generations: Generations,
 ) -> Result<RateLimitResponse, Status> {
-    let (rules, whole) = (judged.snapshot.rules(), &judged.verdicts.whole);
+    let (rules, whole) = (ruling.view.rules(), &ruling.verdict);
     let mut response = RateLimitResponse {
         statuses: Vec::with_capacity(descriptors.len()),
         overall_code: messages::Code::Ok.into(),
         ..RateLimitResponse::default()
     };
     let mut metadata: Option<Metadata> = None;
-    for ((verdict, member), descriptor) in judged.verdicts.members.iter().zip(&judged.plans.members).zip(descriptors) {
-        let status = status(rules, verdict, member, descriptor);
+    for (given, descriptor) in ruling.descriptors.iter().zip(descriptors) {
+        let status = status(rules, given, descriptor);
         if status.code == i32::from(messages::Code::Ok) {
-            for given in metadata_of(rules, verdict, member) {
+            for given in metadata_of(rules, given) {
                 match &mut metadata {
                     Some(known) => known.merge(given),
                     None => metadata = Some(given.clone()),
@@ -247,14 +249,14 @@ fn respond(
 }
 
 /// What Envoy is told of one descriptor.
-fn status(rules: &Rules, verdict: &Verdict, member: &DescriptorPlan, descriptor: &Descriptor<'_>) -> DescriptorStatus {
+fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>) -> DescriptorStatus {
     // The answer that makes the code comes first, then one that a client may be told of.
-    let telling = verdict.answers.iter().max_by(|a, b| {
+    let telling = given.verdict.answers.iter().max_by(|a, b| {
         let rank = |answer: &Answer| (is_over(rules, answer), answer.enforced);
         rank(a).cmp(&rank(b)).then_with(|| a.decision.strictness(&b.decision))
     });
     let Some(answer) = telling else {
-        let limit_remaining = if member.unlimited.is_empty() { 0 } else { u32::MAX };
+        let limit_remaining = if given.unlimited.is_empty() { 0 } else { u32::MAX };
         return DescriptorStatus { code: messages::Code::Ok.into(), limit_remaining, ..DescriptorStatus::default() };
     };
     let is_short = answer.is_short();
@@ -311,13 +313,9 @@ fn duration(span: Micros) -> Duration {
 }
 
 /// The metadata of all limits that a descriptor touches, in the order of the rules.
-fn metadata_of<'a>(
-    rules: &'a Rules,
-    verdict: &'a Verdict,
-    member: &'a DescriptorPlan,
-) -> impl Iterator<Item = &'a Metadata> {
-    let mut limits: SmallVec<[u32; 4]> = verdict.answers.iter().map(|answer| answer.limit).collect();
-    limits.extend_from_slice(&member.unlimited);
+fn metadata_of<'a>(rules: &'a Rules, given: &'a DescriptorVerdict) -> impl Iterator<Item = &'a Metadata> {
+    let mut limits: SmallVec<[u32; 4]> = given.verdict.answers.iter().map(|answer| answer.limit).collect();
+    limits.extend_from_slice(&given.unlimited);
     limits.sort_unstable();
     limits.dedup();
     limits.into_iter().filter_map(|limit| rules.limit(limit)?.rule.as_deref()?.metadata.as_ref())

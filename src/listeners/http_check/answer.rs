@@ -13,7 +13,7 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
-use crate::limiter::Judged;
+use crate::limiter::Ruling;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::CheckResult;
 
@@ -23,8 +23,8 @@ const CONTENT_TYPE: &str = "content-type";
 const TRUE_STATUS: &str = "x-ratelimit-status";
 
 /// The answer to a gateway: 200 with the rate limit headers, or the refusal that the client is to see.
-pub(super) fn to_gateway(judged: &Judged, generations: Generations) -> Answer {
-    let (rules, verdict) = (judged.snapshot.rules(), &judged.verdict);
+pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
+    let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
     if !verdict.is_allowed() {
         // Never as gRPC is refused: that status is 200.
         return (reply::refusal(rules, verdict, generations, false), result(verdict));
@@ -57,8 +57,8 @@ pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
 }
 
 /// The answer to an application: what every limit says, with the status and the headers that a client would get.
-pub(super) fn to_application(judged: &Judged, generations: Generations) -> Answer {
-    let (mut reply, result) = to_gateway(judged, generations);
+pub(super) fn to_application(ruling: &Ruling, generations: Generations) -> Answer {
+    let (mut reply, result) = to_gateway(ruling, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application knows what a queue is, and has the id in the body.
         reply.status = StatusCode::OK;
@@ -67,7 +67,7 @@ pub(super) fn to_application(judged: &Judged, generations: Generations) -> Answe
     if !reply.headers.contains("cache-control") {
         reply.headers.append("cache-control", "no-store");
     }
-    reply.body = format!("{}\n", told(judged.snapshot.rules(), &judged.verdict));
+    reply.body = format!("{}\n", told(ruling.view.rules(), &ruling.verdict));
     (reply, result)
 }
 

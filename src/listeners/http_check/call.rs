@@ -11,6 +11,7 @@ use crate::engine::rules::duration;
 use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::rules::named_id::GivenId;
 use crate::engine::rules::quote::{quoted, shown};
+use crate::limiter::AskError;
 use crate::message::address;
 use crate::message::headers::{Headers, is_name, is_value};
 
@@ -80,7 +81,13 @@ impl Mistake {
         Self { pointer: pointer.into(), detail: shown(detail, LONGEST_DETAIL) }
     }
 
-    /// Where the engine found something wrong with a charge.
+    pub(super) fn of_ask(error: &AskError, in_list: bool) -> Self {
+        match error {
+            AskError::Charge(error) => Self::of_charge(error, in_list),
+            error => Self::new("", &error.to_string()),
+        }
+    }
+
     pub(super) fn of_charge(error: &NamedChargeError, in_list: bool) -> Self {
         let place = if in_list { format!("/limits/{}", error.charge) } else { String::new() };
         let member = match error.member {

@@ -40,10 +40,10 @@ use crate::http::forwarding;
 use crate::http::log::Throttle;
 use crate::http::message::{Request, Response};
 use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Stream};
-use crate::limiter::denials::ShownIds;
-use crate::limiter::{Judged, Limiter, Objection, Purpose};
+use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
 use crate::message::headers::Headers;
 use crate::message::{path, target};
+use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpListener};
 
 mod answer;
@@ -74,6 +74,15 @@ pub struct Check {
     /// By [`Convention`] and [`CheckResult`].
     answers: [[IntCounter; CheckResult::COUNT]; Convention::ALL.len()],
     complaints: Throttle,
+}
+
+/// How a request is charged.
+#[derive(Clone, Copy)]
+struct Charging {
+    mode: Mode,
+    /// `None` for the limits' own.
+    cost: Option<u64>,
+    can_accept: bool,
 }
 
 /// What a target of this listener asks for.
@@ -128,17 +137,17 @@ impl Check {
             Convention::Nginx => Original::nginx(&request.headers, trusted, slashes),
             _ => Original::forward(&request.headers, trusted, slashes),
         };
-        let judged = match original {
+        let ruling = match original {
             Ok(original) => {
                 // Where any 2xx lets pass, one that says "accepted" would be a request that is done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
-                let purpose = Purpose { mode: Mode::Spend, cost: None, can_accept };
-                self.judge(&original, &mut request.headers, purpose, context, passage).await
+                let charging = Charging { mode: Mode::Spend, cost: None, can_accept };
+                self.decide(&original, &mut request.headers, charging, context, passage).await
             }
             Err(unusable) => Err(unusable),
         };
-        let (reply, result) = match judged {
-            Ok(judged) => answer::to_gateway(&judged, self.generations),
+        let (reply, result) = match ruling {
+            Ok(ruling) => answer::to_gateway(&ruling, self.generations),
             Err(Unusable::Client(reason)) => (reply::problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
             Err(unusable) => {
                 self.complain(convention, &unusable);
@@ -157,15 +166,15 @@ impl Check {
         }
     }
 
-    /// Judges a request, whose headers become those of the original. The error is the client's or the gateway's.
-    async fn judge(
+    /// Decides a request, whose headers become those of the original. The error is the client's or the gateway's.
+    async fn decide(
         &self,
         original: &Original,
         headers: &mut Headers,
-        purpose: Purpose,
+        Charging { mode, cost, can_accept }: Charging,
         context: &Context,
         passage: &mut Passage,
-    ) -> Result<Judged, Unusable> {
+    ) -> Result<Ruling, Unusable> {
         if headers.text("host") != Some(&original.authority) {
             headers.set("host", &original.authority);
         }
@@ -194,14 +203,16 @@ impl Check {
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let judged = self.limiter.judge_as(&view, purpose, DecisionListener::Check, context.activity.now()).await;
-        let judged = judged.map_err(|objection| match objection {
-            Objection::Accepts(_) => Unusable::Gateway(objection.to_string()),
-            Objection::Cost(_) | Objection::Senseless(_) => Unusable::Client(objection.to_string().into()),
+        let start = context.activity.now();
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, start);
+        let ruling = self.limiter.decide(Ask { mode, cost, can_accept, can_probe: true, ..ask }).await;
+        let ruling = ruling.map_err(|error| match error {
+            AskError::Accept(_) => Unusable::Gateway(error.to_string()),
+            _ => Unusable::Client(error.to_string().into()),
         })?;
-        passage.judged(&judged, context.activity.now(), Some(&view));
+        passage.decided(&ruling, start, Some(&view));
         context.judged().await;
-        Ok(judged)
+        Ok(ruling)
     }
 
     /// Answers an application. The error is an answer that no call was made by.
@@ -216,31 +227,32 @@ impl Check {
             return Ok((reply::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
         }
         let text = body::read(&mut request.body, &context.activity).await?;
-        let judged = match call::parse(&text) {
-            Ok(call) => self.judge_call(call, context, passage).await,
+        let ruling = match call::parse(&text) {
+            Ok(call) => self.decide_call(call, context, passage).await,
             Err(mistakes) => Err(mistakes),
         };
-        Ok(match judged {
-            Ok(judged) => answer::to_application(&judged, self.generations),
+        Ok(match ruling {
+            Ok(ruling) => answer::to_application(&ruling, self.generations),
             Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
         })
     }
 
-    async fn judge_call(&self, call: Call, context: &Context, passage: &mut Passage) -> Result<Judged, Vec<Mistake>> {
+    async fn decide_call(&self, call: Call, context: &Context, passage: &mut Passage) -> Result<Ruling, Vec<Mistake>> {
         match call.subject {
             Subject::Named { charges, in_list } => {
                 let (now, start) = (self.front.clock.now(), context.activity.now());
-                let judged = self.limiter.judge_named(&charges, call.mode, DecisionListener::Check, now, start).await;
-                let judged = judged.map_err(|error| vec![Mistake::of_charge(&error, in_list)])?;
-                passage.judged(&judged, start, None);
+                let ask = Ask::new(AskSubject::Named { charges: &charges, now }, DecisionListener::Check, start);
+                let ruling = self.limiter.decide(Ask { mode: call.mode, ..ask }).await;
+                let ruling = ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])?;
+                passage.decided(&ruling, start, None);
                 context.judged().await;
-                Ok(judged)
+                Ok(ruling)
             }
             Subject::Request { mut request, cost } => {
                 let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
                 let original = Original::described(&request, self.front.limits.escaped_slashes).map_err(wrong)?;
-                let as_asked = Purpose { mode: call.mode, cost, can_accept: true };
-                self.judge(&original, &mut request.headers, as_asked, context, passage).await.map_err(wrong)
+                let charging = Charging { mode: call.mode, cost, can_accept: true };
+                self.decide(&original, &mut request.headers, charging, context, passage).await.map_err(wrong)
             }
         }
     }
@@ -252,9 +264,9 @@ impl Check {
     /// Tells the operator what the gateway's operator has to mend.
     fn complain(&self, convention: Convention, unusable: &Unusable) {
         if let Some(suppressed) = self.complaints.pass() {
-            let reason = match self.limiter.shared().shown_ids() {
-                ShownIds::Clear => unusable.to_string(),
-                ShownIds::Hash | ShownIds::None => unusable.hidden(),
+            let reason = match self.limiter.shared().id_format() {
+                IdFormat::Clear => unusable.to_string(),
+                IdFormat::Hash | IdFormat::None => unusable.hidden(),
             };
             tracing::warn!(convention = convention.label(), suppressed, "a gateway asks wrongly: {reason}");
         }

@@ -1,4 +1,4 @@
-//! The proxy: requests come in, each is judged once before its body is read, and what passes goes to an upstream.
+//! The proxy: requests come in, each is decided once before its body is read, and what passes goes to an upstream.
 //!
 //! A request passes through [`target`] (can it be forwarded at all), the limiter (may it pass),
 //! [`forwarding`] (what a proxy takes away and adds) and [`upstream`](crate::http::upstream); what goes wrong on the way
@@ -21,7 +21,7 @@ use crate::http::log::Throttle;
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Upstreams, Way};
 use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Source, Stream, UpstreamOptions};
-use crate::limiter::{Judged, Limiter, Settling};
+use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement};
 use crate::message::headers::Headers;
 use crate::message::path;
 use crate::message::target::split;
@@ -114,24 +114,22 @@ impl Proxy {
             descriptor: &[],
             now: self.front.clock.at(context.activity.now()),
         };
-        let mut judged = self
-            .limiter
-            .judge_in_flight(&view, DecisionListener::Proxy, context.activity.now())
-            .await
-            .map_err(Failure::BadCost)?;
-        passage.slots = judged.in_flight.take().into();
-        let settling = self.limiter.settling(&mut judged);
-        passage.judged(&judged, context.activity.now(), Some(&view));
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
+        let ruling = self.limiter.decide(Ask { sees_response: true, ..ask }).await;
+        let mut ruling = ruling.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
+        passage.slots = ruling.slots.take().into();
+        let settlement = ruling.settlement.take();
+        passage.decided(&ruling, context.activity.now(), Some(&view));
         context.judged().await;
-        let rules = judged.snapshot.rules();
-        if let Some(accepted) = accepted::accepted(rules, &judged.verdict, self.generations) {
+        let rules = ruling.view.rules();
+        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
             return Ok(Ruled::Answered(accepted.into()));
         }
-        if judged.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way, judged, settling));
+        if ruling.verdict.is_allowed() {
+            return Ok(Ruled::Passed(way, ruling, settlement));
         }
         let is_grpc = request.headers.is_grpc();
-        Ok(Ruled::Answered(self.refusals.response(judged, is_grpc)))
+        Ok(Ruled::Answered(self.refusals.response(ruling, is_grpc)))
     }
 
     /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
@@ -162,18 +160,18 @@ impl Proxy {
         context: &Context,
         request: Request,
         way: Option<&Way>,
-        judged: &Judged,
-        settling: Option<Settling>,
+        ruling: &Ruling,
+        settlement: Option<Box<Settlement>>,
         trace: &mut Trace,
     ) -> Response {
-        let mut response = match self.forward(context, request, way, judged, settling, trace).await {
+        let mut response = match self.forward(context, request, way, ruling, settlement, trace).await {
             Ok(response) => {
                 self.front.counters.answered(response.status, false);
                 response
             }
             Err(failure) => self.front.failed(&failure),
         };
-        reply::add_headers(judged.snapshot.rules(), &judged.verdict, self.generations, &mut response.headers);
+        reply::add_headers(ruling.view.rules(), &ruling.verdict, self.generations, &mut response.headers);
         response
     }
 
@@ -182,8 +180,8 @@ impl Proxy {
         context: &Context,
         mut request: Request,
         way: Option<&Way>,
-        judged: &Judged,
-        settling: Option<Settling>,
+        ruling: &Ruling,
+        settlement: Option<Box<Settlement>>,
         trace: &mut Trace,
     ) -> Result<Response, Failure> {
         let way = way.ok_or(Failure::NoRoute)?;
@@ -193,21 +191,21 @@ impl Proxy {
         let upgrade = forwarding::upgrade(&request).map(str::to_owned);
         forwarding::strip(&mut request.headers);
         context.peer.forward(request.version, &mut request.headers);
-        accepted::add_entries(judged.snapshot.rules(), &judged.verdict, &mut request.headers);
+        accepted::add_entries(ruling.view.rules(), &ruling.verdict, &mut request.headers);
         trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
             request.headers.append("connection", "upgrade");
             request.headers.append("upgrade", protocol);
         }
-        let mut response = match (way, settling) {
+        let mut response = match (way, settlement) {
             (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
-            (Way::Servers(forwarder), Some(settling)) => {
-                settling::exchange(forwarder.clone(), request, context, settling, &self.orphans).await?
+            (Way::Servers(forwarder), Some(settlement)) => {
+                settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
             }
             (Way::Echo, None) => echo::answer(request, &context.activity).await?,
-            (Way::Echo, Some(mut settling)) => {
-                settling.sent();
-                settling::settle(settling, echo::answer(request, &context.activity).await, true)?
+            (Way::Echo, Some(mut settlement)) => {
+                settlement.sent();
+                settling::settle(settlement, echo::answer(request, &context.activity).await, true)?
             }
         };
         let protocol = match response.body {
@@ -237,8 +235,8 @@ impl Service for Proxy {
                 passage.unread = request.body;
                 self.front.own(response)
             }
-            Ok(Ruled::Passed(way, judged, settling)) => {
-                self.pass(context, request, way, &judged, settling, &mut passage.trace).await
+            Ok(Ruled::Passed(way, ruling, settlement)) => {
+                self.pass(context, request, way, &ruling, settlement, &mut passage.trace).await
             }
             Err(failure) => {
                 passage.unread = request.body;
@@ -252,7 +250,7 @@ impl Service for Proxy {
 enum Ruled<'a> {
     /// It is refused, or a queue has taken it.
     Answered(Response),
-    Passed(Option<&'a Way>, Judged, Option<Settling>),
+    Passed(Option<&'a Way>, Ruling, Option<Box<Settlement>>),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).

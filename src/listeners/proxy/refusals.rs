@@ -13,7 +13,7 @@ use http::StatusCode;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::Verdict;
 use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders};
-use crate::limiter::{Judged, View};
+use crate::limiter::{Ruling, View};
 
 /// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
 const PLACES: usize = 64;
@@ -43,8 +43,8 @@ impl Refusals {
     }
 
     /// The answer to a request that is refused; `is_grpc` if it is a call of gRPC.
-    pub(super) fn response(&self, judged: Judged, is_grpc: bool) -> Response {
-        let Judged { snapshot: view, mut verdict, .. } = judged;
+    pub(super) fn response(&self, ruling: Ruling, is_grpc: bool) -> Response {
+        let Ruling { view, mut verdict, .. } = ruling;
         reply::round(&mut verdict);
         let mut kept = self.kept.borrow_mut();
         let place = &mut kept[place(&verdict)];
@@ -87,7 +87,7 @@ mod tests {
     use crate::engine::rules::limit::Limit;
     use crate::engine::rules::request::sample;
     use crate::engine::rules::rule_set::Rules;
-    use crate::limiter::{Limiter, Shared};
+    use crate::limiter::{Ask, AskSubject, Limiter, Shared};
     use crate::message::headers::Headers;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
@@ -101,16 +101,18 @@ mod tests {
     }
 
     /// A refusal by the rules in force that differs from others in the microseconds until the client may come back.
-    async fn judged(limiter: &Limiter, retry_after: u64) -> Judged {
+    async fn ruling(limiter: &Limiter, retry_after: u64) -> Ruling {
         let headers = Headers::new();
-        let mut judged = limiter.judge(&sample(&headers), DecisionListener::Proxy, Instant::now()).await.unwrap();
-        for answer in &mut judged.verdict.answers {
+        let request = sample(&headers);
+        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        let mut ruling = limiter.decide(ask).await.unwrap();
+        for answer in &mut ruling.verdict.answers {
             let wait = Some(Micros(retry_after));
             let outcome = Outcome::Denied;
             answer.decision = Decision { outcome, retry_after: wait, reset_after: wait, ..answer.decision };
         }
-        judged.verdict.standing = crate::engine::answer::verdict::Standing::Denied;
-        judged
+        ruling.verdict.standing = crate::engine::answer::verdict::Standing::Denied;
+        ruling
     }
 
     /// What a response says.
@@ -142,8 +144,8 @@ mod tests {
             (65_000_000, false, 8),
             (1_000_000, false, 9),
         ] {
-            let (given, other) = (judged(&limiter, retry_after).await, judged(&limiter, retry_after).await);
-            let written = reply::refusal(given.snapshot.rules(), &given.verdict, Generations::default(), is_grpc);
+            let (given, other) = (ruling(&limiter, retry_after).await, ruling(&limiter, retry_after).await);
+            let written = reply::refusal(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
             responses.push(refusals.response(other, is_grpc));
             let kept = |response: &Response| match &response.headers {
                 ResponseHeaders::Kept(kept) => Some(Rc::as_ptr(kept)),
@@ -156,7 +158,7 @@ mod tests {
         }
 
         shared.replace(rules("Second"));
-        let words = said(&refusals.response(judged(&limiter, 2_000_000).await, false));
+        let words = said(&refusals.response(ruling(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
 
@@ -167,7 +169,7 @@ mod tests {
         let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
         let refusals = Refusals::new(Generations::default());
         let view = Rc::downgrade(&limiter.view());
-        refusals.response(judged(&limiter, 1).await, false);
+        refusals.response(ruling(&limiter, 1).await, false);
         shared.replace(rules("Second"));
         limiter.flush();
         assert!(view.upgrade().is_none());

@@ -20,7 +20,7 @@ use crate::http::context::Context;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{Request, Response, ResponseBody, Watched, Watcher};
 use crate::http::upstream::Forwarder;
-use crate::limiter::Settling;
+use crate::limiter::Settlement;
 use crate::message::headers::Headers;
 
 /// Exchanges that a worker carries on without their clients, and as many that wait for their turn. Each occupies a
@@ -33,7 +33,7 @@ struct Exchange {
     sending: Pin<Box<dyn Future<Output = Result<Response, UpstreamError>>>>,
     context: Rc<Context>,
     /// `None` once there is a response, or none will come.
-    settling: Option<Settling>,
+    settlement: Option<Box<Settlement>>,
 }
 
 /// Exchanges of a worker whose clients are gone.
@@ -55,13 +55,13 @@ pub(super) async fn exchange(
     forwarder: Rc<Forwarder>,
     request: Request,
     context: &Context,
-    settling: Settling,
+    settlement: Box<Settlement>,
     orphans: &Orphans,
 ) -> Result<Response, UpstreamError> {
     let detached = Rc::new(context.detached());
     let surroundings = detached.clone();
     let sending = Box::pin(async move { forwarder.send(request, &surroundings).await });
-    let exchange = Exchange { sending, context: detached.clone(), settling: Some(settling) };
+    let exchange = Exchange { sending, context: detached.clone(), settlement: Some(settlement) };
     let mut guard = Guard { exchange: Some(exchange), activity: &context.activity, orphans };
     let sent =
         poll_fn(|cx| guard.exchange.as_mut().map_or(Poll::Pending, |exchange| Pin::new(exchange).poll(cx))).await;
@@ -73,7 +73,7 @@ pub(super) async fn exchange(
 /// Settles by an upstream's response, or by there being none. What only its trailers can tell is settled when they come,
 /// or when its body ends without them.
 pub(super) fn settle(
-    mut settling: Settling,
+    mut settlement: Box<Settlement>,
     sent: Result<Response, UpstreamError>,
     was_sent: bool,
 ) -> Result<Response, UpstreamError> {
@@ -81,21 +81,21 @@ pub(super) fn settle(
         Ok(response) => response,
         Err(error) => {
             if was_sent {
-                settling.sent();
+                settlement.sent();
             }
             return Err(error);
         }
     };
     let may_come = !response.body.is_end();
-    settling.answered(response.status.as_u16(), &response.headers, may_come);
-    if !settling.is_done() {
+    settlement.answered(response.status.as_u16(), &response.headers, may_come);
+    if !settlement.is_done() {
         let body = std::mem::replace(&mut response.body, ResponseBody::Text(Bytes::new()));
-        response.body = ResponseBody::Watched(Box::new(Watched { body, watcher: Box::new(settling) }));
+        response.body = ResponseBody::Watched(Box::new(Watched { body, watcher: settlement }));
     }
     Ok(response)
 }
 
-impl Watcher for Settling {
+impl Watcher for Settlement {
     fn trailers(&mut self, trailers: &Headers) {
         self.trailers(trailers);
     }
@@ -107,8 +107,8 @@ impl Future for Exchange {
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let sent = ready!(self.sending.as_mut().poll(cx));
         let was_sent = self.context.attempts.was_sent();
-        Poll::Ready(match self.settling.take() {
-            Some(settling) => settle(settling, sent, was_sent),
+        Poll::Ready(match self.settlement.take() {
+            Some(settlement) => settle(settlement, sent, was_sent),
             None => sent,
         })
     }
@@ -116,8 +116,8 @@ impl Future for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if let Some(settling) = self.settling.as_mut().filter(|_| self.context.attempts.was_sent()) {
-            settling.sent();
+        if let Some(settlement) = self.settlement.as_mut().filter(|_| self.context.attempts.was_sent()) {
+            settlement.sent();
         }
     }
 }

@@ -48,8 +48,7 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::http::log::Throttle;
 use crate::http::{FrontOptions, Stream};
-use crate::limiter::Limiter;
-use crate::limiter::denials::Origin;
+use crate::limiter::{Ask, AskSubject, Limiter};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
@@ -175,32 +174,33 @@ impl Spoe {
                 if check.client.is_some_and(|client| client.is_disputed) {
                     self.limiter.shared().metrics().client_disputed(DecisionListener::Spoe);
                 }
-                self.judge(&check, &mut ack, received).await;
+                self.decide(&check, &mut ack, received).await;
             }
             Err(detail) => refuse(&reply::problem(StatusCode::BAD_REQUEST, detail), &mut ack),
         }
         ack.finish()
     }
 
-    async fn judge(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
+    async fn decide(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
         let entries = check.entries();
         let view = check.view(&entries, self.clock.now());
-        let judged = match self.limiter.judge(&view, DecisionListener::Spoe, received).await {
-            Ok(judged) => judged,
-            Err(cost) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &cost.to_string()), ack),
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Spoe, received);
+        let ruling = match self.limiter.decide(ask).await {
+            Ok(ruling) => ruling,
+            Err(error) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
         };
-        judged.log_refusals(&Origin { request: Some(&view), trace_id: None });
-        let rules = judged.snapshot.rules();
-        if let Some(accepted) = accepted::accepted(rules, &judged.verdict, self.generations) {
+        ruling.log_denials(Some(&view), None);
+        let rules = ruling.view.rules();
+        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
             refuse(&accepted, ack);
-        } else if judged.verdict.is_allowed() {
+        } else if ruling.verdict.is_allowed() {
             let mut headers = Headers::new();
-            reply::add_headers(rules, &judged.verdict, self.generations, &mut headers);
-            accepted::add_entries(rules, &judged.verdict, &mut headers);
+            reply::add_headers(rules, &ruling.verdict, self.generations, &mut headers);
+            accepted::add_entries(rules, &ruling.verdict, &mut headers);
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            refuse(&reply::refusal(rules, &judged.verdict, self.generations, check.is_grpc()), ack);
+            refuse(&reply::refusal(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
         }
     }
 

@@ -20,7 +20,7 @@ const CLIENT_CLOSED: u16 = 499;
 
 /// What became of a request by its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ruling {
+pub(crate) enum VerdictResult {
     /// Its cost was taken.
     Allowed,
     /// A limit refused it.
@@ -35,7 +35,7 @@ pub(crate) enum Ruling {
     Rejected,
 }
 
-impl Ruling {
+impl VerdictResult {
     const fn label(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -93,7 +93,7 @@ pub(crate) struct Record {
     /// The upstream, if one was asked.
     pub(crate) upstream: Option<UpstreamUse>,
     /// What became of the request by its limits; `None` if it was refused before they were asked.
-    pub(crate) ruling: Option<Ruling>,
+    pub(crate) ruling: Option<VerdictResult>,
     /// The name of the limit that binds.
     pub(crate) limit: Option<Box<str>>,
     /// What is left of that limit.
@@ -178,19 +178,19 @@ impl Record {
 
 /// What became of a request by its limits, and the one that it hangs on: the one that binds, or the one that would refuse, or
 /// the one that the store gave no answer for.
-pub(crate) fn ruling(verdict: &Verdict) -> (Ruling, Option<u32>) {
+pub(crate) fn ruling(verdict: &Verdict) -> (VerdictResult, Option<u32>) {
     let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
     let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
     match (verdict.standing, shadow, unanswered) {
-        (Standing::Denied, ..) => (Ruling::Denied, verdict.binding().map(|answer| answer.limit)),
-        (Standing::Overloaded, ..) => (Ruling::Rejected, unanswered.map(|unanswered| unanswered.limit)),
-        (Standing::Unavailable, ..) => (Ruling::Error, unanswered.map(|unanswered| unanswered.limit)),
-        (Standing::Allowed, Some(shadow), _) => (Ruling::Shadow, Some(shadow.limit)),
-        (Standing::Allowed, None, Some(unanswered)) => (Ruling::Error, Some(unanswered.limit)),
-        (Standing::Allowed, None, None) if verdict.answers.is_empty() => (Ruling::Unlimited, None),
+        (Standing::Denied, ..) => (VerdictResult::Denied, verdict.binding().map(|answer| answer.limit)),
+        (Standing::Overloaded, ..) => (VerdictResult::Rejected, unanswered.map(|unanswered| unanswered.limit)),
+        (Standing::Unavailable, ..) => (VerdictResult::Error, unanswered.map(|unanswered| unanswered.limit)),
+        (Standing::Allowed, Some(shadow), _) => (VerdictResult::Shadow, Some(shadow.limit)),
+        (Standing::Allowed, None, Some(unanswered)) => (VerdictResult::Error, Some(unanswered.limit)),
+        (Standing::Allowed, None, None) if verdict.answers.is_empty() => (VerdictResult::Unlimited, None),
         (Standing::Allowed, None, None) => {
             let binding = verdict.binding().or(verdict.answers.first());
-            (Ruling::Allowed, binding.map(|answer| answer.limit))
+            (VerdictResult::Allowed, binding.map(|answer| answer.limit))
         }
     }
 }
@@ -484,7 +484,7 @@ pub(crate) mod tests {
                 time: Duration::from_micros(7),
                 attempts: 2,
             }),
-            ruling: Some(Ruling::Shadow),
+            ruling: Some(VerdictResult::Shadow),
             limit: Some("L".into()),
             remaining: Some(3),
             ..record()

@@ -20,7 +20,7 @@ mod writer;
 
 pub(crate) use self::line::{Record, UpstreamUse};
 #[cfg(feature = "otel")]
-pub(crate) use self::line::{Ruling, ruling};
+pub(crate) use self::line::{VerdictResult, ruling};
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
 use crate::http::context::Context;
 use crate::http::message::{Request, Response};
-use crate::limiter::denials::ShownIds;
 use crate::message::headers::Headers;
+use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
 
 /// The traces of the process, of which there are none.
@@ -17,7 +17,7 @@ pub enum Traces {}
 
 impl Traces {
     /// Says that there are none to be had, if some are wanted.
-    pub fn start(endpoint: Option<&str>, _: ShownIds, _: &Metrics) -> Result<Option<Self>, String> {
+    pub fn start(endpoint: Option<&str>, _: IdFormat, _: &Metrics) -> Result<Option<Self>, String> {
         match endpoint {
             None => Ok(None),
             Some(_) => {

@@ -16,11 +16,11 @@ use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
 use crate::http::context::Context;
 use crate::http::message::{Request, Response};
-use crate::limiter::denials::{OTHER_METHOD, ShownIds, hash, method};
 use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
-use crate::telemetry::access_log::{Ruling, ruling};
+use crate::telemetry::access_log::{VerdictResult, ruling};
+use crate::telemetry::denials::{IdFormat, OTHER_METHOD, hash, method};
 use crate::telemetry::metrics::{DecisionListener, DecisionResult, HttpListener, Metrics};
 
 /// What the vendors on a trace's way say of it, in their own words.
@@ -36,7 +36,7 @@ pub struct Traces(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     sampler: Sampler,
-    ids: ShownIds,
+    ids: IdFormat,
     scope: InstrumentationScope,
     exporter: Exporter,
 }
@@ -44,7 +44,7 @@ struct Shared {
 impl Traces {
     /// Starts the export to `endpoint` or to where OpenTelemetry's variables say; `None` if neither says anything. The
     /// error says what is wrong with them.
-    pub fn start(endpoint: Option<&str>, ids: ShownIds, metrics: &Metrics) -> Result<Option<Self>, String> {
+    pub fn start(endpoint: Option<&str>, ids: IdFormat, metrics: &Metrics) -> Result<Option<Self>, String> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let Some(settings) = Settings::read(endpoint, variable)? else { return Ok(None) };
         let exporter = Exporter::start(&settings, metrics)?;
@@ -109,7 +109,7 @@ impl Trace {
             KeyValue::new("url.scheme", if is_tls { "https" } else { "http" }),
             KeyValue::new("network.protocol.version", protocol(request.version)),
         ]);
-        if traces.0.ids == ShownIds::Clear {
+        if traces.0.ids == IdFormat::Clear {
             attributes.push(KeyValue::new("url.path", target::split(&request.target).0.to_owned()));
         }
         Self(Some(Box::new(Sampled {
@@ -193,13 +193,13 @@ impl Sampled {
     ) {
         let (ruling, limit) = ruling(verdict);
         let result = match (ruling, verdict.standing) {
-            (Ruling::Allowed, _) => DecisionResult::Allowed,
-            (Ruling::Denied, _) => DecisionResult::Denied,
-            (Ruling::Shadow, _) => DecisionResult::ShadowDenied,
-            (Ruling::Unlimited, _) => DecisionResult::Unlimited,
-            (Ruling::Rejected, _) => DecisionResult::Rejected,
-            (Ruling::Error, Standing::Unavailable) => DecisionResult::ErrorDenied,
-            (Ruling::Error, _) => DecisionResult::ErrorAllowed,
+            (VerdictResult::Allowed, _) => DecisionResult::Allowed,
+            (VerdictResult::Denied, _) => DecisionResult::Denied,
+            (VerdictResult::Shadow, _) => DecisionResult::ShadowDenied,
+            (VerdictResult::Unlimited, _) => DecisionResult::Unlimited,
+            (VerdictResult::Rejected, _) => DecisionResult::Rejected,
+            (VerdictResult::Error, Standing::Unavailable) => DecisionResult::ErrorDenied,
+            (VerdictResult::Error, _) => DecisionResult::ErrorAllowed,
         };
         let mut attributes = Vec::with_capacity(6);
         attributes.push(KeyValue::new("weir.listener", listener.label()));
@@ -217,15 +217,15 @@ impl Sampled {
             }
             let identified = || request.and_then(|request| rules.id_of(place, request));
             let id = match self.traces.0.ids {
-                ShownIds::None => None,
-                ShownIds::Clear => identified().map(|(text, _)| text),
-                ShownIds::Hash => {
+                IdFormat::None => None,
+                IdFormat::Clear => identified().map(|(text, _)| text),
+                IdFormat::Hash => {
                     identified().map(|(_, fingerprint)| fingerprint).or_else(|| answer?.fingerprint).map(hash)
                 }
             };
             attributes.extend(id.map(|id| KeyValue::new("weir.id", id)));
         }
-        if self.traces.0.ids == ShownIds::Clear
+        if self.traces.0.ids == IdFormat::Clear
             && let Some(request) = request
         {
             let client = request.client.map(|client| KeyValue::new("client.address", client.to_string()));

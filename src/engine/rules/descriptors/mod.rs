@@ -8,6 +8,6 @@ mod tree;
 
 pub use metadata::Metadata;
 pub use name::limit_name;
-pub use plan::{Descriptor, DescriptorCharge, DescriptorMode, DescriptorPlan, DescriptorRequest, Hits, JointPlan};
+pub use plan::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
 pub use rule::{DescriptorRule, PerUnit, RateUnit};
 pub use tree::Tree;

@@ -1,0 +1,116 @@
+//! What a listener asks the limiter, and what it gets back.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::View;
+use super::denials::Denial;
+use super::settlement::Settlement;
+use super::slots::HeldSlots;
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::answer::descriptors::DescriptorVerdict;
+use crate::engine::answer::verdict::Verdict;
+use crate::engine::rules::algorithm_input::UnsupportedOperation;
+use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest};
+use crate::engine::rules::named::{NamedCharge, NamedChargeError};
+use crate::engine::rules::plan::InvalidInput;
+use crate::engine::rules::request::Request;
+use crate::telemetry::metrics::DecisionListener;
+
+/// A question to [`Limiter::decide`](super::Limiter::decide).
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub subject: AskSubject<'a>,
+    pub mode: Mode,
+    /// The cost for each limit of a request, if it is not the limit's own.
+    pub cost: Option<u64>,
+    /// Whether a cost of 0 asks if anything is left, of limits with `drain_over_limit`.
+    pub can_probe: bool,
+    /// Whether the caller can answer 202 to a request that a queue has taken.
+    pub can_accept: bool,
+    pub listener: DecisionListener,
+    /// When the request arrived. Its decision is timed from here.
+    pub start: Instant,
+    /// When the caller stops waiting for the store. `on_store_error` decides from then on.
+    pub deadline: Option<Instant>,
+    /// Whether the caller sees the response: it can hold [`Ruling::slots`] until the end, and settle
+    /// [`Ruling::settlement`]. For others, a concurrency limit only says whether a slot is free, and what a limit reserves
+    /// stays charged.
+    pub sees_response: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum AskSubject<'a> {
+    Request(&'a Request<'a>),
+    /// Charges that name their limits.
+    Named {
+        charges: &'a [NamedCharge],
+        now: Micros,
+    },
+    /// Decided together: if one descriptor is denied, none is charged.
+    Descriptors(&'a DescriptorRequest<'a>),
+}
+
+/// Why an ask cannot be decided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    #[error(transparent)]
+    Cost(#[from] InvalidInput),
+    /// A limit does not support the mode.
+    #[error(transparent)]
+    Mode(#[from] UnsupportedOperation),
+    #[error(transparent)]
+    Charge(#[from] NamedChargeError),
+    /// A limit answers 202, and the caller cannot.
+    #[error("limit {0} has `then: accept`, but this gateway would forward the request; use `then: forward`")]
+    Accept(String),
+}
+
+/// A verdict with the rules that it comes from, and what the request holds until its end.
+pub struct Ruling {
+    pub view: Rc<View>,
+    /// For descriptors: of all of them together.
+    pub verdict: Verdict,
+    /// One for each descriptor, in their order.
+    pub descriptors: Vec<DescriptorVerdict>,
+    /// The slots of an allowed request, if the caller sees its response.
+    pub slots: Option<Box<HeldSlots>>,
+    /// The settlement that is due with the response.
+    pub settlement: Option<Box<Settlement>>,
+    pub listener: DecisionListener,
+    pub(super) denials: Vec<Denial>,
+}
+
+impl<'a> Ask<'a> {
+    /// Spends what the limits cost. The caller waits as long as the store takes, can answer 202, and sees no response.
+    pub const fn new(subject: AskSubject<'a>, listener: DecisionListener, start: Instant) -> Self {
+        Self {
+            subject,
+            mode: Mode::Spend,
+            cost: None,
+            can_probe: false,
+            can_accept: true,
+            listener,
+            start,
+            deadline: None,
+            sees_response: false,
+        }
+    }
+
+    pub(super) const fn now(&self) -> Micros {
+        match self.subject {
+            AskSubject::Request(request) => request.now,
+            AskSubject::Named { now, .. } => now,
+            AskSubject::Descriptors(question) => question.now,
+        }
+    }
+
+    /// Whether this decides about a request and counts as a decision: a look or a refund does not.
+    pub(super) fn is_decision(&self) -> bool {
+        match self.subject {
+            AskSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,
+            AskSubject::Request(_) | AskSubject::Named { .. } => matches!(self.mode, Mode::Spend | Mode::SpendOnly),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The way from an ask to its ruling: plan the charges, ask the store, make the verdict, count it.
+
+use tokio::task::spawn_local;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ask::{Ask, AskError, AskSubject, Ruling};
+use super::settlement::Job;
+use super::slots::HeldSlots;
+use super::{Limiter, View};
+use crate::engine::algorithms::charge::{Charge, Decisions, Mode};
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::answer::descriptors::DescriptorVerdicts;
+use crate::engine::answer::verdict::Verdict;
+
+use crate::engine::rules::plan::Plan;
+use crate::engine::rules::rule_set::Rules;
+use crate::telemetry::metrics::DecisionResult;
+
+impl Limiter {
+    /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
+    /// timeout.
+    pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
+        let view = self.view();
+        let mut plan = self.plan(view.rules(), &ask)?;
+        if ask.is_decision() {
+            plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
+        }
+        let (mut slots, mut failure) = (None, None);
+        let mut decisions = Decisions::default();
+        if plan.is_denied() {
+            self.count_denied(&view, plan.charges.iter(), ask.now(), false);
+        } else if !plan.charges.is_empty() {
+            self.bound_new_keys(&view, &mut plan, ask.now());
+            slots = self.name_slots(&view, &mut plan, &ask);
+            match self.ask_store(&view, &plan, &ask).await {
+                Ok(decided) => {
+                    slots = slots.and_then(|slots| slots.decided(&plan.charges, &decided));
+                    decisions = decided;
+                }
+                Err(error) => {
+                    let without = self.without_store(&view, &mut plan, ask.now(), &error, slots.as_deref_mut());
+                    decisions = without.0;
+                    failure = Some(without.1);
+                }
+            }
+            plan.correct(&mut decisions);
+        }
+        let (mut verdict, descriptors) = match &plan.joint {
+            None => (Verdict::decided(&plan, &decisions), Vec::new()),
+            Some(joint) => {
+                let DescriptorVerdicts { whole, members } =
+                    DescriptorVerdicts::new(view.rules(), &plan, joint, &decisions);
+                (whole, members)
+            }
+        };
+        let is_local = failure.is_some();
+        if let Some(failure) = failure {
+            verdict = failure.apply(verdict);
+        }
+        let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
+        view.snapshot.warn_of_values(&verdict);
+        let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
+        self.seconds[ask.listener as usize].observe(ask.start.elapsed().as_secs_f64());
+        let slots = slots.filter(|_| verdict.is_allowed());
+        Ok(Ruling { view, verdict, descriptors, slots, settlement, listener: ask.listener, denials })
+    }
+
+    fn plan(&self, rules: &Rules, ask: &Ask<'_>) -> Result<Plan, AskError> {
+        let blocks = self.blocks();
+        match ask.subject {
+            AskSubject::Request(request) => {
+                // A refund of what was taken before a block is not denied by it.
+                let blocks = blocks.filter(|_| ask.mode.can_deny());
+                let mut plan = rules.charges_but(request, blocks.as_deref())?;
+                if !ask.can_accept
+                    && let Some(limit) = plan.accepting(rules)
+                {
+                    return Err(AskError::Accept(limit.name.clone()));
+                }
+                if ask.mode != Mode::Spend || ask.cost.is_some() || ask.can_probe {
+                    rules.check_plan(&plan, ask.mode, ask.cost)?;
+                    plan.adjust(rules, ask.mode, ask.cost);
+                }
+                Ok(plan)
+            }
+            AskSubject::Named { charges, now } => Ok(rules.named_but(charges, ask.mode, now, blocks.as_deref())?),
+            AskSubject::Descriptors(question) => Ok(rules.plan(question, blocks.as_deref())?),
+        }
+    }
+
+    /// Names the slots that the plan's charges take, so that they can be given back before the store has answered.
+    fn name_slots(&self, view: &View, plan: &mut Plan, ask: &Ask<'_>) -> Option<Box<HeldSlots>> {
+        if !ask.sees_response {
+            return None;
+        }
+        let effective_from = view.rules().effective_from();
+        let slots = self.slots.name(&mut plan.charges, effective_from, ask.now(), ask.start)?;
+        self.keeper.get_or_init(|| AbortOnDropHandle::new(spawn_local(self.slots.clone().keep())));
+        Some(slots)
+    }
+
+    /// Counts a denied request in those of these buckets that have `count_denied`. Nobody waits for it. `is_local`: the
+    /// buckets are in the memory that replaces the store.
+    pub(super) fn count_denied<'c>(
+        &self,
+        view: &View,
+        charges: impl Iterator<Item = &'c Charge>,
+        now: Micros,
+        is_local: bool,
+    ) {
+        let counting = charges.filter(|charge| charge.counts_denied());
+        let charges: Vec<Charge> = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
+        if !charges.is_empty() {
+            let effective_from = view.rules().effective_from();
+            self.settler.run(Job { charges, effective_from, now, counters: Vec::new() }, is_local);
+        }
+    }
+}

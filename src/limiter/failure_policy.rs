@@ -1,0 +1,105 @@
+//! The answer when the store gives none: each limit's `on_store_error`, or rejection if the store is overloaded.
+
+use std::time::Instant;
+
+use super::slots::HeldSlots;
+use super::{Limiter, View};
+use crate::engine::algorithms::charge::Decisions;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::answer::verdict::{Unanswered, Verdict};
+use crate::engine::rules::limit::StoreErrorPolicy;
+use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::store::StoreError;
+
+/// What the failure policy adds to a verdict.
+#[derive(Debug, Default)]
+pub(super) struct Failure {
+    unanswered: Vec<Unanswered>,
+    is_overload: bool,
+}
+
+impl Failure {
+    pub(super) fn apply(self, verdict: Verdict) -> Verdict {
+        if self.is_overload { verdict.overloaded(self.unanswered) } else { verdict.unanswered(self.unanswered) }
+    }
+
+    fn add(&mut self, origin: &ChargeOrigin, policy: StoreErrorPolicy) {
+        let refuses = origin.enforced && policy == StoreErrorPolicy::Deny;
+        match self.unanswered.iter_mut().find(|known| known.limit == origin.limit) {
+            Some(known) => known.refuses |= refuses,
+            None => self.unanswered.push(Unanswered { limit: origin.limit, refuses }),
+        }
+    }
+
+    fn denies(&self) -> bool {
+        self.unanswered.iter().any(|limit| limit.refuses)
+    }
+}
+
+impl Limiter {
+    /// Returns the decisions of limits with `on_store_error: local`, which are all that stay in the plan unless another
+    /// limit denies the request.
+    #[cold]
+    pub(super) fn without_store(
+        &self,
+        view: &View,
+        plan: &mut Plan,
+        now: Micros,
+        error: &StoreError,
+        mut slots: Option<&mut HeldSlots>,
+    ) -> (Decisions, Failure) {
+        self.note_failure(error);
+        if let Some(slots) = &mut slots {
+            slots.unanswered(error);
+        }
+        let mut failure = Failure::default();
+        if plan.joint.as_ref().is_some_and(|joint| joint.is_denied) {
+            // A limit denies the request without the store, and nothing was to be charged.
+            return (Decisions::default(), failure);
+        }
+        // By `on_store_error: allow`, a flood could switch limits off.
+        failure.is_overload =
+            matches!(error, StoreError::Busy { .. }) && plan.origins.iter().any(|origin| origin.enforced);
+        let is_overload = failure.is_overload;
+        let policy = |origin: &ChargeOrigin| match view.rules().limit(origin.limit) {
+            _ if is_overload => StoreErrorPolicy::Deny,
+            Some(limit) => limit.on_store_error,
+            None => StoreErrorPolicy::Allow,
+        };
+        let is_local = |origin: &ChargeOrigin| policy(origin) == StoreErrorPolicy::Local;
+        for origin in plan.origins.iter().filter(|origin| !is_local(origin)) {
+            failure.add(origin, policy(origin));
+        }
+        if failure.denies() {
+            // A request that is denied anyway must not be charged locally.
+            let pairs = plan.origins.iter().zip(&plan.charges);
+            let charges = pairs.filter_map(|(origin, charge)| is_local(origin).then_some(charge));
+            self.count_denied(view, charges, now, true);
+            return (Decisions::default(), failure);
+        }
+        plan.retain(is_local);
+        let decisions = self.ask_local(view, plan, now);
+        if let Some(slots) = slots {
+            slots.decided_locally(&plan.charges, &decisions, view.rules().effective_from());
+        }
+        (decisions, failure)
+    }
+
+    /// Counts that the store gave no answer, and logs what nothing else logs: errors and overload. The store's own task logs
+    /// a lost connection.
+    fn note_failure(&self, error: &StoreError) {
+        self.shared.metrics.store_error(error.kind());
+        let is_overload = matches!(error, StoreError::Busy { .. });
+        if !is_overload {
+            self.shared.store_failed(Instant::now());
+        }
+        if matches!(error, StoreError::Refused(_) | StoreError::Late(_))
+            && let Some(suppressed) = self.failure_log.pass()
+        {
+            tracing::error!(suppressed, "no decision: {error}");
+        }
+        if is_overload && let Some(suppressed) = self.overload_log.pass() {
+            tracing::warn!(suppressed, "rejecting requests: {error}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What all workers share: the rules in force, the blocks, the metrics, and the memory that replaces a failed store.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::key_bounds::{KeyBounds, limit_keys};
+use crate::engine::rules::blocks::Blocks;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::rule_set::Rules;
+use crate::store::memory::{MemoryStore, Usage};
+use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
+use crate::telemetry::metrics::{LimitMetrics, Metrics, SettlementMetrics};
+
+/// The state that all workers share.
+pub struct Shared {
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) blocks: Arc<ArcSwap<Blocks>>,
+    pub(super) metrics: Arc<Metrics>,
+    denial_log: Arc<DenialLog>,
+    /// Buckets of limits with `on_store_error: local`. A table of its own, so that they are full when the store fails.
+    pub(super) local: MemoryStore,
+    /// When the store failed last, until `local` is emptied.
+    pub(super) store_failed: Mutex<Option<Instant>>,
+    pub(super) bounds: KeyBounds,
+}
+
+/// Rules, and per limit, in their order, what is counted of it.
+pub(super) struct Snapshot {
+    pub(super) rules: Rules,
+    pub(super) limits: Vec<LimitMetrics>,
+    /// Charges to the bucket that a limit's excess ids share.
+    pub(super) limited: Vec<Arc<AtomicU64>>,
+    /// Of limits that settle by responses.
+    pub(super) settlements: Vec<Option<SettlementMetrics>>,
+    pub(super) denials: DenialSampler,
+    /// Whether a worker has had the scripts of the rules compiled.
+    pub(super) scripts_checked: AtomicBool,
+    /// Limits whose scripts return values that are not valid headers.
+    pub(super) warned_of_values: Mutex<HashSet<u32>>,
+}
+
+impl Shared {
+    /// Denied requests are not logged.
+    pub fn new(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore) -> Self {
+        Self::logging(rules, metrics, local, DenialLog::new(None, IdFormat::default()))
+    }
+
+    pub fn logging(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore, log: DenialLog) -> Self {
+        let denial_log = Arc::new(log);
+        local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from());
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, &metrics, &denial_log)));
+        let (blocks, store_failed, bounds) = (Arc::default(), Mutex::default(), KeyBounds::default());
+        Self { snapshot, blocks, metrics, denial_log, local, store_failed, bounds }
+    }
+
+    #[must_use]
+    pub fn bounded(self, bounds: KeyBounds) -> Self {
+        let shared = Self { bounds, ..self };
+        shared.divide_keys(&shared.snapshot.load().rules);
+        shared
+    }
+
+    /// Divides the tables in memory among the limits.
+    fn divide_keys(&self, rules: &Rules) {
+        let keys = limit_keys(rules, &self.metrics);
+        for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
+            table.set_limits(&keys, rules.effective_from());
+        }
+    }
+
+    /// Puts new rules in force. Requests that have begun keep the old ones.
+    pub fn replace(&self, rules: Rules) {
+        let mut snapshot = Snapshot::new(rules, &self.metrics, &self.denial_log);
+        self.divide_keys(&snapshot.rules);
+        let last = self.snapshot.load();
+        snapshot.denials.take_over(snapshot.rules.names(), &last.denials, last.rules.names());
+        self.snapshot.store(Arc::new(snapshot));
+        let current = self.snapshot.load();
+        let kept: HashSet<&str> = current.rules.names().collect();
+        self.metrics.forget_limits(|name| kept.contains(name));
+    }
+
+    /// Blocks these ids, and no others, from the next request on.
+    pub(super) fn block(&self, blocks: Blocks) {
+        self.metrics.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
+        self.blocks.store(Arc::new(blocks));
+    }
+
+    /// The usage of the memory that replaces a failed store.
+    pub fn local_usage(&self) -> Usage {
+        self.local.usage()
+    }
+
+    /// How ids appear in logs and traces.
+    pub fn id_format(&self) -> IdFormat {
+        self.denial_log.ids
+    }
+
+    pub const fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+}
+
+impl Snapshot {
+    fn new(rules: Rules, metrics: &Metrics, denial_log: &Arc<DenialLog>) -> Self {
+        let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
+        Self {
+            limits: rules.names().map(|name| metrics.limit(name)).collect(),
+            limited: rules.names().map(|name| metrics.keys_limited(name)).collect(),
+            settlements: rules.limits().iter().map(settles).collect(),
+            denials: DenialSampler::new(denial_log, rules.names().count()),
+            scripts_checked: AtomicBool::new(false),
+            warned_of_values: Mutex::default(),
+            rules,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The one call to the store, bounded by the store's timeout and the caller's deadline.
+
+use std::time::Instant;
+
+use tokio::time::timeout;
+
+use super::ask::Ask;
+use super::{Limiter, View};
+use crate::engine::algorithms::charge::Decisions;
+use crate::engine::algorithms::numbers::Micros;
+use crate::engine::rules::plan::Plan;
+use crate::store::{Batch, StoreError};
+use crate::telemetry::metrics::observe;
+
+impl Limiter {
+    /// Asks for the decisions of a plan: those of its charges, then those of its reports.
+    pub(super) async fn ask_store(&self, view: &View, plan: &Plan, ask: &Ask<'_>) -> Result<Decisions, StoreError> {
+        let batches = batches(view, plan, ask.now());
+        let [charges, reported] = &batches;
+        if !reported.charges.is_empty() {
+            // In a box, as few requests report.
+            return Ok(joined(Box::pin(self.wait(self.store.decide_in_turn(&batches), ask.deadline)).await?));
+        }
+        // A decision in memory takes less time than reading the clock twice; the decision's own time covers it.
+        match self.store.as_memory() {
+            Some(store) => store.decide(charges),
+            None => self.wait(self.store.decide(charges), ask.deadline).await,
+        }
+    }
+
+    /// Asks the memory that replaces the store.
+    pub(super) fn ask_local(&self, view: &View, plan: &Plan, now: Micros) -> Decisions {
+        joined(self.shared.local.decide_in_turn(&batches(view, plan, now)).unwrap_or_default())
+    }
+
+    /// Waits for the store, and times it.
+    async fn wait<T>(
+        &self,
+        answer: impl Future<Output = Result<T, StoreError>>,
+        deadline: Option<Instant>,
+    ) -> Result<T, StoreError> {
+        let asked = Instant::now();
+        let patience = deadline.map(|deadline| deadline.saturating_duration_since(asked));
+        // Most callers wait longer than the store's timeout, and need no timer of their own.
+        let decided = match patience.filter(|patience| *patience < self.store.timeout()) {
+            Some(patience) => timeout(patience, answer).await.unwrap_or(Err(StoreError::Late(patience))),
+            None => answer.await,
+        };
+        observe(&self.shared.metrics.store_seconds, asked.elapsed());
+        if decided.is_ok() {
+            self.answered.set(true);
+        }
+        decided
+    }
+}
+
+/// The plan's charges, and its reports.
+fn batches<'p>(view: &View, plan: &'p Plan, now: Micros) -> [Batch<'p>; 2] {
+    let effective_from = view.rules().effective_from();
+    let reported = plan.joint.as_ref().map_or(&[][..], |joint| &joint.reported);
+    [&plan.charges, reported].map(|charges| Batch { charges, effective_from, now })
+}
+
+fn joined(decided: Vec<Decisions>) -> Decisions {
+    let mut decided = decided.into_iter();
+    let mut all = decided.next().unwrap_or_default();
+    decided.for_each(|more| more.into_iter().for_each(|decision| all.push(decision)));
+    all
+}

@@ -1,0 +1,101 @@
+//! The rules in force, as one worker sees them, and what it counts of their decisions.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::denials::Denial;
+use super::new_keys::NewKeyCount;
+use super::shared::Snapshot;
+use crate::engine::answer::verdict::{Answer, Standing, Verdict};
+use crate::engine::rules::plan::Plan;
+use crate::engine::rules::rule_set::Rules;
+use crate::telemetry::metrics::{DecisionResult, LimitTallies, Metrics, SettlementMetrics};
+
+/// A worker's share of the rules in force. An `Arc` or an atomic counter that all workers write would move its cache line
+/// between cores with every request. All lists are in the order of the rules.
+pub struct View {
+    pub(super) snapshot: Arc<Snapshot>,
+    metrics: Arc<Metrics>,
+    limits: Vec<LimitTallies>,
+    pub(super) new_keys: Vec<NewKeyCount>,
+    /// Denials without a line in the log.
+    pub(super) suppressed: Vec<Cell<u64>>,
+}
+
+impl View {
+    pub(super) fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>) -> Rc<Self> {
+        let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
+        let new_keys = snapshot.limits.iter().map(|_| NewKeyCount::default()).collect();
+        let suppressed = snapshot.limits.iter().map(|_| Cell::default()).collect();
+        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits, new_keys, suppressed })
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.snapshot.rules
+    }
+
+    pub(super) fn settlements(&self, limit: u32) -> Option<&SettlementMetrics> {
+        self.snapshot.settlements.get(limit as usize)?.as_ref()
+    }
+
+    pub(super) fn count(&self, limit: u32, result: DecisionResult) {
+        let place = limit as usize;
+        if let (Some(tallies), Some(limit)) = (self.limits.get(place), self.snapshot.limits.get(place)) {
+            tallies.count(&self.metrics, limit, result);
+        }
+    }
+
+    /// Counts each limit of the plan once, however many windows or buckets it has. Returns the denials to be logged.
+    pub(super) fn count_verdict(&self, verdict: &Verdict, plan: &Plan, start: Instant) -> Vec<Denial> {
+        let mut denials = Vec::new();
+        let mut count = |limit, result| {
+            self.count(limit, result);
+            if matches!(result, DecisionResult::Denied | DecisionResult::ShadowDenied | DecisionResult::ErrorDenied) {
+                denials.extend(self.sample_denial(limit, result, start));
+            }
+        };
+        for windows in verdict.answers.chunk_by(|a, b| a.limit == b.limit) {
+            let Some(first) = windows.first() else { continue };
+            let result = if windows.iter().any(Answer::would_deny) {
+                DecisionResult::ShadowDenied
+            } else if windows.iter().any(|answer| answer.decision.is_denied()) {
+                DecisionResult::Denied
+            } else if verdict.is_allowed() {
+                DecisionResult::Allowed
+            } else {
+                DecisionResult::Uncharged
+            };
+            count(first.limit, result);
+        }
+        for unanswered in &verdict.unanswered {
+            let result = match unanswered.refuses {
+                _ if verdict.standing == Standing::Overloaded => DecisionResult::Rejected,
+                true => DecisionResult::ErrorDenied,
+                false => DecisionResult::ErrorAllowed,
+            };
+            count(unanswered.limit, result);
+        }
+        if !verdict.is_allowed() {
+            self.count_uncharged(verdict, plan);
+        }
+        self.name_ids(&mut denials, verdict, &plan.charges);
+        denials
+    }
+
+    /// Counts the limits of a plan that the verdict says nothing about.
+    fn count_uncharged(&self, verdict: &Verdict, plan: &Plan) {
+        let mut counted = SmallVec::<[u32; 8]>::new();
+        for limit in plan.origins.iter().map(|origin| origin.limit) {
+            let is_answered = verdict.answers.iter().any(|answer| answer.limit == limit)
+                || verdict.unanswered.iter().any(|unanswered| unanswered.limit == limit);
+            if !is_answered && !counted.contains(&limit) {
+                counted.push(limit);
+                self.count(limit, DecisionResult::Uncharged);
+            }
+        }
+    }
+}
