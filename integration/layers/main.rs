@@ -86,7 +86,6 @@ const KNOWN: &[&str] = &[
     "http/http2 imports http/upstream",
     "http/http2/client.rs has more than 400 lines",
     "limit in commands/import/limitador.rs has more than 70 lines",
-    "limiter/mod.rs has more than 400 lines",
     "limiter/mod.rs names prometheus",
     "limiter/operator.rs has more than 400 lines",
     "listeners/grpc/calls.rs names prometheus",
