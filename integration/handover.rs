@@ -202,7 +202,7 @@ fn a_second_wish_starts_no_second_process_and_the_end_waits_for_none() {
     let successor: u32 =
         eventually("the new process is there", || std::fs::read_to_string(&started).unwrap_or_default().trim().parse());
     weir.signal("USR2");
-    weir.until_logged("a new process is starting already");
+    weir.until_logged("a new process is already starting");
     assert_eq!(weir.get("/", &[]).status(), 200);
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0));

@@ -141,7 +141,7 @@ fn nobody_else_can_name_an_address() {
 #[test]
 fn first_bytes_have_a_deadline() {
     let mut setup = Setup::new(WIDE);
-    setup.timeouts = Timeouts { header: Duration::from_millis(100), ..Timeouts::default() };
+    setup.timeouts = Timeouts { first_byte: Duration::from_millis(100), ..Timeouts::default() };
     let weir = setup.start("echo");
     for sent in ["", "PRI * HTT"] {
         let mut wire = weir.connect();

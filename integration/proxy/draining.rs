@@ -90,7 +90,7 @@ fn connections_are_taken_until_load_balancers_have_noticed() {
     assert_eq!(weir.get("/", &[]).status(), 200);
     weir.signal("TERM");
     assert!(weir.wait().success());
-    assert!(weir.log().contains("the delay is cut short"), "{}", weir.log());
+    assert!(weir.log().contains("second signal to stop: draining now"), "{}", weir.log());
     assert!(TcpStream::connect(weir.proxy).is_err());
 }
 

@@ -225,7 +225,7 @@ fn applications_add_and_give_back_entries_by_name() {
     let (_, told) = call(&weir, &json!({ "op": "refund", "limit": "Jobs" }));
     assert_eq!(told["limits"][0]["outcome"], "unchanged", "{told}");
     for (wrong, pointer, part) in [
-        (json!({ "op": "reset", "limit": "Jobs" }), "#/limit", "only its workers take them away"),
+        (json!({ "op": "reset", "limit": "Jobs" }), "#/limit", "only its workers remove entries"),
         (json!({ "limit": "Jobs", "fields": { "who": "x" } }), "#/fields", "there is no field `who`"),
         (json!({ "limit": "Jobs", "fields": ["x"] }), "#/fields", "are an object"),
         (json!({ "op": "refund", "limit": "Jobs", "entry": "1" }), "#/entry", "1795305600000-0"),
@@ -271,7 +271,7 @@ fn each_gateway_is_told_what_it_can_pass_on() {
     for path in ["/forward", "/haproxy"] {
         let answer = asked(&weir, path, &forwarded);
         assert_eq!(answer.status(), 400, "{path}");
-        assert!(answer.text().contains("write `then: forward`"), "{}", answer.text());
+        assert!(answer.text().contains("use `then: forward`"), "{}", answer.text());
     }
     assert_eq!(length(&redis, "stream"), 2, "nothing was added for a gateway that would let it pass");
     reload(&weir, &jobs("stream", 9, ", then: forward"));

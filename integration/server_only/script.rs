@@ -287,7 +287,7 @@ fn applications_and_logs_hear_all_of_it() {
             let (status, told) = call(&weir, &what);
             assert_eq!((status, &told["errors"][0]["pointer"]), (400, &json!(pointer)), "{told}");
             assert!(
-                told["detail"].as_str().unwrap().contains("Mine is a script, which can be spent and neither"),
+                told["detail"].as_str().unwrap().contains("Mine is a script limit: it can be charged, but not checked"),
                 "{told}"
             );
         }
