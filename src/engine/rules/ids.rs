@@ -60,7 +60,7 @@ impl Id {
         self.components.is_empty()
     }
 
-    /// The fingerprint that [`super::by::Identified::prefixes`] has for a request with this id.
+    /// Returns the fingerprint of a request with this id.
     pub fn fingerprint(&self, short: &str, fingerprinter: &Fingerprinter) -> u128 {
         let mut key = BucketKey::new(short, fingerprinter);
         for component in &self.components {

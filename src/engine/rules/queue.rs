@@ -12,7 +12,7 @@ pub struct Queue {
     pub storage: Storage,
     /// What becomes of a request whose entry was added.
     pub then: FollowUp,
-    /// The fields of an entry by name, 1 to [`MOST_FIELDS`]. Names have letters, digits, `_`, `.` and `-`.
+    /// The fields of an entry by name, 1 to [`MOST_FIELDS`](crate::engine::algorithms::queue::MOST_FIELDS). Names have letters, digits, `_`, `.` and `-`.
     pub fields: Vec<(String, Component)>,
 }
 

@@ -46,7 +46,7 @@ impl ResponseCost {
         self.when.is_some()
     }
 
-    /// What a charge does before: a check that may not deny takes a cost of 0 instead, and [`Plan::correct`] looks
+    /// What a charge does before: a check that may not deny takes a cost of 0 instead, and `Plan::correct` looks
     /// whether it would have fitted.
     pub(crate) fn before(&self, mode: Mode, cost: u64) -> (Mode, u64) {
         match (self.only_checks(), mode) {
