@@ -282,7 +282,7 @@ fn mistakes_are_told_with_their_places() {
         (json!({}), &[("#", "give `limit` and `id`")][..]),
         (json!({ "limit": "Login", "id": "a" }), &[("#/limit", "there is no limit `Login`")]),
         (json!({ "limit": "Logins" }), &[("#/id", "an id is missing")]),
-        (json!({ "limit": "Domains", "id": ["x", "a.example"] }), &[("#/id/0", "no unsigned 64-bit integer")]),
+        (json!({ "limit": "Domains", "id": ["x", "a.example"] }), &[("#/id/0", "not an unsigned 64-bit integer")]),
         (json!({ "limit": "Logins", "id": "a", "count": 1, "period": "1s" }), &[("#/count", "per_call")]),
         (
             json!({ "limits": [charge("Logins", "a"), charge("Logins", "a")] }),

@@ -202,7 +202,7 @@ fn mistakes_say_what_would_be_right() {
         ("PUT", "/buckets/Even:7", &long, 413, "at most 16384 bytes"),
         ("POST", "/buckets/Even:7/refund", r#"{"cost": 0}"#, 400, "`cost` must be at least 1"),
         ("POST", "/buckets/Even:7/reset", r#"{"cost": 1}"#, 400, "no member is wanted, this has `cost`"),
-        ("PUT", "/buckets/Even:7/block", r#"{"for": "1y"}"#, 400, "is no unit"),
+        ("PUT", "/buckets/Even:7/block", r#"{"for": "1y"}"#, 400, "unknown unit `y`"),
         ("PUT", "/buckets/Even:7/block", r#"{"for": "400d"}"#, 400, "at most 366 days"),
         ("PUT", "/buckets/Off:7/block", r#"{"for": "1h"}"#, 409, "`mode: off`"),
         ("DELETE", "/buckets/Even:7/block", "", 404, "Even:7 is not blocked"),

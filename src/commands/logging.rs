@@ -168,7 +168,7 @@ mod tests {
         }
         for (text, part) in [
             ("debg", "unknown level `debg`: did you mean `debug`?"),
-            ("weir", "unknown level `weir`: known are `error`"),
+            ("weir", "unknown level `weir`: expected one of `error`"),
             ("info,weir::store=verbose", "unknown level `verbose`"),
             ("info,", "unknown level ``"),
             ("=debug", "has no module"),
@@ -192,7 +192,7 @@ mod tests {
             ("1", Err("expected a rate")),
             ("0/s", Err("`0` is not a number of lines from 1 to 1000")),
             ("1001/s", Err("from 1 to 1000")),
-            ("1/fortnight", Err("no duration")),
+            ("1/fortnight", Err("invalid duration")),
             ("1/0s", Err("too short")),
             ("", Err("write `1/s`")),
         ] {

@@ -1,14 +1,16 @@
-//! IP addresses: their one text, and the networks that ids are made of.
+//! IP addresses: their canonical text, and the networks that ids are made of.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Parses an address and folds IPv4-mapped ones (`::ffff:192.0.2.1`), which would never match an IPv4 client.
+/// Parses an address. IPv4-mapped addresses (`::ffff:192.0.2.1`) become IPv4, or they would never match an IPv4 client.
 pub fn parse(text: &str) -> Result<IpAddr, String> {
-    // The standard parser refuses zones and octets with leading zeros, which some systems read as octal.
-    text.parse::<IpAddr>().map(|address| address.to_canonical()).map_err(|_| format!("`{text}` is no IP address"))
+    // The standard parser rejects zones, and octets with leading zeros, which some systems read as octal.
+    text.parse::<IpAddr>()
+        .map(|address| address.to_canonical())
+        .map_err(|_| format!("`{text}` is not a valid IP address"))
 }
 
-/// The id text of an address: IPv4 whole, IPv6 as its network unless the prefix is 128.
+/// The text of an address in an id: IPv4 whole, IPv6 as its network unless the prefix is 128.
 pub(crate) fn id_text(address: IpAddr, ipv6_prefix: u8) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -17,7 +19,7 @@ pub(crate) fn id_text(address: IpAddr, ipv6_prefix: u8) -> String {
     }
 }
 
-/// Adds what the standard formatter writes, in a fifth of its time: a limit by address makes this text for every request.
+/// Appends what the standard formatter writes, in a fifth of the time: a limit by address needs this text for every request.
 pub(crate) fn push_ipv4(address: Ipv4Addr, text: &mut String) {
     for (place, octet) in address.octets().into_iter().enumerate() {
         if place > 0 {

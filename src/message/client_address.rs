@@ -1,4 +1,4 @@
-//! Which address is the client's, given the proxies that we trust.
+//! The client's address, given the proxies that are trusted.
 
 use std::net::IpAddr;
 use std::num::NonZeroU8;
@@ -12,33 +12,32 @@ use super::headers::Headers;
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";
 
-/// The proxies whose word on the client's address is taken, and the header in which they say it.
+/// The trusted proxies, and the header in which they pass on the client's address.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<IpNet>,
     source: AddressSource,
 }
 
-/// Where trusted proxies say who the client is.
+/// The header in which trusted proxies pass on the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressSource {
-    /// In `X-Forwarded-For`; in `Forwarded` if a request has no `X-Forwarded-For`.
+    /// `X-Forwarded-For`, or `Forwarded` if a request has no `X-Forwarded-For`.
     #[default]
     XForwardedFor,
-    /// In `Forwarded` (RFC 7239); in `X-Forwarded-For` if a request has no `Forwarded`.
+    /// `Forwarded` (RFC 7239), or `X-Forwarded-For` if a request has no `Forwarded`.
     Forwarded,
-    /// In `X-Forwarded-For`, so many addresses from its right end, whatever the addresses are. If the list is shorter,
-    /// the leftmost one.
+    /// `X-Forwarded-For`: this many addresses from its right end, trusted or not. If the list is shorter, the leftmost.
     Hops(NonZeroU8),
 }
 
-/// The client of a request.
+/// The address of a request's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// Its address, IPv4-mapped ones folded.
+    /// Never IPv4-mapped.
     pub address: IpAddr,
-    /// Whether a trusted proxy sends `X-Forwarded-For` and `Forwarded`, and they name different clients. Then either a
-    /// client has added the one that its proxy does not write, or [`AddressSource`] names the wrong one.
+    /// Whether a trusted proxy sent both `X-Forwarded-For` and `Forwarded` and they name different clients. Then either
+    /// the client added the header that its proxy does not write, or [`AddressSource`] names the wrong one.
     pub is_disputed: bool,
 }
 
@@ -56,39 +55,38 @@ impl FromStr for AddressSource {
             ("xff", _) => Ok(Self::XForwardedFor),
             ("forwarded", _) => Ok(Self::Forwarded),
             (_, Some(Ok(hops))) => Ok(Self::Hops(hops)),
-            (_, Some(Err(_))) => Err("N of `hops=N` is a number from 1 to 255".to_owned()),
+            (_, Some(Err(_))) => Err("`hops=N` needs a number from 1 to 255".to_owned()),
             _ => Err("expected `xff`, `forwarded` or `hops=N`".to_owned()),
         }
     }
 }
 
 impl TrustedProxies {
-    /// Trusts the proxies in these networks, which say who the client is in `X-Forwarded-For`.
+    /// Trusts the proxies in these networks to write `X-Forwarded-For`.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self { networks, source: AddressSource::default() }
     }
 
-    /// The same proxies, which say it there.
+    /// The same proxies with another source.
     #[must_use]
     pub fn saying_in(self, source: AddressSource) -> Self {
         Self { source, ..self }
     }
 
-    /// Whether an address is a trusted proxy's.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a request that came from the socket address `peer`.
+    /// Returns the client of a request that came from the socket address `peer`.
     ///
     /// The headers are read only if the peer is trusted, and from right to left: each proxy appends the address that it
-    /// saw, so the first one that is not itself trusted is the client's, and everything left of it is the client's own
-    /// claim. The walk stops at the first element that is not an address (`unknown`, an obfuscated name, any other
-    /// bytes), because nobody can say what stands left of it; what trusted hops wrote to the right of it counts.
+    /// saw, so the first one that is not trusted is the client's, and everything left of it is the client's own claim.
+    /// The walk stops at the first element that is not an address (`unknown`, an obfuscated name, any other bytes),
+    /// because what stands left of it cannot be trusted. What trusted hops wrote to the right of it counts.
     ///
-    /// Of the two headers, the one named by [`AddressSource`] is believed, because trusted proxies write it, and a client
-    /// can send whichever one they do not write. So the other one never overrules it, and the two are never mixed; a
-    /// request in which they disagree is only marked, see [`ClientAddress::is_disputed`].
+    /// The header named by [`AddressSource`] counts, because trusted proxies write it; a client can send the other one.
+    /// The other header never overrides it, and the two are never mixed. A request in which they disagree is only
+    /// marked, see [`ClientAddress::is_disputed`].
     pub fn client(&self, peer: IpAddr, headers: &Headers) -> ClientAddress {
         let peer = ClientAddress::from(peer);
         if self.networks.is_empty() || !self.contains(peer.address) {
@@ -105,17 +103,15 @@ impl TrustedProxies {
         ClientAddress { address, is_disputed: other.is_some_and(|other| other != address) }
     }
 
-    /// The client of a request that a gateway asks about: the gateway is believed, and what it says of its own
-    /// peer is the last element of `X-Forwarded-For`. From there on it is that of [`Self::client`]. `None` if the gateway
-    /// does not say.
+    /// Returns the client of a request that a gateway asks about. The gateway is trusted, and its own peer is the last
+    /// element of `X-Forwarded-For`; from there on the rules of [`Self::client`] apply. `None` if the gateway names no peer.
     ///
-    /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no gateway that asks writes it.
+    /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no such gateway writes it.
     pub fn client_of_gateway(&self, headers: &Headers) -> Option<ClientAddress> {
         Some(self.client(last_hop(headers)?, headers))
     }
 
-    /// The client according to one header: the first hop from the right that is not trusted, or else the last one that
-    /// can be read.
+    /// The client according to one header: the first untrusted hop from the right, or else the last readable one.
     fn walk(&self, headers: &Headers, is_forwarded: bool) -> Option<IpAddr> {
         let mut client = None;
         for (place, hop) in (1..).zip(hops(headers, is_forwarded)) {
@@ -133,12 +129,12 @@ impl TrustedProxies {
     }
 }
 
-/// The peer of whoever wrote `X-Forwarded-For` last.
+/// The peer of the hop that wrote `X-Forwarded-For` last.
 fn last_hop(headers: &Headers) -> Option<IpAddr> {
     hops(headers, false).next()?
 }
 
-/// The elements of a header from right to left; `None` for one that is not an address.
+/// The elements of a header from right to left; `None` for an element that is not an address.
 fn hops(headers: &Headers, is_forwarded: bool) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.all(if is_forwarded { FORWARDED } else { X_FORWARDED_FOR }).rev();
     let elements = lines.flat_map(|line| split_back(line, b',')).map(<[u8]>::trim_ascii);
@@ -148,12 +144,12 @@ fn hops(headers: &Headers, is_forwarded: bool) -> impl Iterator<Item = Option<Ip
     })
 }
 
-/// Splits where the separator stands outside quotes, from right to left.
+/// Splits at separators outside quotes, from right to left.
 ///
-/// What stands right was written by the proxies next to us. Read from there, their quotes are the ones that count; read
-/// from the left, a quote that the client left open would hide what they say. A proxy that quotes the client's `Host` in
-/// `host=` may have quoted a comma and more. Bytes and not text are split: a client can put any byte from 0x80 on before
-/// what its proxy appends to the same line.
+/// The right end was written by the proxies next to us. Reading from there, their quotes count; reading from the left, a
+/// quote that the client left open would hide what they wrote. A proxy that quotes the client's `Host` in `host=` may
+/// have quoted a comma. Bytes are split rather than text, because a client can put any byte from 0x80 on before what its
+/// proxy appends to the same line.
 fn split_back(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -168,7 +164,7 @@ fn split_back(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether what follows is escaped by a backslash that is not escaped itself.
+/// Whether the next byte is escaped by a backslash that is not escaped itself.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
@@ -196,7 +192,7 @@ fn node_address(node: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A number, or the name of one that is kept secret (RFC 7239 section 6.2).
+/// A port number, or an obfuscated port (RFC 7239 section 6.2).
 fn is_port(port: &str) -> bool {
     let name = port.strip_prefix('_').unwrap_or(port);
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

@@ -1,27 +1,27 @@
-//! The headers of a message: an ordered list of names and values in one piece of memory.
+//! The headers of a message: an ordered list of names and values in one buffer.
 //!
-//! A proxy passes most headers on as they came, so they are kept as they came: in their order, in their spelling, each
-//! line by itself (RFC 9110 section 5.3 makes the order of lines with one name matter). To look for a name in a list of
-//! a dozen costs less than to hash a dozen names that nobody asks for, and most names that a proxy looks for are not
-//! there, which a word of marks tells without a look.
+//! A proxy forwards most headers unchanged, so they keep their order and spelling, each line by itself (RFC 9110 section
+//! 5.3: the order of lines with the same name matters). Searching a list of a dozen names costs less than hashing a dozen
+//! names that are never looked up. Most names that a proxy looks for are absent, which a 64-bit filter of marks shows
+//! without a search.
 
 use std::fmt::{self, Debug};
 
 /// The id of the queue entry that a request has become, for its upstream or gateway. Clients' headers of this name are removed.
 pub const QUEUE_ENTRY: &str = "x-queue-entry";
 
-/// The headers of a message. Names are tokens and compared without regard to case; values have neither CR, LF nor NUL
-/// and no white space around them. Whoever appends them has checked that, see [`is_name`] and [`is_value`].
+/// The headers of a message. Names are tokens and compare case-insensitively. Values have no CR, LF or NUL and no
+/// surrounding white space. Callers that append have checked that with [`is_name`] and [`is_value`].
 #[derive(Clone, Default)]
 pub struct Headers {
-    /// Each line as it is sent: `name: value` and CR LF. Between lines that were parts of a head there may be more.
+    /// Each line as it is sent: `name: value` and CR LF. There may be other bytes between lines that were parts of a head.
     text: Vec<u8>,
     lines: Vec<Line>,
     /// The [`mark`]s of all names that were ever added.
     marks: u64,
 }
 
-/// Where a name begins and how long it is, where its value begins, and where that ends.
+/// The start and length of a name, and the start and end of its value.
 #[derive(Clone, Copy)]
 struct Line {
     start: u32,
@@ -31,18 +31,17 @@ struct Line {
 }
 
 impl Headers {
-    /// No headers.
     pub const fn new() -> Self {
         Self { text: Vec::new(), lines: Vec::new(), marks: 0 }
     }
 
-    /// No headers, and room for some: `lines` of them with `bytes` of text in all.
+    /// Reserves room for `lines` with `bytes` of text in all.
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
         Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: 0 }
     }
 
-    /// The lines of a head that was read: names and values are parts of `head`, which is copied as a whole. There is
-    /// room for `more` lines and bytes beside them.
+    /// The lines of a head that was read. Names and values are parts of `head`, which is copied as a whole; `more` is
+    /// additional room in lines and bytes.
     pub fn of_head<'a>(
         head: &'a [u8],
         lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
@@ -66,9 +65,9 @@ impl Headers {
         headers
     }
 
-    /// Adds a line at the end.
+    /// Appends a line.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        // A message has at most megabytes of headers, far below what 32 bits count, and names are bounded with them.
+        // The headers of a message take megabytes at most, far below 2^32, and that bounds names as well.
         let place = |text: &Vec<u8>| u32::try_from(text.len()).unwrap_or(u32::MAX);
         let (name, value) = (name.as_ref(), value.as_ref());
         self.marks |= mark(name);
@@ -84,7 +83,7 @@ impl Headers {
         self.lines.push(Line { start, name, value: value_start, end });
     }
 
-    /// Adds a line whose value is written in its place. No value, no line.
+    /// Appends a line whose value is written in place. An empty value adds no line.
     pub fn append_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.text.len();
         self.append(name, b"");
@@ -101,7 +100,7 @@ impl Headers {
         self.text.extend_from_slice(CRLF);
     }
 
-    /// Replaces all lines of this name by one.
+    /// Replaces all lines of this name with one.
     pub fn set(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.remove(name.as_ref());
         self.append(name, value);
@@ -118,25 +117,25 @@ impl Headers {
         self.lines.len() < before
     }
 
-    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays.
+    /// Keeps the lines for which `wanted(name, value)` holds. The text of the others stays in the buffer.
     pub fn retain(&mut self, mut wanted: impl FnMut(&[u8], &[u8]) -> bool) {
         let text = &self.text;
         self.lines.retain(|line| wanted(line.name(text), line.value(text)));
     }
 
-    /// All lines in their order: name and value.
+    /// The names and values of all lines, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + Clone {
         self.lines.iter().map(|line| (line.name(&self.text), line.value(&self.text)))
     }
 
-    /// The values of all lines of this name, in their order.
+    /// The values of all lines of this name, in order.
     pub fn all<'a, 'n>(&'a self, name: &'n str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
         let name = name.as_bytes();
         let lines = self.suspects(name).iter().filter(move |line| line.name(&self.text).eq_ignore_ascii_case(name));
         lines.map(|line| line.value(&self.text))
     }
 
-    /// The lines among which one of this name may be.
+    /// The lines that may have this name.
     fn suspects(&self, name: &[u8]) -> &[Line] {
         if self.marks & mark(name) == 0 { &[] } else { &self.lines }
     }
@@ -148,28 +147,26 @@ impl Headers {
         Some(line.value(&self.text))
     }
 
-    /// As [`Self::get`], if it is printable ASCII.
+    /// As [`Self::get`], if the value is printable ASCII.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(text)
     }
 
-    /// Whether there is a line of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Whether these are of a call of gRPC, whose client wants a refusal in gRPC's words.
+    /// Whether this is a gRPC call, whose client expects errors as gRPC statuses.
     pub fn is_grpc(&self) -> bool {
         self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
 
-    /// Whether a name has an underscore.
     pub fn has_underscores(&self) -> bool {
-        // One look at all of the text is quicker than one at each name; names are looked at if a value has one, too.
+        // One search of the whole text is faster than one of each name. Names are searched only if it finds an underscore.
         memchr::memchr(b'_', &self.text).is_some() && self.iter().any(|(name, _)| name.contains(&b'_'))
     }
 
-    /// Writes hyphens for the underscores of all names.
+    /// Replaces underscores in all names with hyphens.
     pub fn fold_underscores(&mut self) {
         for line in &self.lines {
             let start = line.start as usize;
@@ -179,12 +176,12 @@ impl Headers {
         }
     }
 
-    /// Writes all lines as they are sent, each with its CR LF. Lines that stand one behind the other are copied as one.
+    /// Writes all lines, each with its CR LF. Lines that are adjacent in the buffer are copied at once.
     pub fn write(&self, to: &mut Vec<u8>) {
         let mut lines = self.lines.iter().peekable();
         while let Some(first) = lines.next() {
-            // What stands between is looked at: a tab is as long as a space and a bare LF behind a space as long as CR LF,
-            // and neither may reach a reader who takes it otherwise.
+            // The bytes between are compared: a tab is as long as a space, and a space and a bare LF are as long as CR LF.
+            // Neither may reach a server that reads it differently.
             let between = |from: usize, to: u32| self.text.get(from..to as usize).unwrap_or_default();
             let is_plain = |line: &Line| between(line.start as usize + usize::from(line.name), line.value) == COLON;
             if !is_plain(first) {
@@ -202,12 +199,10 @@ impl Headers {
         }
     }
 
-    /// How many lines there are.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -216,8 +211,8 @@ impl Headers {
 const COLON: &[u8] = b": ";
 const CRLF: &[u8] = b"\r\n";
 
-/// One of 64 bits for a name, whatever its case. That the bit of a name is not among the marks of a list says that the
-/// name is not in it; a dozen names leave most bits free.
+/// One of 64 bits for a name, in any case. If the bit of a name is not among the marks of a list, the name is not in
+/// it; a dozen names leave most bits free.
 const fn mark(name: &[u8]) -> u64 {
     let (Some(first), Some(last)) = (name.first(), name.last()) else { return 1 };
     let folded = (*first | 0x20) as usize * 3 + (*last | 0x20) as usize;
@@ -251,18 +246,17 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
     }
 }
 
-/// A value as text, if it is printable ASCII: other bytes have no encoding that sender and receiver agree on (RFC 9110
-/// section 5.5).
+/// A value as text if it is printable ASCII; other bytes have no agreed encoding (RFC 9110 section 5.5).
 pub fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')))
 }
 
-/// Whether this is a header's name: a token (RFC 9110 section 5.6.2).
+/// Whether this is a valid header name: a token (RFC 9110 section 5.6.2).
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Whether this is a header's value (RFC 9110 section 5.5): no control characters but a tab.
+/// Whether this is a valid header value (RFC 9110 section 5.5): no control characters except tab.
 pub fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
 }

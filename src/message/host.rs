@@ -1,19 +1,19 @@
-//! Host names: their canonical text, and their registered domain by the public suffix list.
+//! Host names: their canonical text, and their registered domain according to the public suffix list.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::address::{self, network};
 
-/// The longest name, in characters.
+/// In characters.
 const LONGEST_NAME: usize = 253;
 
-/// Bytes of the longest name in Unicode.
+/// In bytes of UTF-8.
 const LONGEST_UNICODE: usize = LONGEST_NAME * char::MAX.len_utf8();
 
 /// A host name in lower case without its trailing dot, or an address in its shortest text.
 ///
-/// A name needs a dot: a label alone names no host on the internet, and in an override it is a typing error.
+/// A name must contain a dot: a single label is not a host on the internet, and in an override it is a typo.
 pub fn hostname_or_address(text: &str) -> Result<String, String> {
     if let Ok(address) = address::parse(text) {
         return Ok(address.to_string());
@@ -21,7 +21,7 @@ pub fn hostname_or_address(text: &str) -> Result<String, String> {
     hostname(text)
 }
 
-/// The host of `host:port` or `[address]:port`, without brackets; a text without a port is returned unchanged.
+/// The host of `host:port` or `[address]:port`, without brackets. Text without a port is returned unchanged.
 pub(crate) fn without_port(text: &str) -> &str {
     let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
     if let Some((address, after)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -31,24 +31,24 @@ pub(crate) fn without_port(text: &str) -> &str {
     text.split_once(':').filter(|(_, port)| is_port(port)).map_or(text, |(host, _)| host)
 }
 
-/// A name in ASCII (RFC 5891 section 4.4); `None` if it has no such form.
+/// A name in ASCII (RFC 5891 section 4.4); `None` if it cannot be converted.
 pub(crate) fn in_ascii(name: &str) -> Option<Cow<'_, str>> {
     if name.is_ascii() {
         return Some(name.into());
     }
-    // Punycode takes the square of a label's length.
+    // Punycode takes time quadratic in the label's length.
     if name.len() > LONGEST_UNICODE { None } else { idna::domain_to_ascii(name).ok().map(Cow::Owned) }
 }
 
 /// A host name in lower case without its trailing dot.
 pub(crate) fn hostname(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let wrong = |why: &str| Err(format!("`{text}` is no host name: {why}"));
+    let wrong = |why: &str| Err(format!("invalid host name `{text}`: {why}"));
     if name.is_empty() || name.len() > LONGEST_NAME {
-        return wrong("a name has 1 to 253 characters");
+        return wrong("it must have 1 to 253 characters");
     }
     if !name.contains('.') {
-        return wrong("it has no dot");
+        return wrong("it must contain a dot");
     }
     for label in name.split('.') {
         let fits = !label.is_empty()
@@ -57,17 +57,19 @@ pub(crate) fn hostname(text: &str) -> Result<String, String> {
             && !label.starts_with('-')
             && !label.ends_with('-');
         if !fits {
-            return wrong("a label has 1 to 63 letters, digits and inner hyphens (write other scripts as xn--...)");
+            return wrong(
+                "each label must have 1 to 63 letters, digits and inner hyphens (write other scripts as xn--...)",
+            );
         }
     }
-    // RFC 3696 section 2: a top-level domain is not all digits; such a name is a mistyped IPv4 address.
+    // RFC 3696 section 2: a top-level domain is never all digits, so this is a mistyped IPv4 address.
     if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
-        return wrong("its last label is a number");
+        return wrong("its last label must not be a number");
     }
     Ok(name)
 }
 
-/// The registered domain (eTLD+1) of a host name. A public suffix stays itself, an IPv4 address too; an IPv6 address
+/// The registered domain (eTLD+1) of a host name. Public suffixes and IPv4 addresses stay as they are. An IPv6 address
 /// becomes its /64, which is what one subscriber has.
 pub fn registered(text: &str) -> Result<String, String> {
     match address::parse(text) {
@@ -80,10 +82,10 @@ pub fn registered(text: &str) -> Result<String, String> {
     }
 }
 
-/// The host of an authority without user information, as rules see it: lower case, without the port, the
-/// root's dot and the brackets of an IPv6 address, which is written in its shortest text. `None` if it is no host.
+/// The host of an authority without user information, as rules see it: in lower case, without port, trailing dot and
+/// brackets, IPv6 addresses in their shortest text. `None` if it is not a valid host.
 pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
-    // What nearly every request has: a name in lower case, and a port or none.
+    // Nearly every request has a name in lower case, with or without a port.
     let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let plain = authority.bytes().position(|byte| !is_plain(&byte)).unwrap_or(authority.len());
     let (host, port) = authority.split_at(plain);
@@ -115,7 +117,7 @@ pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
 }
 
-/// The host that people write: as an authority, or an IPv6 address without brackets.
+/// As [`host_of`], but an IPv6 address may be written without brackets.
 pub(crate) fn written_host(text: &str) -> Option<Cow<'_, str>> {
     text.parse::<Ipv6Addr>().map_or_else(|_| host_of(text), |address| Some(address.to_string().into()))
 }

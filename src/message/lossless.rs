@@ -1,16 +1,15 @@
-//! Bytes as text, without loss.
+//! A lossless mapping of bytes to text.
 //!
 //! Values of headers, cookies and percent-encoded parameters are bytes (RFC 9110 section 5.5); ids, patterns and regular
-//! expressions are text. A byte that is not part of UTF-8 becomes one of 128 characters that stand for such bytes, and
-//! these characters themselves are carried byte by byte. So different bytes are always different texts, and UTF-8 is its
-//! own text.
+//! expressions are text. A byte that is not part of valid UTF-8 becomes one of 128 stand-in characters, and a stand-in
+//! in the input is mapped byte by byte. So different bytes are always different texts, and other UTF-8 is unchanged.
 
 use std::borrow::Cow;
 
-/// Stands for the byte 0x80. The last 128 code points are for private use or no characters at all.
+/// Stands for the byte 0x80. The last 128 code points are private use or noncharacters.
 const FIRST: u32 = 0x10_FF80;
 
-/// The byte that the UTF-8 of every character from U+100000 on begins with.
+/// The first byte in UTF-8 of all characters from U+100000 on.
 const LEAD: u8 = 0xF4;
 
 /// The text of these bytes.
@@ -21,7 +20,7 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The text of a text's bytes: itself, unless it has characters that stand for bytes.
+/// As [`text`], for bytes that are valid UTF-8: unchanged unless it has stand-ins.
 pub fn keep(text: &str) -> Cow<'_, str> {
     if memchr::memchr(LEAD, text.as_bytes()).is_none() {
         Cow::Borrowed(text)
@@ -30,7 +29,7 @@ pub fn keep(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The bytes of a text that [`text`] has made.
+/// The inverse of [`text`].
 pub fn bytes(text: &str) -> Cow<'_, [u8]> {
     if memchr::memchr(LEAD, text.as_bytes()).is_none() {
         return Cow::Borrowed(text.as_bytes());
@@ -45,7 +44,7 @@ pub fn bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// The text as people read it: bytes that are not UTF-8 as `%E9`.
+/// The text for people: stand-ins as escapes, `%E9`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     use std::fmt::Write;
     if memchr::memchr(LEAD, text.as_bytes()).is_none() {
@@ -63,7 +62,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a text has bytes in it that are not UTF-8.
+/// Whether a text has stand-ins.
 pub fn has_bytes(text: &str) -> bool {
     memchr::memchr(LEAD, text.as_bytes()).is_some() && text.chars().any(|character| byte(character).is_some())
 }
@@ -84,12 +83,12 @@ fn carried(bytes: &[u8]) -> String {
     text
 }
 
-/// The character that stands for a byte from 0x80 on. Every byte of a sequence that is not UTF-8 is one.
+/// The stand-in for a byte, which is 0x80 or greater: all others are valid UTF-8.
 fn stand_in(byte: u8) -> char {
     char::from_u32(FIRST + u32::from(byte & 0x7F)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that a character stands for, if it stands for one.
+/// The byte of a stand-in.
 fn byte(character: char) -> Option<u8> {
     let place = u32::from(character).checked_sub(FIRST)?;
     u8::try_from(place).ok().map(|place| place | 0x80)

@@ -1,5 +1,5 @@
-//! The vocabulary of HTTP that rules and codecs share: headers, targets, paths, hosts, addresses and trace context.
-//! Pure: no I/O, no clock.
+//! The vocabulary of HTTP that rules and codecs share: headers, targets, paths, hosts, addresses, trace context.
+//! Pure: no I/O, no clock, no imports from other modules.
 
 pub mod address;
 pub mod client_address;

@@ -1,56 +1,55 @@
 //! Paths, and the normalised copy that rules are matched on.
 //!
-//! A limiter that matches the raw path can be walked around by spelling it differently (`//v1`, `/v1/`, `/%761`), so
-//! rules see one spelling (RFC 3986 section 6.2.2). The request itself is forwarded as it came.
+//! A limiter that matches the raw path can be bypassed by spelling the path differently (`//v1`, `/v1/`, `/%761`), so
+//! rules see one spelling (RFC 3986 section 6.2.2). The request itself is forwarded unchanged.
 
 use std::borrow::Cow;
 
 use super::percent;
 
-/// What is done with a path that has `%2F` or `%5C` in it. Some servers decode them and then see other segments than the
-/// rules do.
+/// The treatment of paths that contain `%2F` or `%5C`. Some servers decode these and then see other segments than the
+/// rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
-    /// They are text of their segment.
+    /// They are ordinary text of their segment.
     #[default]
     Keep,
-    /// The request is refused.
+    /// The request is rejected.
     Reject,
 }
 
-/// Whether a path is one that all servers read alike, or why it is not. What differs between them is a way around rules:
-/// a backslash is a slash to some, an escape that is none is text or an error, and a NUL ends the path.
+/// Checks that all servers read a path the same way; the error is the reason. Differences are a way around rules: some
+/// servers take a backslash for a slash, an invalid escape for text or an error, and a NUL for the end of the path.
 pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
     let is_allowed = |byte: u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'\\' | b'#');
-    // Nearly every path has no escape either, which is seen with the same look.
+    // Nearly every path has no escape, which the same pass over the bytes shows.
     if path.bytes().all(|byte| is_allowed(byte) && byte != b'%') {
         return Ok(());
     }
     if !path.bytes().all(is_allowed) {
-        return Err("a path has printable ASCII, without a backslash and a fragment");
+        return Err("a path must be printable ASCII without a backslash or fragment");
     }
     let mut rest = path;
     while let Some(place) = rest.find('%') {
         let digits = rest.as_bytes().get(place + 1..place + 3).unwrap_or_default();
         let byte = if let [high, low] = digits { percent::byte(*high, *low) } else { None };
-        let Some(byte) = byte else { return Err("`%` begins an escape of two hexadecimal digits") };
+        let Some(byte) = byte else { return Err("`%` must begin an escape of two hexadecimal digits") };
         if byte.is_ascii_control() {
-            return Err("a path has no control characters, escaped or not");
+            return Err("a path must not have control characters, escaped or not");
         }
         if slashes == EscapedSlashes::Reject && matches!(byte, b'/' | b'\\') {
-            return Err("a path has no escaped slashes here");
+            return Err("a path must not have escaped slashes here");
         }
         rest = &rest[place + 3..];
     }
     Ok(())
 }
 
-/// The path in the one spelling that rules are matched on.
+/// The path in the spelling that rules are matched on.
 ///
 /// Escapes of printable ASCII are decoded and the others get upper-case digits, dot segments are resolved (`%2e` too),
-/// slashes merge, and one trailing slash is dropped. What means something else once it is decoded stays: `%2F` and `%5C`,
-/// which some upstreams take for separators, `%25`, so that nothing is decoded twice, `%3F` and `%23`. An empty path is
-/// `/`.
+/// slashes merge, and one trailing slash is dropped. Escapes whose meaning would change stay: `%2F` and `%5C`, which some
+/// upstreams take for separators, `%25`, so that nothing is decoded twice, `%3F` and `%23`. An empty path becomes `/`.
 pub fn normalise(path: &str) -> Cow<'_, str> {
     if is_normal(path) {
         return Cow::Borrowed(path);
@@ -77,13 +76,13 @@ pub fn normalise(path: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// Whether nothing in `path` needs a change: what nearly every request has.
+/// Whether `path` is normalised already, as nearly every path is.
 fn is_normal(path: &str) -> bool {
     let bytes = path.as_bytes();
     if bytes.first() != Some(&b'/') || (bytes.len() > 1 && bytes.ends_with(b"/")) || bytes.contains(&b'%') {
         return false;
     }
-    // Only a segment that begins with a dot can be a dot segment; `/.well-known` merely takes the slower way.
+    // Only a segment that begins with a dot can be a dot segment; `/.well-known` just takes the slow path.
     bytes.windows(2).all(|pair| pair[0] != b'/' || (pair[1] != b'/' && pair[1] != b'.'))
 }
 

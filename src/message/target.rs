@@ -1,4 +1,4 @@
-//! What rules can be applied to: the method and the target of a request, the same for every listener.
+//! The method and the target of a request: the checks and the URL splitter that all listeners share.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use super::headers;
 use super::host::host_of;
 use super::path::{self, EscapedSlashes};
 
-/// Whether all servers read a method and a target alike, or why not. The target is in origin form, or `*`; of an absolute
-/// URL it is what [`split_url`] says.
+/// Checks that all servers read a method and a target the same way; the error is the reason. The target is in origin form
+/// or `*`; [`split_url`] gives that of an absolute URL.
 pub fn check(method: &str, target: &str, slashes: EscapedSlashes) -> Result<(), &'static str> {
     check_method(method)?;
     if target == "*" {
-        return if method == "OPTIONS" { Ok(()) } else { Err("only OPTIONS has `*` as its target") };
+        return if method == "OPTIONS" { Ok(()) } else { Err("only OPTIONS may have the target `*`") };
     }
     if !target.starts_with('/') {
         return Err(UrlError::Form.reason());
@@ -21,49 +21,48 @@ pub fn check(method: &str, target: &str, slashes: EscapedSlashes) -> Result<(), 
     query.map_or(Ok(()), check_query)
 }
 
-/// A method that everybody knows, in another spelling, is another method (RFC 9110 section 9.1) and no limit for the known
-/// one covers it, but frameworks that write what they get in upper case, as Werkzeug does, would serve it all the same.
+/// Methods are case-sensitive (RFC 9110 section 9.1), so a limit for `GET` does not cover `get`. But frameworks that
+/// convert methods to upper case, as Werkzeug does, would serve it as `GET`.
 fn check_method(method: &str) -> Result<(), &'static str> {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     if !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase()) {
         return Ok(());
     }
     if !headers::is_name(method.as_bytes()) {
-        return Err("a method is a token");
+        return Err("a method must be a token");
     }
     let is_misspelt = KNOWN.iter().any(|known| method.eq_ignore_ascii_case(known));
-    if is_misspelt { Err("a method is spelt in upper case") } else { Ok(()) }
+    if is_misspelt { Err("a standard method must be in upper case") } else { Ok(()) }
 }
 
-/// Whether all servers read a query alike, which comes without its question mark.
+/// As [`check`], for a query without its question mark.
 pub fn check_query(query: &str) -> Result<(), &'static str> {
     if query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#') {
-        return Err("a query has printable ASCII and no fragment");
+        return Err("a query must be printable ASCII without a fragment");
     }
     Ok(())
 }
 
-/// Why a target is not an absolute URL.
+/// Why a target is not a valid absolute URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
-    /// It does not begin as one.
+    /// It does not start with `http://` or `https://`.
     Form,
-    /// Its authority is not a host.
+    /// Its authority is not a valid host.
     Authority,
 }
 
 impl UrlError {
-    /// The reason for people.
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Form => "a target is a path, or an `http://` or `https://` URL",
+            Self::Form => "a target must be a path, or an `http://` or `https://` URL",
             Self::Authority => "the target's authority is not a host",
         }
     }
 }
 
-/// The authority of an absolute URL, and its target in origin form; `*` if OPTIONS is for the whole server (RFC 9112
-/// section 3.2.4).
+/// Splits an absolute URL into its authority and its target in origin form, which is `*` for OPTIONS without a path (RFC
+/// 9112 section 3.2.4).
 pub fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), UrlError> {
     let (scheme, rest) = url.split_once("://").ok_or(UrlError::Form)?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
@@ -82,9 +81,9 @@ pub fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str
     Ok((authority, target))
 }
 
-/// The path and the query of a target.
+/// Splits a target into its path and query.
 pub fn split(target: &str) -> (&str, Option<&str>) {
-    // To look for a character, as `split_once` does, takes longer than to look at all bytes of most paths.
+    // For most paths a loop over the bytes is faster than `split_once`, which searches for a character.
     match target.bytes().position(|byte| byte == b'?') {
         Some(place) => (&target[..place], Some(&target[place + 1..])),
         None => (target, None),
@@ -121,7 +120,7 @@ mod tests {
         check_request("G T", "/", Some("token"));
         check_request("M-SEARCH", "/", None);
         for target in ["", "x", "ftp://a/", "x://", "http://a/", "a:443"] {
-            check_request("GET", target, Some("a target is a path"));
+            check_request("GET", target, Some("a target must be a path"));
         }
     }
 

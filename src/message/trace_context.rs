@@ -1,10 +1,9 @@
-//! Which trace a request belongs to: the header `traceparent` of the W3C's Trace Context, level 1 and 2.
+//! The trace that a request belongs to: the `traceparent` header of W3C Trace Context, level 1 and 2.
 
 use std::fmt;
 
 use super::headers::Headers;
 
-/// The header that carries it.
 pub const TRACEPARENT: &str = "traceparent";
 
 /// The length of a value of version 00: version, trace, span and flags with hyphens between them.
@@ -13,29 +12,29 @@ const LENGTH: usize = 55;
 /// A span of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// The trace; never 0.
+    /// Never 0.
     pub trace_id: u128,
-    /// The span; never 0.
+    /// Never 0.
     pub span_id: u64,
     /// [`Self::SAMPLED`] and others.
     pub flags: u8,
 }
 
 impl TraceContext {
-    /// Whether whoever wrote the header may have recorded the span.
+    /// The flag for spans that the caller may have recorded.
     pub const SAMPLED: u8 = 1;
 
-    /// Whether the trace's id is random in its last seven bytes.
+    /// The flag for trace ids whose last seven bytes are random.
     pub const RANDOM: u8 = 2;
 
-    /// What a request says of its trace; `None` if it says nothing, or several things, or something else.
+    /// The trace context of a request; `None` if the header is absent, repeated or malformed.
     pub fn of(headers: &Headers) -> Option<Self> {
         let mut lines = headers.all(TRACEPARENT);
         let first = lines.next()?;
         lines.next().is_none().then(|| Self::parse(first)).flatten()
     }
 
-    /// Reads the value of the header. Versions after 00 may have more behind the flags.
+    /// Parses the header's value. Versions after 00 may have more fields after the flags.
     fn parse(value: &[u8]) -> Option<Self> {
         let (known, more) = value.split_at_checked(LENGTH)?;
         let [v, w, b'-', rest @ ..] = known else { return None };
@@ -52,7 +51,6 @@ impl TraceContext {
         (is_whole && trace_id != 0 && span_id != 0).then_some(Self { trace_id, span_id, flags })
     }
 
-    /// Whether the span may have been recorded.
     pub const fn is_sampled(&self) -> bool {
         self.flags & Self::SAMPLED != 0
     }
@@ -65,7 +63,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// A number in hexadecimal digits, which the header has in lower case only.
+/// Parses lower-case hexadecimal digits, the only ones that the header allows.
 fn number(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |sum: u128, digit| match digit {
         b'0'..=b'9' => Some(sum << 4 | u128::from(digit - b'0')),

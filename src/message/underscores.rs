@@ -1,35 +1,29 @@
 //! Header names with underscores.
 //!
-//! CGI, WSGI, Rack and PHP hand `X-Api-Key` and `X_Api_Key` to an application as one variable, `HTTP_X_API_KEY`. To HTTP
-//! they are two names, so that what Weir counts by, removes or writes under the one comes to such an application under the
-//! other.
+//! CGI, WSGI, Rack and PHP pass `X-Api-Key` and `X_Api_Key` to an application as the same variable, `HTTP_X_API_KEY`. In
+//! HTTP these are two names, so a client can send one to evade what Weir counts by, removes or writes under the other.
 
 use std::str::FromStr;
 
 use super::headers::Headers;
 
-/// What becomes of headers whose names have underscores.
+/// The treatment of headers whose names contain underscores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// They are removed before the rules see the request, and are not forwarded, as nginx does.
+    /// They are removed before the rules see the request and not forwarded, as in nginx.
     #[default]
     Drop,
-    /// They are headers like others, because no upstream folds the two names.
+    /// They are ordinary headers, because no upstream folds the two names.
     Keep,
     /// The request is answered with 400.
     Reject,
 }
 
-/// Why a request is rejected that has such a header.
 pub const REASON: &str = "a header's name has an underscore";
 
 impl Underscores {
-    /// As the rules see the headers of a request that a gateway asks about. Only the gateway can keep a header from its
-    /// upstream, so instead of being dropped it counts as the header that an upstream may take it for.
-    ///
-    /// # Errors
-    ///
-    /// If the request is to be rejected.
+    /// Prepares the headers of a request that a gateway asks about for the rules. Only the gateway can remove a header, so
+    /// instead of being dropped it counts as the header that an upstream may take it for. The error rejects the request.
     pub fn fold(self, headers: &mut Headers) -> Result<(), &'static str> {
         if self == Self::Keep || !headers.has_underscores() {
             return Ok(());

@@ -231,7 +231,7 @@ error: unknown unit `eon`
   |
 6 |     rate_limit: { unit: eon, requests_per_unit: 1 }
   |                         ^^^
-  = help: known are `second`, `minute`, `hour`, `day`, `week`, `month`, `year`
+  = help: expected one of `second`, `minute`, `hour`, `day`, `week`, `month`, `year`
 
 error: a descriptor needs `key`
  --> r1.yaml:8:9

@@ -1,4 +1,4 @@
-//! Plans for callers that do not spend what a request costs: checks, refunds, other costs.
+//! Changes to a plan for callers that check, refund or give the cost.
 
 use super::limit::Limit;
 use super::plan::Plan;

@@ -1,4 +1,4 @@
-//! Ids that an operator has shut out for a time, whatever their limits allow.
+//! Ids that an operator has blocked for some time, whatever their limits allow.
 
 use std::collections::HashMap;
 
@@ -6,66 +6,63 @@ use super::fingerprint::Fingerprinter;
 use super::key::fingerprint_of;
 use crate::engine::algorithms::numbers::Micros;
 
-/// The ids that may be blocked at once. A million are no matter for people to list, and whom nobody looks at any more an
-/// override with `deny: true` shuts out for good.
+/// The blocks that may exist at once. People list and review them; an override with `deny: true` is for permanent ones.
 pub const MOST_BLOCKS: usize = 10_000;
 
-/// How long a block may last: 366 days.
+/// The longest block: 366 days.
 pub const LONGEST_BLOCK: Micros = Micros(366 * 86_400 * 1_000_000);
 
-/// An id that is blocked.
+/// A blocked id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The beginning of its buckets' keys: `<short>:<id>`, of which the last components may be missing.
+    /// The prefix of its buckets' keys: `<short>:<id>`, where the last components may be missing.
     pub key: String,
-    /// Until when, by this machine's clock.
+    /// The end, by this machine's clock.
     pub until: Micros,
-    /// What the operator reads: `Name:id`.
+    /// `Name:id`, for operators.
     pub bucket: String,
-    /// Why, in the operator's words. No client is told.
+    /// The operator's reason. Clients do not see it.
     pub reason: Option<String>,
-    /// Who has blocked it.
+    /// The operator.
     pub by: String,
 }
 
-/// All that is blocked. It never changes; who blocks another id makes a new one.
+/// All blocks. Immutable: a change makes a new value.
 #[derive(Debug, Default)]
 pub struct Blocks {
     list: Vec<Block>,
-    /// The ends, by the fingerprint of the key.
+    /// By the fingerprint of the key.
     ends: HashMap<u128, Micros>,
 }
 
 impl Blocks {
-    /// These blocks, each of another key.
+    /// The keys must be unique.
     pub fn new(list: Vec<Block>, fingerprinter: &Fingerprinter) -> Self {
         let ends = list.iter().map(|block| (fingerprint_of(&block.key, fingerprinter), block.until)).collect();
         Self { list, ends }
     }
 
-    /// Whether nothing is blocked.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of them.
     pub fn list(&self) -> &[Block] {
         &self.list
     }
 
-    /// For how long yet an id is blocked, by its fingerprint and those of its first one, two, ... components; the longest
-    /// if several blocks cover it.
+    /// The time left of the block that covers an id, given the fingerprints of the id and of its first one, two, ...
+    /// components. The longest if several blocks cover it.
     pub fn left(&self, whole: u128, prefixes: &[u128], now: Micros) -> Option<Micros> {
         let ends = prefixes.iter().chain([&whole]).filter_map(|fingerprint| self.ends.get(fingerprint));
         ends.copied().max().filter(|end| *end > now).map(|end| end.since(now))
     }
 
-    /// The block that [`Self::left`] goes by, with the key of the whole id.
+    /// The block whose time [`Self::left`] gives, by the key of the id.
     pub fn covering(&self, key: &str, now: Micros) -> Option<&Block> {
         let covers = |block: &&Block| {
             let rest = key.strip_prefix(block.key.as_str());
-            // The key of all ids of a limit is that of its only bucket, if it has one, and no beginning.
+            // A key without an id is the only bucket of a `by: global` limit, and not a prefix.
             let begins = |rest: &str| rest.starts_with(':') && block.key.contains(':');
             block.until > now && rest.is_some_and(|rest| rest.is_empty() || begins(rest))
         };

@@ -1,4 +1,4 @@
-//! The bucket that an operator names, `Name:id`, and what is known of it without asking a store.
+//! The bucket that an operator names, `Name:id`, as far as the rules know it.
 
 use super::algorithm_input::QueueInput;
 use super::component::{Component, ComponentSource};
@@ -13,47 +13,43 @@ use super::suggest::nearest;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 
-/// What is known of a bucket.
+/// A bucket as the rules know it.
 #[derive(Debug)]
 pub struct BucketInfo<'r> {
-    /// The limit.
     pub limit: &'r Limit,
-    /// The id in canonical text, as overrides write it.
+    /// The canonical id, as overrides write it.
     pub id: String,
-    /// The key of the buckets, or how it begins if components are missing.
+    /// The key of the bucket, or its prefix if components are missing.
     pub key: String,
-    /// Components of the id that are missing at its end.
+    /// The number of components missing at the end of the id.
     pub missing: usize,
-    /// What the limit allows this id.
     pub allowance: &'r Allowance,
-    /// Where the override was written that says so, if one does.
+    /// The origin of the override that gives the allowance, if one does.
     pub given_by: Option<&'r OverrideOrigin>,
-    /// Whether the limit may refuse this id.
+    /// Whether the limit is enforced for this id.
     pub enforced: bool,
-    /// What a request costs; 1 where it says so itself.
+    /// The cost of a request; 1 if the request gives it.
     pub cost: u64,
-    /// A check of nothing for each window: none if the id has no bucket.
+    /// A check of cost 0 for each window; empty if the id has no bucket.
     pub plan: Plan,
 }
 
-/// Why a bucket cannot be found.
+/// A name that is not a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BucketInfoError {
-    /// There is no such limit.
     #[error("{0}")]
     Limit(String),
-    /// The id is none of the limit.
     #[error("{0}")]
     Id(String),
 }
 
 impl BucketInfo<'_> {
-    /// The bucket as an operator names it: `Name:id`, or the name alone of a limit that has no ids.
+    /// `Name:id`, or the name alone of a limit without ids.
     pub fn name(&self) -> String {
         if self.limit.by.is_empty() { self.limit.name.clone() } else { format!("{}:{}", self.limit.name, self.id) }
     }
 
-    /// Whether the limit does anything at all for some id.
+    /// Whether the limit does anything for any id.
     pub fn is_in_use(&self) -> bool {
         let applies = self.limit.allowance != Allowance::Disabled || !self.limit.overrides.is_empty();
         self.limit.mode != LimitMode::Off && (applies || self.limit.per_call)
@@ -61,12 +57,12 @@ impl BucketInfo<'_> {
 }
 
 impl Rules {
-    /// Finds the bucket `Name:id`. The id is written as those of overrides are, and an address also as a request has it;
-    /// it may lack its last components, and then there is no bucket but all those that begin so.
+    /// Finds the bucket `Name:id`. The id is written as in overrides; an address may also be in the form of a request. An
+    /// id without its last components stands for all buckets with that prefix.
     pub fn inspect(&self, bucket: &str, now: Micros) -> Result<BucketInfo<'_>, BucketInfoError> {
         let (place, limit, id) = self.split_bucket(bucket).map_err(BucketInfoError::Limit)?;
         let components = components(&limit.by, id).map_err(|reason| {
-            BucketInfoError::Id(format!("{} is no id of {}: {reason}", quoted(id.unwrap_or("")), limit.name))
+            BucketInfoError::Id(format!("invalid id {} for {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
         let missing = limit.by.len() - components.len();
         let identified = self.identify_components(limit, &components);
@@ -84,7 +80,7 @@ impl Rules {
             plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
             plan.changed_at(0, changed);
             let nothing = QueueInput { fields: &[], entry: None };
-            // Only its script knows how such a bucket stands.
+            // Only the script knows the state of its bucket.
             if limit.script.is_some() || plan.add_named_input(0, limit, nothing).is_err() {
                 plan = Plan::default();
             }
@@ -94,8 +90,8 @@ impl Rules {
         Ok(BucketInfo { limit, id, key, missing, allowance, given_by, enforced, cost, plan })
     }
 
-    /// The limit of a bucket's name and its index, and the id behind the colon. Names of some files have colons of their
-    /// own, so the longest name that fits is it.
+    /// Splits a bucket's name into the limit, its index and the id. Names may contain colons in some files, so the longest
+    /// matching name wins.
     fn split_bucket<'b>(&self, bucket: &'b str) -> Result<(u32, &Limit, Option<&'b str>), String> {
         let fits = |(place, limit)| {
             let limit: &Limit = limit;
@@ -121,7 +117,7 @@ impl Rules {
 fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<CanonicalComponent<'a>>, String> {
     match (by, id) {
         ([], None) => Ok(Vec::new()),
-        ([], Some(_)) => Err("the limit is `by: global`, it has one bucket and no ids".to_owned()),
+        ([], Some(_)) => Err("the limit is `by: global`: it has one bucket and no ids".to_owned()),
         (_, None | Some("")) => Err("it is missing; write `Name:id`".to_owned()),
         // `2001:db8::/64` is what a limit by ip/64 calls an id itself.
         ([only], Some(text)) if matches!(only.source, ComponentSource::Ip { .. }) && text.contains('/') => {
@@ -134,7 +130,7 @@ fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<Canonical
     }
 }
 
-/// An id as [`components`] reads it.
+/// The inverse of [`components`].
 fn written(by: &[Component], components: &[CanonicalComponent<'_>]) -> String {
     let written = by.iter().zip(components).map(|(part, component)| match component.address {
         Some(_) => component.text.clone(),
@@ -235,7 +231,7 @@ mod tests {
             ("", "there is no limit ``"),
             ("PerAddress", "it is missing; write `Name:id`"),
             ("PerAddress:", "it is missing"),
-            ("PerAddress:x", "`x` is no id of PerAddress: `x` is no IP address"),
+            ("PerAddress:x", "invalid id `x` for PerAddress: `x` is not a valid IP address"),
             ("PerAddress:2001:db8::/48", "the mask is `/48`"),
             ("Accounts:x:y", "integer"),
             ("All:x", "by: global"),

@@ -1,4 +1,4 @@
-//! The components that ids are made of, and how a request gives them.
+//! The components of ids, and their values in a request.
 
 use std::borrow::Cow;
 
@@ -10,42 +10,36 @@ use super::value_type::{ValueType, lenient};
 use crate::message::address;
 use crate::message::percent::decode;
 
-/// Where a component of an id comes from.
+/// The source of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ComponentSource {
-    /// The client's address; IPv6 cut to its first `ipv6_prefix` bits, 128 for the whole. IPv4 stays whole.
+    /// The client's address. IPv6 is cut to its first `ipv6_prefix` bits, IPv4 stays whole.
     Ip {
         /// 1 to 128.
         ipv6_prefix: u8,
     },
-    /// The request's authority, without the port.
+    /// Without the port.
     Host,
-    /// The method.
     Method,
     /// The normalised path.
     Path,
-    /// A header of the request.
     Header(HeaderName),
-    /// A query parameter.
     Query(String),
-    /// A cookie.
     Cookie(String),
-    /// The subject of the client's certificate, as text of RFC 4514.
+    /// The subject of the client's certificate as RFC 4514 text.
     TlsSubject,
-    /// The entry of the descriptor with this key.
+    /// The descriptor entry with this key.
     Descriptor(String),
-    /// The entry at a place of the descriptor, whatever its value: even an empty one is an id of its own.
+    /// The descriptor entry at an index. An empty value is an id too.
     Entry {
-        /// Its key, for people.
+        /// Its key, for messages.
         key: String,
-        /// Counted from 0.
         place: usize,
     },
-    /// A `{parameter}` of the limit's own path pattern: the index of its segment.
+    /// A `{parameter}` of the limit's path pattern.
     PathParameter {
-        /// As the pattern names it.
         name: String,
-        /// Counted from 0, in the path split at `/`.
+        /// The index in the path split at `/`.
         segment: usize,
     },
 }
@@ -53,22 +47,20 @@ pub enum ComponentSource {
 /// One component of a limit's `by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// Where it comes from.
     pub source: ComponentSource,
-    /// How it is read. Ignored for [`ComponentSource::Ip`], which is an address by nature.
+    /// The type of the value. Ignored for [`ComponentSource::Ip`].
     pub form: ValueType,
-    /// The one of several values that counts.
     pub duplicates: Duplicates,
-    /// How a path is read that it is or comes from.
+    /// For paths and their parameters.
     pub path_reading: PathReading,
 }
 
-/// Why a request has no value for a component.
+/// Why a request has no usable value for a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComponentError {
-    /// It is not there, or empty.
+    /// Absent or empty.
     Missing,
-    /// It is there, but not what `as:` wants, or several times with different values.
+    /// Not of the type that `as:` requires, or several different values.
     Malformed,
 }
 
@@ -79,13 +71,13 @@ impl From<AmbiguousValue> for ComponentError {
 }
 
 impl Component {
-    /// A component that is any text, and malformed if the request has several.
+    /// A component that is malformed if a request has several different values.
     pub const fn new(source: ComponentSource, form: ValueType) -> Self {
         let path_reading = PathReading { ignores_case: false, strips_parameters: false };
         Self { source, form, duplicates: Duplicates::Ambiguous, path_reading }
     }
 
-    /// The canonical text of this component of `request`.
+    /// The canonical text of this component in `request`.
     pub(crate) fn of<'a>(&self, request: &Request<'a>) -> Result<Cow<'a, str>, ComponentError> {
         let raw = match &self.source {
             ComponentSource::Ip { ipv6_prefix } => {

@@ -1,4 +1,4 @@
-//! The numbers in force for a bucket that was charged under older rules: what is settled later is settled by these.
+//! The current numbers of a bucket that was charged under older rules, for its settlement.
 
 use std::net::IpAddr;
 
@@ -14,21 +14,21 @@ use crate::message::address;
 use crate::message::percent::decode;
 
 impl Rules {
-    /// The same change by the numbers that these rules have for the bucket; `older` is its limit in the rules that made
-    /// the charge. It stays as it is if these have no such bucket: then nobody else has a part in it.
+    /// Returns the charge with the numbers that these rules have for its bucket; `older` is its limit in the rules that
+    /// made the charge. Unchanged if these rules do not have the bucket, because then nobody else uses it.
     ///
-    /// The id is read from the key. Overrides by network see the address in it and no other; those by `regex` see a long
-    /// component as its hash.
+    /// The id is parsed from the key. Overrides by network see only the address in it, and those by `regex` see the hash of
+    /// a long component.
     #[must_use]
     pub fn renumbered(&self, charge: Charge, older: &Limit, now: Micros) -> Charge {
         self.in_force(&charge, older, now).unwrap_or(charge)
     }
 
     fn in_force(&self, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
-        // Buckets go by the short name, which stays when a limit is renamed.
+        // Keys have the short name, which stays when a limit is renamed.
         let limit = self.limits().iter().find(|limit| limit.short == older.short && limit.by == older.by)?;
         let hash = self.fingerprinter();
-        // What stands behind `#` is the algorithm and the window; in an id it is escaped.
+        // The algorithm and the window follow after `#`, which is escaped in ids.
         let plain = charge.bucket.key.split('#').next()?;
         let id = plain.strip_prefix(limit.short.as_str())?;
         let mut end = limit.short.len();
@@ -57,7 +57,7 @@ impl Rules {
     }
 }
 
-/// The address of a component by `ip`, which may be a network.
+/// The address of an `ip` component, which may be a network.
 fn address_of(text: &str) -> Option<IpAddr> {
     address::parse(text.split('/').next()?).ok()
 }

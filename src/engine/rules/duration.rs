@@ -1,10 +1,10 @@
-//! Durations as Go writes them, with days and weeks: `180m`, `1h30m`, `250us`, `1.5h`, `7d`.
+//! Durations in Go's syntax, plus days and weeks: `180m`, `1h30m`, `250us`, `1.5h`, `7d`.
 //!
-//! Exact: a duration is a whole number of nanoseconds or it is refused. No floating point is involved.
+//! They are exact: a duration is a whole number of nanoseconds or an error. No floating point is involved.
 
 use super::quote::quoted;
 
-/// Units and their nanoseconds. Both code points of the micro sign are in use.
+/// Units in nanoseconds. The micro sign has two code points in use.
 const UNITS: [(&str, u64); 10] = [
     ("ns", 1),
     ("us", 1_000),
@@ -20,16 +20,16 @@ const UNITS: [(&str, u64); 10] = [
 
 const LOOKS_LIKE: &str = "durations look like 90s, 180m, 1h30m, 1.5h or 7d; units are ns, us, ms, s, m, h, d and w";
 
-/// Parses a duration into nanoseconds. The error is what is wrong, and what would be right.
+/// Parses a duration into nanoseconds. The error is a message and a help text.
 pub fn parse(text: &str) -> Result<u64, (String, String)> {
-    let wrong = |why: &str| Err((format!("{} is no duration: {why}", quoted(text)), LOOKS_LIKE.to_owned()));
+    let wrong = |why: &str| Err((format!("invalid duration {}: {why}", quoted(text)), LOOKS_LIKE.to_owned()));
     if text.is_empty() {
         return wrong("it is empty");
     }
     if text.starts_with(['-', '+']) {
-        return wrong("it has a sign");
+        return wrong("it must not have a sign");
     }
-    // A bare zero is the same in every unit.
+    // Zero is the same in every unit.
     if text == "0" {
         return Ok(0);
     }
@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Result<u64, (String, String)> {
             None => ("", after),
         };
         if whole.is_empty() && fraction.is_empty() {
-            return wrong(if rest.starts_with(' ') { "it has spaces" } else { "a number is missing" });
+            return wrong(if rest.starts_with(' ') { "it must not contain spaces" } else { "a number is missing" });
         }
         let end = after.find(|character: char| character.is_ascii_digit() || character == '.').unwrap_or(after.len());
         let (unit, after) = after.split_at(end);
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<u64, (String, String)> {
             return Err((format!("{} has no unit", quoted(text)), if plain { help } else { LOOKS_LIKE.to_owned() }));
         }
         let Some(nanoseconds) = nanoseconds(unit) else {
-            return wrong(&format!("{} is no unit", quoted(unit)));
+            return wrong(&format!("unknown unit {}", quoted(unit)));
         };
         let Some(part) = part(whole, fraction, nanoseconds) else {
             return wrong("it is not a whole number of nanoseconds, or too long");
@@ -71,14 +71,14 @@ fn nanoseconds(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanoseconds)| *nanoseconds)
 }
 
-/// `whole.fraction` times a unit; `None` if that is no whole number or more than 64 bits hold.
+/// `whole.fraction` times a unit; `None` if that is not a whole number or does not fit into 64 bits.
 fn part(whole: &str, fraction: &str, unit: u64) -> Option<u128> {
     let unit = u128::from(unit);
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let fraction = fraction.trim_end_matches('0');
     let mut total = u128::from(whole) * unit;
     if !fraction.is_empty() {
-        // 10^18 is more than any unit can be divided by and fits with a unit into 128 bits.
+        // No unit is divisible by more than 10^18, and their product fits into 128 bits.
         let scale = 10u128.pow(u32::try_from(fraction.len()).ok().filter(|length| *length <= 18)?);
         let scaled = u128::from(fraction.parse::<u64>().ok()?) * unit;
         if scaled % scale != 0 {
@@ -123,21 +123,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_says_what_would_be_right() {
+    fn an_invalid_duration_says_what_would_be_right() {
         for (text, part) in [
             ("60", "write 60s"),
             ("", "empty"),
             ("-1s", "sign"),
             ("+1s", "sign"),
-            ("1h 30m", "`h ` is no unit"),
-            ("1 minute", "no unit"),
-            ("1M", "`M` is no unit"),
-            ("1mo", "no unit"),
-            ("1y", "no unit"),
+            ("1h 30m", "unknown unit `h `"),
+            ("1 minute", "unknown unit"),
+            ("1M", "unknown unit `M`"),
+            ("1mo", "unknown unit"),
+            ("1y", "unknown unit"),
             ("s", "number is missing"),
             (".s", "number is missing"),
             ("1.5", "no unit"),
-            ("1e3s", "`e` is no unit"),
+            ("1e3s", "unknown unit `e`"),
             ("0.5ns", "whole number of nanoseconds"),
             ("1.0000000001s", "whole number of nanoseconds"),
             ("PT1H", "number is missing"),

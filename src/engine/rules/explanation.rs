@@ -1,4 +1,4 @@
-//! What each limit makes of a request, for `weir explain`.
+//! How each limit applies to a request, for `weir explain`.
 
 use std::borrow::Cow;
 
@@ -13,28 +13,23 @@ use super::rule_set::{Rules, cost, in_share, is_enforced_without_id};
 use crate::engine::algorithms::numbers::Allowance;
 use crate::message::lossless::shown;
 
-/// What one limit makes of a request, for `weir explain`.
+/// How one limit applies to a request.
 #[derive(Debug)]
 pub enum Explanation {
-    /// `mode: off`
     Off,
-    /// A condition of `match` does not hold.
     Unmatched(Mismatch),
-    /// Another rule of the domain is closer to the descriptor.
+    /// Another rule of the domain matches the descriptor more specifically.
     Outranked,
-    /// It speaks neither of a domain nor of a descriptor, and nothing else is known of the request.
+    /// It has nothing about descriptors, and the request has nothing else.
     Undescribed,
-    /// The request has no value for a component of `by` and is not charged.
+    /// The request has no id and is not charged.
     NoId(IdError),
-    /// It applies.
     Applies {
-        /// The id, component by component.
+        /// By component.
         id: Vec<Result<String, ComponentError>>,
-        /// The numbers that hold.
         allowance: Allowance,
-        /// The index of the override that gave them.
+        /// The index of the override that the allowance is from.
         given_by: Option<usize>,
-        /// What the request costs.
         cost: u64,
         /// Whether this id is within `enforce_for`.
         enforced: bool,
@@ -42,7 +37,7 @@ pub enum Explanation {
 }
 
 impl Rules {
-    /// What each limit makes of `request`, in the order of the files.
+    /// Returns how each limit applies to `request`, in the order of the files.
     pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, InvalidInput> {
         let candidates = self.candidates(request);
         let explain = |(place, limit): (u32, &Limit)| {

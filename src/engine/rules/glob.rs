@@ -1,24 +1,23 @@
-//! Text with `*` in it: each stands for any characters, or none.
+//! Patterns in which `*` matches any characters, or none.
 
 use std::fmt;
 
-/// A pattern with at least one `*`. There is no escape: what has no `*` is compared as it is.
+/// A pattern with at least one `*`, for which there is no escape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    /// As it is written.
     text: String,
 }
 
 impl Glob {
-    /// The pattern that a text is; `None` if it has no `*`.
+    /// Parses a pattern; `None` if it has no `*`.
     pub fn parse(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.to_owned() })
     }
 
-    /// Whether all of `text` fits.
+    /// Whether the whole of `text` matches.
     ///
-    /// The first place that fits is taken for each part, which leaves the most for the parts that follow: no part is
-    /// tried twice, so a hostile value costs no more than its length times the pattern's.
+    /// Each part matches at the first possible place, which leaves the most for the parts that follow. There is no
+    /// backtracking, so a hostile value costs its length times the pattern's at most.
     pub fn matches(&self, text: &str) -> bool {
         let Some((first, rest)) = self.text.split_once('*') else { return self.text == text };
         let Some(mut left) = text.strip_prefix(first) else { return false };
@@ -31,7 +30,6 @@ impl Glob {
     }
 }
 
-/// As it is written.
 impl fmt::Display for Glob {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.text)

@@ -9,17 +9,17 @@ use super::key::BucketKey;
 use super::request::Request;
 use crate::engine::algorithms::charge::Bucket;
 
-/// Stands for a component that the request lacks, when the limit says `missing: shared`. No component encodes to it.
+/// Stands for a missing component with `missing: shared`. No component encodes to it.
 const MISSING: &str = "*";
 
-/// Stands for a malformed component, when the limit says `malformed: shared`. No component encodes to it.
+/// Stands for a malformed component with `malformed: shared`. No component encodes to it.
 const MALFORMED: &str = "!";
 
-/// The id of a request for one limit.
+/// The id of a request for a limit.
 pub struct Identity {
     /// The bucket of the whole id.
     pub bucket: Bucket,
-    /// Fingerprints of the first one, two, ... components, if they were wanted: what overrides are looked up by.
+    /// The fingerprints of the first one, two, ... components, which overrides are looked up by; empty if not requested.
     pub prefixes: Vec<u128>,
 }
 
@@ -30,16 +30,14 @@ pub enum Fallback {
     Skip,
     /// The request is denied.
     Deny,
-    /// All such requests share a bucket: a mark that no request can send takes the place of the component.
+    /// All such requests share a bucket: a mark that no request can send replaces the component.
     Shared,
 }
 
-/// The fate of requests that have no value for a component of a limit's ids.
+/// The treatment of requests without a usable value for a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallbacks {
-    /// `missing:`
     pub missing: Fallback,
-    /// `malformed:`
     pub malformed: Fallback,
 }
 
@@ -48,14 +46,13 @@ pub struct Fallbacks {
 pub struct IdError {
     /// The index of the component in the limit's `by`.
     pub component: usize,
-    /// Its defect.
     pub reason: ComponentError,
-    /// The request is denied; otherwise it is not charged.
+    /// Whether the request is denied; otherwise it is not charged.
     pub is_denied: bool,
 }
 
-/// The id of `request` for a limit by these components. Of several components without a value one that refuses
-/// the request counts before one that leaves it uncharged, and that before a shared bucket.
+/// Returns the id of `request` for a limit by these components. If several components have no value, one that denies the
+/// request takes precedence over one that leaves it uncharged, and that over a shared bucket.
 pub fn identify(
     by: &[Component],
     short: &str,
@@ -68,7 +65,7 @@ pub fn identify(
     let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
     let mut skipped = None;
     for (component, part) in by.iter().enumerate() {
-        // What most limits go by needs neither a text of its own nor an escape.
+        // The most common component needs neither a separate text nor escapes.
         if let (ComponentSource::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
             key.push_ipv4(address);
             if with_prefixes {
@@ -103,12 +100,12 @@ pub fn identify(
     Ok(Identity { bucket: key.bucket(fingerprint), prefixes })
 }
 
-/// The canonical id of `request` as people read it, component by component.
+/// The canonical components of the id of `request`.
 pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Result<Cow<'a, str>, ComponentError>> {
     by.iter().map(|part| part.of(request)).collect()
 }
 
-/// A whole id in one text, with marks for what has no value.
+/// Joins an id to one text, with marks for components without a value.
 pub fn readable(id: &[Result<Cow<'_, str>, ComponentError>]) -> String {
     let text = |component: &Result<Cow<'_, str>, ComponentError>| match component {
         Ok(text) => text.clone().into_owned(),

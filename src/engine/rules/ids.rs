@@ -1,4 +1,4 @@
-//! The ids of overrides: text that people write, checked against what requests can have.
+//! The ids of overrides: text that people write, validated against the limit's `by`.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::percent::decode;
 
-/// The id of an override: the first components of `by`, or all of them, in canonical text.
+/// The id of an override: the first components of `by`, or all of them, as canonical text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id {
     components: Vec<String>,
@@ -24,12 +24,11 @@ pub struct Id {
 impl Id {
     /// Parses `text` as an id of a limit with these components.
     ///
-    /// Components are separated by colons, which addresses contain too, so for these every split is tried: all
-    /// components before fewer, and the earliest colon first. A literal colon in a text is written `%3A`.
-    /// The error says what would be right.
+    /// Colons separate components, but addresses contain colons too, so every split is tried for these: all components
+    /// before fewer, the earliest colon first. A literal colon in text is written `%3A`.
     pub fn parse(by: &[Component], text: &str) -> Result<Self, String> {
         if by.is_empty() {
-            return Err("the limit is `by: global`, it has one bucket and no ids".into());
+            return Err("the limit is `by: global`: it has one bucket and no ids".into());
         }
         if text.is_empty() {
             return Err("the id is empty".into());
@@ -45,22 +44,21 @@ impl Id {
         Err(reason.unwrap_or_default())
     }
 
-    /// How many components it gives.
+    /// The number of components.
     pub fn len(&self) -> usize {
         self.components.len()
     }
 
-    /// The components in canonical text.
     pub fn into_components(self) -> Vec<String> {
         self.components
     }
 
-    /// Whether it gives none; an id that was parsed never does.
+    /// Always false for a parsed id.
     pub fn is_empty(&self) -> bool {
         self.components.is_empty()
     }
 
-    /// Returns the fingerprint of a request with this id.
+    /// The fingerprint of a request with this id.
     pub fn fingerprint(&self, short: &str, fingerprinter: &Fingerprinter) -> u128 {
         let mut key = BucketKey::new(short, fingerprinter);
         for component in &self.components {
@@ -76,7 +74,7 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// Reads `text` as the components `by`, backtracking over the colons.
+/// Parses `text` as the components `by`, backtracking over the colons.
 fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> Result<(), String> {
     let Some((first, rest)) = by.split_first() else { return Err("too many components".into()) };
     if rest.is_empty() {
@@ -104,18 +102,18 @@ fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> 
     Err(reason)
 }
 
-/// Whether the text of a component may have colons of its own: an IPv6 address does.
+/// Whether the text of a component may contain colons, as an IPv6 address does.
 fn has_colons(component: &Component) -> bool {
     matches!(component.source, ComponentSource::Ip { .. })
         || !matches!(component.form, ValueType::Text | ValueType::Integer)
 }
 
-/// Reads a component that people have written. In a path all escapes stay, because it has its own normal form.
+/// Decodes a component that people write. A path keeps its escapes, because it is normalised separately.
 pub(crate) fn meant<'a>(component: &Component, text: &'a str) -> Cow<'a, str> {
     if component.source == ComponentSource::Path { text.into() } else { unescape(text) }
 }
 
-/// A component as [`meant`] reads it, with escapes for colons if they would separate.
+/// The inverse of [`meant`]. Colons are escaped if the component has neighbours.
 pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -> String {
     match component.source {
         ComponentSource::Path if has_neighbours => text.replace(':', "%3A"),
@@ -124,15 +122,15 @@ pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -
     }
 }
 
-/// Reads text that people have written: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not
-/// UTF-8. A text with none of these is taken as it is.
+/// Decodes text that people write: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not UTF-8. A text
+/// with none of these is unchanged.
 pub(crate) fn unescape(text: &str) -> Cow<'_, str> {
     let decoded = decode(text);
     let has_escapes = text.contains("%3A") || text.contains("%3a") || text.contains("%25");
     if has_escapes || lossless::has_bytes(&decoded) { decoded } else { lossless::keep(text) }
 }
 
-/// A component as [`unescape`] reads it, with escapes for colons if they would separate.
+/// The inverse of [`unescape`]. Colons are escaped if the component has neighbours.
 pub fn escape(text: &str, has_neighbours: bool) -> String {
     let is_plain = !lossless::has_bytes(text) && unescape(text) == text;
     let mut escaped = if is_plain && !has_neighbours { text.to_owned() } else { text.replace('%', "%25") };
@@ -142,7 +140,7 @@ pub fn escape(text: &str, has_neighbours: bool) -> String {
     lossless::shown(&escaped).into_owned()
 }
 
-/// The canonical text of a component as an override writes it, or why a request can never have it.
+/// Returns the canonical text of a component, or why no request can have it.
 fn parse_component(component: &Component, text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a component of the id is empty".into());
@@ -150,13 +148,13 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
     match (&component.source, component.form) {
         (ComponentSource::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
         (_, ValueType::RegisteredDomain) => parse_registered_domain(text),
-        // Requests come with these in one spelling, so an id in another one would never match.
+        // Hosts of requests are canonical, so an id in another spelling would never match.
         (ComponentSource::Host, ValueType::Text) => match written_host(text) {
             Some(host) if !host.is_empty() => Ok(host.into_owned()),
             _ => Err(format!("{} is not a valid host", quoted(text))),
         },
         (ComponentSource::Path, ValueType::Text) if !text.starts_with('/') => {
-            Err(format!("a path begins with `/`; write `/{text}`"))
+            Err(format!("a path must begin with `/`; write `/{text}`"))
         }
         (ComponentSource::Path, ValueType::Text) => {
             path::check(text, EscapedSlashes::Keep)?;
@@ -166,7 +164,7 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
             canonical(form, &text.to_ascii_lowercase())
         }
         (ComponentSource::Header(_) | ComponentSource::Cookie(_), ValueType::Text) if text.trim_ascii() != text => {
-            Err(format!("values have no spaces around them; write `{}`", text.trim_ascii()))
+            Err(format!("values must not have surrounding spaces; write `{}`", text.trim_ascii()))
         }
         (_, form) => canonical(form, text),
     }
@@ -187,8 +185,8 @@ fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
         return Err(format!("IPv4 addresses are counted whole; write {base}"));
     };
     if prefix.parse() != Ok(ipv6_prefix) || ipv6_prefix >= 128 {
-        let right = if ipv6_prefix < 128 { format!("/{ipv6_prefix}") } else { "no mask".into() };
-        return Err(format!("the mask is `/{prefix}`, the limit counts addresses with {right}"));
+        let right = if ipv6_prefix < 128 { format!("networks of /{ipv6_prefix}") } else { "whole addresses".into() };
+        return Err(format!("the mask is `/{prefix}`, but the limit counts {right}"));
     }
     if network(base, ipv6_prefix) != base {
         return Err(format!("`{text}` has host bits; write {}/{ipv6_prefix}", network(base, ipv6_prefix)));
@@ -200,7 +198,10 @@ fn parse_registered_domain(text: &str) -> Result<String, String> {
     if let Ok(IpAddr::V6(whole)) = address::parse(text)
         && network(whole, 64) != whole
     {
-        return Err(format!("IPv6 addresses are counted by /64; write its first address, {}", network(whole, 64)));
+        return Err(format!(
+            "IPv6 addresses are counted by /64; write the network's first address, {}",
+            network(whole, 64)
+        ));
     }
     if let Some((base, _)) = text.split_once('/')
         && address::parse(base).is_ok()
@@ -243,8 +244,8 @@ mod tests {
     fn ids_are_canonical_or_refused() {
         parses(&[ip(128)], "2001:0db8::0042:8329", Ok("2001:db8::42:8329"));
         parses(&[ip(128)], "::ffff:198.51.100.7", Ok("198.51.100.7"));
-        parses(&[ip(128)], "64.112.117.01", Err("no IP address"));
-        parses(&[ip(128)], "fe80::1%eth0", Err("no IP address"));
+        parses(&[ip(128)], "64.112.117.01", Err("not a valid IP address"));
+        parses(&[ip(128)], "fe80::1%eth0", Err("not a valid IP address"));
         parses(&[ip(48)], "2602:080a:6000::/48", Ok("2602:80a:6000::/48"));
         parses(&[ip(48)], "2602:80a:6000:1::/64", Err("/48"));
         parses(&[ip(48)], "2602:80a:6000::1", Err("write the range, 2602:80a:6000::/48"));

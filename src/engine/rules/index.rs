@@ -1,7 +1,7 @@
-//! Which limits can cover a request at all, found without looking at the others.
+//! Finds the limits that can cover a request without checking the others.
 //!
-//! Each limit is filed under its most telling condition: entry of a descriptor, path, host, header value, network or
-//! method. A request walks the few files that it falls into, so ten thousand limits on other paths cost it nothing.
+//! Each limit is filed under its most selective condition: descriptor entry, path, host, header value, network or method.
+//! A request visits only the tables that it matches, so ten thousand limits on other paths cost it nothing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,10 +17,10 @@ use super::path_pattern::{PathPattern, PathReading, Segment, segments};
 use super::request::Request;
 use crate::message::host_pattern::HostPattern;
 
-/// Where limits are filed. Limits are named by their index in the rules.
+/// The tables of limits, by their index in the rules.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// One tree for each reading of paths that limits have.
+    /// One tree for each reading of paths.
     paths: Vec<(PathReading, Node)>,
     hosts: HashMap<String, Vec<u32>>,
     /// Keyed by `.example.com`.
@@ -32,22 +32,22 @@ pub(super) struct Index {
     described: DescriptorIndex,
 }
 
-/// Limits that speak of a domain or of a descriptor. Requests with neither look into none of these tables, and requests
-/// with a domain, of which nothing else is known, into no others.
+/// Limits with a condition or a component on the domain or descriptor. Requests with neither skip these tables. Requests
+/// with a domain have nothing else and use only these.
 #[derive(Debug, Default)]
 struct DescriptorIndex {
     /// By key and value.
     entries: HashMap<String, HashMap<String, Vec<u32>>>,
     keys: HashMap<String, Vec<u32>>,
     domains: HashMap<String, Vec<u32>>,
-    /// All domains that a limit names, also those of limits that are filed elsewhere.
+    /// The domains of all limits, wherever these are filed.
     known_domains: HashSet<String>,
     everywhere: Vec<u32>,
     /// By domain.
     trees: HashMap<String, Tree>,
 }
 
-/// A place in the tree of path patterns.
+/// A node in the tree of path patterns.
 #[derive(Debug, Default)]
 struct Node {
     literals: HashMap<String, Node>,
@@ -57,17 +57,16 @@ struct Node {
 }
 
 impl Index {
-    /// Says which limits cover a descriptor in each of these domains.
+    /// Sets the limits for whole descriptors, by domain.
     pub(super) fn set_trees(&mut self, trees: HashMap<String, Tree>) {
         self.described.trees = trees;
     }
 
-    /// Whether a limit names this domain.
     pub(super) fn knows_domain(&self, domain: &str) -> bool {
         self.described.trees.contains_key(domain) || self.described.known_domains.contains(domain)
     }
 
-    /// Files a limit, which the rules have at `place`, under its conditions.
+    /// Files the limit at index `place` of the rules.
     pub(super) fn insert(&mut self, place: u32, limit: &Limit) {
         match self.described.insert(place, limit) {
             Kind::Described => {}
@@ -112,8 +111,8 @@ impl Index {
         }
     }
 
-    /// The limits that may cover `request`, in the order of the rules and each once, added to `found`. Their other
-    /// conditions are still to be checked.
+    /// Adds the limits that may cover `request` to `found`, in the order of the rules and each once. The caller checks their
+    /// other conditions.
     pub(super) fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         if request.domain.is_some() || !request.descriptor.is_empty() {
             self.described.candidates(request, found);
@@ -157,24 +156,24 @@ impl Index {
     }
 }
 
-/// Which requests a limit may cover.
+/// The requests that a limit may cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Those without a domain; it speaks of no descriptor.
+    /// Those without a domain: the limit has nothing about descriptors.
     Plain,
-    /// Only those with a domain or a descriptor.
+    /// Those with a domain or a descriptor.
     Described,
-    /// Those with a descriptor and, for what it lacks, those without.
+    /// All: the limit also covers requests that lack its entries.
     Both,
 }
 
 impl DescriptorIndex {
-    /// Files a limit, if it speaks of a domain or a descriptor.
+    /// Files a limit if it has a condition or component on the domain or descriptor.
     fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
         let conditions = &limit.conditions;
         self.known_domains.extend(conditions.domains.iter().cloned());
         let DescriptorMatch::Each(entries) = &conditions.descriptor else {
-            // The tree of its domain has it.
+            // It is in the tree of its domain.
             return Kind::Described;
         };
         let exact = entries.iter().find_map(|entry| match &entry.test {
@@ -239,7 +238,7 @@ impl Node {
         list.push(limit);
     }
 
-    /// Visits each node of the tree at most once, however deep the path.
+    /// Visits each node of the tree at most once.
     fn collect(&self, path: &[&str], found: &mut Candidates) {
         found.extend_from_slice(&self.below);
         let Some((first, rest)) = path.split_first() else {

@@ -11,7 +11,7 @@ use crate::engine::algorithms::numbers::Numbers;
 pub struct JointPlan {
     /// Charges of reports, made after the plan's even if the request is denied.
     pub reported: Vec<Charge>,
-    /// One for each descriptor, in their order.
+    /// One for each descriptor, in order.
     pub members: Vec<DescriptorPlan>,
     probes: SmallVec<[Probe; 2]>,
     /// Whether a limit denies the request without the store. Then the plan charges only limits with `count_denied`, and asks
@@ -30,7 +30,7 @@ struct Probe {
     is_report: bool,
 }
 
-/// What one descriptor asks.
+/// The plan of one descriptor.
 #[derive(Debug, Default)]
 pub struct DescriptorPlan {
     pub charges: SmallVec<[DescriptorCharge; 2]>,
@@ -112,7 +112,7 @@ impl JointPlan {
             if charge.ask() {
                 wanted = 1;
             } else if takes && reports.contains(&place) {
-                // More than a bucket holds changes it no further, and this much is counted exactly in Redis too.
+                // A larger cost has the same effect, and Redis counts this one exactly.
                 let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
                 self.reported.push(Charge { mode: Mode::SpendUpTo, cost: wanted.min(most), ..charge.clone() });
                 is_report = true;
@@ -165,9 +165,9 @@ impl JointPlan {
     }
 }
 
-/// Adds what `other` asks of a bucket to what `charge` asks of it.
+/// Combines two charges of the same bucket.
 fn combine(charge: &mut Charge, other: &Charge) {
-    // Carried limits may differ in their numbers; the stricter ones hold for both.
+    // Carried limits may have different numbers; the stricter ones apply to both.
     if other.numbers.burst() < charge.numbers.burst() {
         charge.numbers = other.numbers;
     }

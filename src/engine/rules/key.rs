@@ -1,4 +1,4 @@
-//! The keys of buckets: ids as text that users cannot forge.
+//! The keys of buckets: ids as text that clients cannot forge.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -9,13 +9,13 @@ use crate::engine::digest::sha256;
 use crate::message::address;
 use crate::message::{lossless, percent};
 
-/// An encoded component longer than this is replaced by a hash: the id of a limit may be a whole URL.
+/// A longer encoded component is replaced by its hash: an id may be a whole URL.
 const LONGEST_COMPONENT: usize = 64;
 
-/// Stands for the ids that share a bucket because too many of them are new. No component encodes to it.
+/// Stands for ids that share a bucket because too many are new. No component encodes to it.
 const NEWCOMERS: &str = "~new";
 
-/// The bucket of one id, given as opaque text: what a scenario names.
+/// The bucket of an id given as opaque text, as scenarios do.
 pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     let mut key = BucketKey::new(short, fingerprinter);
     key.push(id);
@@ -23,8 +23,8 @@ pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     key.bucket(fingerprint)
 }
 
-/// The bucket that ids share which come when their limit has more new ones than it may, in place of that under `key`:
-/// the one of this number. No id can be written so.
+/// The shared bucket of this number that replaces the one under `key` when its limit has more new ids than it may. No id
+/// encodes to its key.
 pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> Bucket {
     let (id, mark) = key.split_at(key.find('#').unwrap_or(key.len()));
     let short = id.split(':').next().unwrap_or(id);
@@ -38,19 +38,19 @@ pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> 
     key.bucket(fingerprint)
 }
 
-/// The fingerprint of a bucket, or of all that begin with the same components, by the text of its key.
+/// The fingerprint of a bucket's key, or of a prefix of it that ends with a component.
 pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 {
     let mut hash = fingerprinter.start();
     hash.write(text.as_bytes());
     hash.finish()
 }
 
-/// A key under construction: its text and the fingerprint so far.
+/// A key under construction.
 pub(crate) struct BucketKey {
     text: String,
     hash: PartialFingerprint,
-    /// How much of the text is in the fingerprint. A key has many small parts, and to add each would take longer than to
-    /// add them together.
+    /// The length of the text that is in the fingerprint. Hashing many small parts one by one would take longer than
+    /// hashing them together.
     hashed: usize,
 }
 
@@ -61,20 +61,19 @@ impl BucketKey {
         Self { text, hash: fingerprinter.start(), hashed: 0 }
     }
 
-    /// The fingerprint of what it says so far.
+    /// The fingerprint of the text so far.
     pub(crate) fn fingerprint(&mut self) -> u128 {
         self.hash.write(&self.text.as_bytes()[self.hashed..]);
         self.hashed = self.text.len();
         self.hash.finish()
     }
 
-    /// The bucket under this key.
     pub(crate) fn bucket(self, fingerprint: u128) -> Bucket {
         Bucket { key: self.text, fingerprint }
     }
 
-    /// Adds a component. It is percent-encoded, so that user text can neither end a component nor make a Redis hash
-    /// tag (`{...}` decides the slot of a key), and hashed when it is long.
+    /// Appends a component. It is percent-encoded, so that user text can neither end a component nor form a Redis hash tag
+    /// (`{...}` decides the slot of a key), and hashed if it is long.
     pub(crate) fn push(&mut self, component: &str) {
         if component.bytes().all(is_plain) && component.len() <= LONGEST_COMPONENT {
             return self.push_encoded(component);
@@ -87,7 +86,6 @@ impl BucketKey {
         self.push_encoded(&encoded);
     }
 
-    /// Adds an IPv4 address.
     pub(crate) fn push_ipv4(&mut self, address: Ipv4Addr) {
         self.text.push(':');
         address::push_ipv4(address, &mut self.text);
@@ -99,8 +97,8 @@ impl BucketKey {
     }
 }
 
-/// Bytes that stand for themselves in a key. `~` begins a hashed component, `*` is a missing and `!` a
-/// malformed one, and `#` begins a window.
+/// Bytes that are not escaped in a key. `~` starts a hashed component, `*` is a missing and `!` a malformed one, and `#`
+/// starts a window.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._/@,+=".contains(&byte)
 }
@@ -116,7 +114,7 @@ mod tests {
         assert_eq!(key(64).len(), "L:".len() + 64);
     }
 
-    /// What one gateway has blocked another one knows by the text alone.
+    /// Gateways exchange blocks by the text of the key alone.
     #[test]
     fn the_text_of_a_key_has_its_fingerprint() {
         let hash = Fingerprinter::new((1, 2));

@@ -1,4 +1,4 @@
-//! A limit, compiled: everything that `limits.yaml` says about one name, checked.
+//! A compiled limit: the validated settings of one name in `limits.yaml`.
 
 use std::sync::Arc;
 
@@ -15,95 +15,87 @@ use super::value_type::ValueType;
 use crate::engine::algorithms::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
 use crate::engine::algorithms::script::Script;
 
-/// A named rule: which requests it covers, whose bucket it charges, how much.
+/// A named rule: which requests it covers, which bucket it charges, and how much.
 #[derive(Debug)]
 pub struct Limit {
-    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escaping in a header, a label or a key. Those of a file of
-    /// envoyproxy/ratelimit have `/`, `=`, `%` and the like too, which none of these escapes either.
+    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escapes in a header, a label or a key. Names from
+    /// envoyproxy/ratelimit files also have `/`, `=` and `%`, which need none either.
     pub name: String,
-    /// The name in store keys: `short:`, or the name.
+    /// The name in store keys: `short:`, which defaults to the name.
     pub short: String,
-    /// Which requests it covers.
     pub conditions: Match,
-    /// The components of its ids. Empty: one bucket for all (`global`).
+    /// The components of its ids. Empty means one bucket for all (`global`).
     pub by: Vec<Component>,
-    /// What it allows where no override says otherwise.
+    /// The numbers of ids without an override.
     pub allowance: Allowance,
-    /// What a request costs.
     pub cost: Cost,
-    /// What of the response corrects that; `None` if nothing does. `cost` is what is taken or checked before.
+    /// How the response corrects the cost; `cost` is then taken or checked before.
     pub response_cost: Option<Arc<ResponseCost>>,
-    /// Whether it refuses.
     pub mode: LimitMode,
-    /// Whether it refuses nothing whatever its mode, because no limit does (see [`super::rule_set::Rules::in_shadow`]).
+    /// Whether all limits are in shadow, whatever their mode (see [`super::rule_set::Rules::in_shadow`]).
     pub is_shadowed: bool,
-    /// The share of ids for which it refuses, in parts per [`WHOLE_SHARE`]; the others are counted as in shadow.
+    /// The share of ids for which it is enforced, in parts per [`WHOLE_SHARE`]; the others are in shadow.
     pub enforce_for: u32,
-    /// What happens to a request that lacks a component of the id.
     pub missing: Fallback,
-    /// What happens to a request whose id has a malformed component.
     pub malformed: Fallback,
-    /// What happens when the store does not answer.
     pub on_store_error: StoreErrorPolicy,
-    /// The buckets that it may have in memory at most; `None` if only its share of the table bounds them.
+    /// The maximum number of its buckets in memory; `None` for its share of the table.
     pub max_keys: Option<u64>,
-    /// The new ids that it may bring to Redis in a second, for each worker; `None` for what all limits may.
+    /// The new ids per second and worker that it may add to Redis; `None` for the default.
     pub max_new_keys: Option<u64>,
-    /// Whether a caller that names the limit may give the numbers of its call.
+    /// Whether a call by name may give its own numbers.
     pub per_call: bool,
-    /// Takes what is left for a report of more than that, and denies an ask of 0 once nothing is left.
+    /// A report of more than is left takes what is left, and a cost of 0 is denied once nothing is left.
     pub drain_over_limit: bool,
-    /// How its tokens come back, those of calls with numbers of their own included.
+    /// Also of calls that give their own numbers.
     pub algorithm: Algorithm,
-    /// What goes into its queue, and what becomes of a request then; only with [`Algorithm::Queue`].
+    /// Only with [`Algorithm::Queue`].
     pub queue: Option<Box<Queue>>,
-    /// What runs; only with [`Algorithm::Script`].
+    /// Only with [`Algorithm::Script`].
     pub script: Option<Box<Script>>,
-    /// Other numbers for some ids.
     pub overrides: Overrides,
-    /// What a rule of envoyproxy/ratelimit has beside the above; `None` for a limit of `limits.yaml`.
+    /// The additional settings of a rule from an envoyproxy/ratelimit file.
     pub rule: Option<Box<DescriptorRule>>,
 }
 
 /// `enforce_for: 100%`.
 pub const WHOLE_SHARE: u32 = 1_000_000;
 
-/// What a request costs.
+/// `cost:`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// This many tokens.
     Fixed(u64),
-    /// What a header says; 1 if the request has none.
+    /// The value of a header; 1 if the request does not have it.
     Header(HeaderName),
-    /// What a query parameter says; 1 if the request has none.
+    /// The value of a query parameter; 1 if the request does not have it.
     Query(String),
 }
 
 /// `algorithm:`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Tokens come back evenly.
+    /// Tokens refill evenly.
     #[default]
     Gcra,
-    /// They come back with windows that begin there.
+    /// The bucket refills with each window.
     FixedWindow(Aligned),
-    /// Each comes back a period after it was taken.
+    /// Each token returns one period after it was taken.
     SlidingLog,
-    /// They fade with the window after the one in which they were taken.
+    /// Tokens fade out over the window that follows.
     SlidingWindow {
-        /// Whether what is refused counts as well.
+        /// Whether denied requests count as well.
         count_denied: bool,
     },
-    /// Each request in flight has one, and gives it back when it ends.
+    /// Each request in flight holds a token.
     Concurrency,
-    /// Each is a place in a queue, and comes back when a worker takes the entry there.
+    /// A token is a place in the queue and returns when a worker removes the entry.
     Queue,
-    /// A script knows.
+    /// The user's script decides.
     Script,
 }
 
 impl Algorithm {
-    /// The same amounts under this algorithm, of numbers that refill evenly: those that a caller gives.
+    /// Converts the numbers of a call, which refill evenly, to this algorithm.
     pub fn restyle(self, numbers: &Numbers) -> Result<Numbers, NumbersError> {
         match self {
             Self::Queue | Self::Script => Err(NumbersError::NotPerCall),
@@ -122,12 +114,11 @@ impl Algorithm {
 /// `mode:`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitMode {
-    /// Counts and refuses.
+    /// Counts and denies.
     #[default]
     Enforce,
-    /// Counts and reports, never refuses.
+    /// Counts and reports, but never denies.
     Shadow,
-    /// Does nothing.
     Off,
 }
 
@@ -137,14 +128,14 @@ pub enum StoreErrorPolicy {
     /// The request passes.
     #[default]
     Allow,
-    /// The request is refused with 503.
+    /// The request is answered with 503.
     Deny,
-    /// The limit is enforced from this process' memory until the store answers again.
+    /// The limit is enforced in process memory until the store answers again.
     Local,
 }
 
 impl Limit {
-    /// A limit by client address that covers everything, allows nothing in particular and is enforced.
+    /// An enforced limit by client address that covers all requests and has no numbers.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -172,17 +163,16 @@ impl Limit {
         }
     }
 
-    /// The fate of requests that have no id of their own.
     pub const fn fallbacks(&self) -> Fallbacks {
         Fallbacks { missing: self.missing, malformed: self.malformed }
     }
 
-    /// Whether it counts requests in flight, which only a listener can that sees them end.
+    /// Whether it counts requests in flight, which needs a listener that sees them end.
     pub fn counts_in_flight(&self) -> bool {
         self.algorithm == Algorithm::Concurrency && self.mode != LimitMode::Off
     }
 
-    /// Whether it may refuse at all; `enforce_for` may still leave an id out.
+    /// Whether it can deny; `enforce_for` may still exempt an id.
     pub fn is_enforced(&self) -> bool {
         self.mode == LimitMode::Enforce && !self.is_shadowed
     }

@@ -1,4 +1,4 @@
-//! Which requests a limit covers: `match`.
+//! `match`: the conditions under which a limit covers a request.
 
 use http::header::HeaderName;
 use ipnet::IpNet;
@@ -13,33 +13,30 @@ use crate::message::host_pattern::HostPattern;
 /// The indices of limits that may cover a request.
 pub type Candidates = SmallVec<[u32; 16]>;
 
-/// The conditions of a limit. All that are given must hold; in a list one is enough.
+/// The conditions of a limit. All that are given must hold; of a list, one is enough. An empty list matches everything.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Methods, as sent (they are case-sensitive, RFC 9110 section 9.1). Empty: any.
+    /// Case-sensitive (RFC 9110 section 9.1).
     pub methods: Vec<String>,
-    /// Hosts. Empty: any.
     pub hosts: Vec<HostPattern>,
-    /// Hosts that it does not cover.
+    /// Hosts that are excluded.
     pub other_hosts: Vec<HostPattern>,
-    /// Path patterns, in the reading below. Empty: any.
+    /// Read by `path_reading`.
     pub paths: Vec<PathPattern>,
-    /// How paths are read.
     pub path_reading: PathReading,
-    /// Headers; each must hold.
+    /// Each must hold.
     pub headers: Vec<HeaderMatch>,
-    /// Networks of the client's address. Empty: any.
+    /// Networks of the client's address.
     pub networks: Vec<IpNet>,
-    /// Networks that it does not cover. A client without an address is in none.
+    /// Networks that are excluded. A client without an address is in none.
     pub other_networks: Vec<IpNet>,
-    /// Domains of the rate limit service. Empty: any, and requests that have none.
+    /// Domains of the rate limit service. An empty list also matches requests without a domain.
     pub domains: Vec<String>,
-    /// Entries of the descriptor.
     pub descriptor: DescriptorMatch,
 }
 
 impl Match {
-    /// Whether it covers only requests of which a descriptor is known: none that a proxy sees.
+    /// Whether it covers only requests with a descriptor, which the proxy never sees.
     pub fn needs_descriptor(&self) -> bool {
         let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_entry());
         match &self.descriptor {
@@ -52,9 +49,9 @@ impl Match {
 /// Conditions on a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DescriptorMatch {
-    /// Each of these must hold, wherever the entry stands and whatever stands beside it.
+    /// Each of these must hold; order and other entries do not matter.
     Each(Vec<EntryMatch>),
-    /// The descriptor has these entries in this order and no other: a path through a [`super::descriptors::Tree`].
+    /// The descriptor has exactly these entries in this order: a path through a [`super::descriptors::Tree`].
     Whole(Vec<EntryMatch>),
 }
 
@@ -67,36 +64,32 @@ impl Default for DescriptorMatch {
 /// A condition on one entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMatch {
-    /// The key, case-sensitive.
+    /// Case-sensitive.
     pub key: String,
-    /// What its value must be.
     pub test: EntryTest,
 }
 
-/// A condition on the values of an entry. Of several entries with one key, one that fits is enough.
+/// A condition on the values of an entry. One match is enough if several entries have the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryTest {
-    /// The entry is there (`true`) or is not (`false`).
+    /// Whether the entry is there.
     Present(bool),
-    /// Exactly this.
     Value(String),
-    /// Text that fits.
     Glob(Glob),
-    /// None of these.
     Not(Exclusion<EntryTest>),
 }
 
-/// A condition that excludes values.
+/// Excluded values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exclusion<T> {
-    /// The tests that a value must not meet.
+    /// The tests that a value must not pass.
     pub tests: Vec<T>,
-    /// A value must be there; otherwise a request without one is covered too.
+    /// Whether a value must be there; otherwise a request without one is covered too.
     pub is_needed: bool,
 }
 
 impl<T> Exclusion<T> {
-    /// One of the values must meet none of the tests, so that nobody gets out of the limit by adding values.
+    /// One value that is not excluded is enough, so that nobody evades the limit by adding values.
     fn holds<V>(&self, mut values: impl Iterator<Item = V>, meets: impl Fn(&T, &V) -> bool) -> bool {
         let is_other = |value: &V| !self.tests.iter().any(|test| meets(test, value));
         match values.next() {
@@ -107,7 +100,7 @@ impl<T> Exclusion<T> {
 }
 
 impl EntryTest {
-    /// True if no request without the entry meets it.
+    /// Whether no request without the entry matches.
     pub const fn needs_entry(&self) -> bool {
         match self {
             Self::Present(present) => *present,
@@ -135,7 +128,7 @@ impl EntryTest {
 }
 
 impl DescriptorMatch {
-    /// The first entry that does not fit, by its index: that of the condition, or of the first entry too many.
+    /// The error is the index of the first mismatch: that of the condition, or of the first surplus entry.
     fn check(&self, request: &Request<'_>) -> Result<(), usize> {
         match self {
             Self::Each(entries) => {
@@ -156,7 +149,6 @@ impl DescriptorMatch {
         }
     }
 
-    /// The conditions.
     pub fn entries(&self) -> &[EntryMatch] {
         let (Self::Each(entries) | Self::Whole(entries)) = self;
         entries
@@ -166,24 +158,19 @@ impl DescriptorMatch {
 /// A condition on one header.
 #[derive(Clone, Debug)]
 pub struct HeaderMatch {
-    /// The header.
     pub name: HeaderName,
-    /// What its value must be.
     pub test: HeaderTest,
 }
 
-/// A condition on the values of a header. Of several lines, one that fits is enough.
+/// A condition on the values of a header. One match is enough if there are several lines.
 #[derive(Clone, Debug)]
 pub enum HeaderTest {
-    /// The header is there (`true`) or is not (`false`).
+    /// Whether the header is there.
     Present(bool),
-    /// Exactly this.
     Value(String),
-    /// Begins with this.
     Prefix(String),
-    /// Matches this, unanchored.
+    /// Unanchored.
     Regex(Regex),
-    /// None of these.
     Not(Exclusion<HeaderTest>),
 }
 
@@ -210,27 +197,23 @@ impl HeaderMatch {
     }
 }
 
-/// A condition that a request does not meet.
+/// The condition of `match` that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// `methods`
     Method,
-    /// `host`
     Host,
-    /// `path`
     Path,
     /// `headers`, at this index.
     Header(usize),
     /// `cidr`
     Network,
-    /// `domain`
     Domain,
     /// `descriptor`, at this index.
     Entry(usize),
 }
 
 impl Match {
-    /// Whether a request meets the conditions; the error is the first that it does not.
+    /// Checks whether a request meets the conditions; the error is the first that it does not meet.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Mismatch> {
         let methods = &self.methods;
         if !methods.is_empty() && !methods.iter().any(|method| method == request.method) {

@@ -1,5 +1,4 @@
-//! Charges that name their limit and id, without a request: what an application asks for that knows its users better
-//! than any gateway does.
+//! Charges by name: an application gives the limit and the id itself, because it knows its users better than a gateway.
 
 use super::algorithm_input::QueueInput;
 use super::blocks::Blocks;
@@ -16,55 +15,48 @@ use crate::engine::algorithms::queue::EntryId;
 /// A charge to one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedCharge {
-    /// The limit, in its own spelling.
+    /// The exact name of the limit.
     pub limit: String,
-    /// Whose bucket.
     pub id: GivenId,
-    /// Tokens; `None` for the limit's own cost, and 1 if a request would have to say that.
+    /// In tokens; `None` for the limit's cost, or 1 if a request would give the cost.
     pub cost: Option<u64>,
-    /// The numbers of this call, where the limit says `per_call: true`.
+    /// Only if the limit has `per_call: true`.
     pub numbers: Option<Numbers>,
-    /// What a queue's entry says, by the names of its fields.
+    /// The fields of a queue entry.
     pub fields: Vec<(String, String)>,
-    /// The entry of a queue that is given back.
+    /// The queue entry that a refund removes.
     pub entry: Option<EntryId>,
 }
 
-/// What is wrong with a charge, and where.
+/// An invalid charge.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct NamedChargeError {
     /// The index of the charge.
     pub charge: usize,
-    /// The member of it.
     pub member: ChargeMember,
-    /// What is wrong and what would be right.
     pub reason: String,
 }
 
-/// A member of a charge.
+/// The member of a [`NamedCharge`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeMember {
-    /// [`NamedCharge::limit`]
     Limit,
-    /// [`NamedCharge::id`]; the component if one is to blame.
+    /// The index of the component, if it is one.
     Id(Option<usize>),
-    /// [`NamedCharge::numbers`]
     Numbers,
-    /// [`NamedCharge::fields`]
     Fields,
-    /// [`NamedCharge::entry`]
     Entry,
 }
 
 impl Rules {
-    /// What charges by name ask of the store, all of them together. The conditions of the limits (`match`) play no part:
-    /// the caller has chosen the limit. What the limit's `mode` and overrides say holds as for requests.
+    /// Returns the plan for charges by name. The limits' `match` is ignored, because the caller has chosen the limit;
+    /// `mode` and overrides apply as for requests.
     pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedChargeError> {
         self.named_but(charges, mode, now, None)
     }
 
-    /// The same where some ids are blocked: what can be denied is, and what gives back or makes full is done.
+    /// As [`Self::named`] with blocks: charges of blocked ids are denied, but refunds and resets are done.
     pub fn named_but(
         &self,
         charges: &[NamedCharge],
@@ -80,15 +72,15 @@ impl Rules {
             let (place, limit) = self.find(&charge.limit).map_err(|reason| wrong(ChargeMember::Limit, reason))?;
             if charge.numbers.is_some() && !limit.per_call {
                 let reason =
-                    format!("{} has no `per_call: true`, so its calls have no numbers of their own", limit.name);
+                    format!("{} does not have `per_call: true`, so a call cannot give its own numbers", limit.name);
                 return Err(wrong(ChargeMember::Numbers, reason));
             }
             limit.check_mode(mode, charge.cost).map_err(|error| wrong(ChargeMember::Limit, error.to_string()))?;
             if limit.queue.is_none() && !charge.fields.is_empty() {
-                return Err(wrong(ChargeMember::Fields, format!("{} is no queue, so it has no entries", limit.name)));
+                return Err(wrong(ChargeMember::Fields, format!("{} is not a queue and has no entries", limit.name)));
             }
             if limit.queue.is_none() && charge.entry.is_some() {
-                return Err(wrong(ChargeMember::Entry, format!("{} is no queue, so it has no entries", limit.name)));
+                return Err(wrong(ChargeMember::Entry, format!("{} is not a queue and has no entries", limit.name)));
             }
             let identified = self
                 .identify_given(limit, &charge.id)
@@ -116,7 +108,7 @@ impl Rules {
         Ok(plan)
     }
 
-    /// The limit of this name and its index.
+    /// Finds a limit and its index.
     fn find(&self, name: &str) -> Result<(u32, &Limit), String> {
         let mut similar = None;
         for (place, limit) in (0..).zip(self.limits()) {
@@ -152,7 +144,7 @@ fn add(
     let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
     let first = plan.charges.len();
     let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
-    // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
+    // A limit in shadow must neither deny nor prevent charges to enforced limits.
     let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
     let cost = charge.cost.unwrap_or(match limit.cost {
         Cost::Fixed(cost) => cost,
@@ -160,7 +152,7 @@ fn add(
     });
     let origin = ChargeOrigin { limit: place, window: 0, enforced };
     match (given, charge.numbers) {
-        // The operator's word on an id that is shut out or free stands, whatever the caller says.
+        // The operator's `deny` and `unlimited` override the numbers of the caller.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),
         (Allowance::Deny, _) if mode.can_deny() => {
             plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
@@ -169,7 +161,7 @@ fn add(
         (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
         (given, Some(numbers)) => {
             plan.add_windows(&[numbers], identified.bucket, cost, mode, origin);
-            // As an override that gives numbers and nothing else.
+            // As for an override with nothing but numbers.
             plan.elevate(given.elevated());
             plan.changed_at(first, NUMBERS_OF_THE_CALL);
         }
@@ -248,25 +240,25 @@ mod tests {
         for (by, id, expected) in [
             (&[ip(64)][..], text("2001:db8::7"), Ok("L:2001%3Adb8%3A%3A/64")),
             (&[ip(128)], text("::ffff:192.0.2.7"), Ok("L:192.0.2.7")),
-            (&[ip(128)], text("192.0.2"), Err("`192.0.2` is no IP address")),
+            (&[ip(128)], text("192.0.2"), Err("`192.0.2` is not a valid IP address")),
             (&[part(ComponentSource::Host, ValueType::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
             (&[part(ComponentSource::Host, ValueType::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
             (&[part(ComponentSource::Host, ValueType::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
-            (&[part(ComponentSource::Host, ValueType::Text)], text("a b"), Err("no host")),
+            (&[part(ComponentSource::Host, ValueType::Text)], text("a b"), Err("not a valid host")),
             (&[part(ComponentSource::Path, ValueType::Text)], text("/a//%62/"), Ok("L:/a/b")),
-            (&[part(ComponentSource::Path, ValueType::Text)], text("a"), Err("begins with `/`")),
+            (&[part(ComponentSource::Path, ValueType::Text)], text("a"), Err("must begin with `/`")),
             (&[header("x-a", ValueType::Text)], text(" a:%3A "), Ok("L:a%3A%253A")),
             (&[header("x-a", ValueType::Text)], list(&["a:b"]), Ok("L:a%3Ab")),
             (&[header("x-a", ValueType::Text)], text(" "), Err("empty")),
             (&[header("x-a", ValueType::Integer)], text("007"), Err("write 7")),
             (&[header("x-a", ValueType::Text)], GivenId::Absent, Err("an id is missing")),
-            (&[header("x-a", ValueType::Text)], list(&["a", "b"]), Err("by one component, this id has 2")),
+            (&[header("x-a", ValueType::Text)], list(&["a", "b"]), Err("have one component, this one has 2")),
             (&account_and_domain, list(&["7", "www.example.com"]), Ok("L:7:example.com")),
             (&account_and_domain, text("7:example.com"), Ok("L:7:example.com")),
-            (&account_and_domain, text("7"), Err("by 2 components, this id has 1")),
+            (&account_and_domain, text("7"), Err("have 2 components, this one has 1")),
             (&account_and_domain, text(&format!("7:{}", "a:".repeat(600))), Err("give a list of texts")),
             (&account_and_domain, list(&["7"]), Err("give a list of 2 texts")),
-            (&account_and_domain, list(&["x", "example.com"]), Err("no unsigned 64-bit integer")),
+            (&account_and_domain, list(&["x", "example.com"]), Err("not an unsigned 64-bit integer")),
             (&text_and_ip, text("a%3Ab:2001:db8::/64"), Ok("L:a%3Ab:2001%3Adb8%3A%3A/64")),
             (&[], GivenId::Absent, Ok("L")),
             (&[], list(&[]), Ok("L")),

@@ -1,4 +1,4 @@
-//! The ids of charges by name, in the text that a request would have.
+//! The ids of charges by name, canonicalised as those of requests.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -16,37 +16,36 @@ use crate::message::host::written_host;
 use crate::message::lossless::keep;
 use crate::message::path::normalise;
 
-/// The longest id, in bytes, that is split at its colons: every split is tried, which takes the square of the length.
+/// In bytes. Every split at a colon is tried, which takes time quadratic in the length.
 const LONGEST_SPLIT: usize = 1024;
 
-/// An id as a caller gives it, raw as a request would have it: `2001:db8::7` for a limit by `ip/64`.
+/// An id in the raw text of a request: `2001:db8::7` for a limit by `ip/64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GivenId {
-    /// For a limit by nothing, `by: global`.
+    /// For `by: global`.
     Absent,
-    /// Of a limit with one component its whole text; of others the components with colons between them, as the ids of
-    /// overrides are written.
+    /// The whole text of a single component, or several components separated by colons, as in the ids of overrides.
     Text(String),
-    /// The components in the order of `by`, each with its whole text.
+    /// The components in the order of `by`.
     Components(Vec<String>),
 }
 
-/// An id that was read: its bucket, and what overrides are looked up by.
+/// The id of a charge by name: its bucket, and what overrides are looked up by.
 pub(crate) struct NamedIdentity {
     pub(crate) bucket: Bucket,
     pub(crate) prefixes: Vec<u128>,
     pub(crate) text: String,
-    /// The address in it, for overrides by network.
+    /// For overrides by network.
     pub(crate) client: Option<IpAddr>,
 }
 
 impl Rules {
-    /// Reads an id. The error has the component that is wrong, if it is one.
+    /// Reads an id. The error has the index of the invalid component, if it is one.
     pub(super) fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<NamedIdentity, (Option<usize>, String)> {
         Ok(self.identify_components(limit, &components(&limit.by, id)?))
     }
 
-    /// The id of these components, of which the last ones may be missing.
+    /// The id of these components. The last ones may be missing.
     pub(crate) fn identify_components(&self, limit: &Limit, components: &[CanonicalComponent<'_>]) -> NamedIdentity {
         let fingerprinter = self.fingerprinter();
         let mut key = BucketKey::new(&limit.short, &fingerprinter);
@@ -66,7 +65,6 @@ impl Rules {
     }
 }
 
-/// A component of an id in canonical text.
 pub(crate) struct CanonicalComponent<'a> {
     pub(crate) text: Cow<'a, str>,
     pub(crate) address: Option<IpAddr>,
@@ -75,17 +73,17 @@ pub(crate) struct CanonicalComponent<'a> {
 fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<CanonicalComponent<'a>>, (Option<usize>, String)> {
     let wrong = |given: usize| {
         let reason = match by.len() {
-            0 => "the limit is `by: global`, it has one bucket and no ids".to_owned(),
-            1 => format!("the limit is by one component, this id has {given}"),
+            0 => "the limit is `by: global`: it has one bucket and no ids".to_owned(),
+            1 => format!("the limit's ids have one component, this one has {given}"),
             wanted => {
-                format!("the limit is by {wanted} components, this id has {given}; give a list of {wanted} texts")
+                format!("the limit's ids have {wanted} components, this one has {given}; give a list of {wanted} texts")
             }
         };
         Err((None, reason))
     };
     match id {
         GivenId::Absent if by.is_empty() => Ok(Vec::new()),
-        GivenId::Absent => Err((None, "an id is missing: whose bucket is charged?".to_owned())),
+        GivenId::Absent => Err((None, "an id is missing".to_owned())),
         GivenId::Text(text) => match by {
             [] => wrong(1),
             [only] => canonical_component(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
@@ -101,19 +99,22 @@ fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<CanonicalComp
     }
 }
 
-/// Several components in one text, as overrides write them.
+/// Splits several components in one text, as in overrides.
 fn split<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
     let found = split_first(by, text)?;
     if found.len() < by.len() {
-        return Err(format!("the limit is by {} components, this id has {}", by.len(), found.len()));
+        return Err(format!("the limit's ids have {} components, this one has {}", by.len(), found.len()));
     }
     Ok(found)
 }
 
-/// As [`split`]; the last components may be missing.
+/// As [`split`], but the last components may be missing.
 pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
     if text.len() > LONGEST_SPLIT {
-        return Err(format!("an id of {} bytes is not split at its colons; give a list of texts", text.len()));
+        return Err(format!(
+            "an id of {} bytes is too long to be split at its colons; give a list of texts",
+            text.len()
+        ));
     }
     let id = Id::parse(by, text)?;
     let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
@@ -127,13 +128,13 @@ pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canoni
     Ok(canonical.collect())
 }
 
-/// The canonical text of a component as a request would have it: `EXAMPLE.com:80` and `example.com` are one host.
+/// Returns the canonical text of a component: `EXAMPLE.com:80` and `example.com` are the same host.
 pub(crate) fn canonical_component<'a>(
     component: &Component,
     text: Cow<'a, str>,
 ) -> Result<CanonicalComponent<'a>, String> {
     if let ComponentSource::Ip { ipv6_prefix } = component.source {
-        let client = address::parse(&text).map_err(|_| format!("{} is no IP address", quoted(&text)))?;
+        let client = address::parse(&text).map_err(|_| format!("{} is not a valid IP address", quoted(&text)))?;
         return Ok(CanonicalComponent {
             text: Cow::Owned(address::id_text(client, ipv6_prefix)),
             address: Some(client),
@@ -141,11 +142,11 @@ pub(crate) fn canonical_component<'a>(
     }
     let raw = match &component.source {
         ComponentSource::Host => {
-            let host = written_host(&text).ok_or_else(|| format!("{} is no host", quoted(&text)))?;
+            let host = written_host(&text).ok_or_else(|| format!("{} is not a valid host", quoted(&text)))?;
             if host == text { text } else { host.into_owned().into() }
         }
         ComponentSource::Path if !text.starts_with('/') => {
-            return Err(format!("a path begins with `/`, this is {}", quoted(&text)));
+            return Err(format!("a path must begin with `/`, found {}", quoted(&text)));
         }
         ComponentSource::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
         ComponentSource::PathParameter { .. } if component.path_reading.ignores_case => {

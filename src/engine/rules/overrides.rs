@@ -1,4 +1,4 @@
-//! Other numbers for some ids of a limit, and which of them holds for a request.
+//! Overrides: other numbers for some ids of a limit.
 
 use std::cell::Cell;
 use std::collections::hash_map;
@@ -12,58 +12,53 @@ use regex::RegexSet;
 use super::networks::Networks;
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 
-/// One override.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// What it allows instead of the limit's own numbers.
     pub allowance: Allowance,
-    /// It holds until then; `None` for ever.
+    /// `None` if it never expires.
     pub until: Option<Micros>,
-    /// Where it was written, for people: file, line and comment.
     pub origin: OverrideOrigin,
 }
 
-/// Where an override was written. Files are numbered, because a million overrides share a few of them.
+/// The source of an override, for people. Files are numbered, because a million overrides share a few files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverrideOrigin {
     /// The index of the file among those of the rules.
     pub file: u16,
     /// Counted from 1.
     pub line: u32,
-    /// The override's `comment`.
     pub comment: Option<Box<str>>,
 }
 
 /// The overrides of one limit.
 ///
-/// The most specific wins: an id with more components before one with fewer, then the longest network, then the first
-/// regular expression in the order of the files. One that has expired counts as absent.
+/// The most specific wins: ids with more components before ids with fewer, then the longest network, then the first
+/// regular expression in file order. Expired overrides are ignored.
 #[derive(Debug, Default)]
 pub struct Overrides {
     list: Vec<Override>,
-    /// `exact[n]` holds ids of the first `n + 1` components: fingerprints and indices into `list`.
+    /// `exact[n]` has the fingerprints of ids with `n + 1` components, and indices into `list`.
     exact: Vec<HashTable<(u128, u32)>>,
     networks: Networks<u32>,
     patterns: Vec<(String, u32)>,
     regexes: Option<RegexSet>,
 }
 
-/// What an override can be looked up by.
+/// What overrides are looked up by.
 #[derive(Clone, Copy)]
 pub struct OverrideLookup<'a> {
-    /// Fingerprints of the first one, two, ... components of the id.
+    /// The fingerprints of the first one, two, ... components of the id.
     pub prefixes: &'a [u128],
-    /// The client's address.
     pub client: Option<IpAddr>,
-    /// The id as people read it; asked for only if the limit has regular expressions.
+    /// The readable id; called only if the limit has regular expressions.
     pub text: &'a dyn Fn() -> String,
     /// The wall clock.
     pub now: Micros,
 }
 
 impl Overrides {
-    /// Adds an override for the id of `components` components with this fingerprint. If there is one already, the new
-    /// one is not added and the index of the old one is the error.
+    /// Adds an override for the id with this number of components and this fingerprint. If there is one already, its index
+    /// is the error.
     pub fn add_id(&mut self, components: usize, fingerprint: u128, given: Override) -> Result<(), usize> {
         if self.exact.len() < components {
             self.exact.resize_with(components, HashTable::new);
@@ -84,7 +79,7 @@ impl Overrides {
         }
     }
 
-    /// Adds an override for the clients in a network; refused like [`Self::add_id`] if it is there already.
+    /// Adds an override for the clients in a network, with the error of [`Self::add_id`].
     pub fn add_network(&mut self, network: IpNet, given: Override) -> Result<(), usize> {
         let index = self.next();
         match self.networks.entry(network) {
@@ -97,15 +92,15 @@ impl Overrides {
         }
     }
 
-    /// Adds an override for the ids that a regular expression finds something in; its syntax must be checked already.
+    /// Adds an override for the ids that a regular expression matches. Its syntax must have been checked.
     pub fn add_regex(&mut self, pattern: &str, given: Override) {
         let index = self.next();
         self.patterns.push((pattern.to_owned(), index));
         self.list.push(given);
     }
 
-    /// Makes the set of the regular expressions, once all are added. They run in linear time together, whatever their
-    /// number; the error is theirs if they are too large together.
+    /// Compiles all regular expressions into a set, which matches in linear time whatever their number. Fails if the set is
+    /// too large.
     pub fn finish(&mut self) -> Result<(), regex::Error> {
         if !self.patterns.is_empty() {
             self.regexes = Some(RegexSet::new(self.patterns.iter().map(|(pattern, _)| pattern))?);
@@ -117,33 +112,30 @@ impl Overrides {
         Ok(())
     }
 
-    /// The override at an index that [`Self::find`] or a refusal gave.
+    /// The override at an index that [`Self::find`] or an error returned.
     pub fn get(&self, index: usize) -> Option<&Override> {
         self.list.get(index)
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are some that go by the client's network.
     pub fn has_networks(&self) -> bool {
         !self.networks.is_empty()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The override that holds for a subject, and its index.
+    /// The override in force and its index.
     pub fn find(&self, subject: &OverrideLookup<'_>) -> Option<(usize, &Override)> {
         self.find_since(subject).0
     }
 
-    /// The same, and since when it is not another one that holds: the end of the last one that came before it. Zero if
-    /// none has ended.
+    /// The override in force, its index, and since when: the end of the last override that preceded it. Zero if none has
+    /// expired.
     pub fn find_since(&self, subject: &OverrideLookup<'_>) -> (Option<(usize, &Override)>, Micros) {
         if self.list.is_empty() {
             return (None, Micros(0));
@@ -176,7 +168,7 @@ impl Overrides {
     }
 }
 
-/// A fingerprint is a hash already; its low half serves the table.
+/// The low half of the fingerprint, which is a hash already.
 #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
 const fn fingerprint_hash(fingerprint: u128) -> u64 {
     fingerprint as u64

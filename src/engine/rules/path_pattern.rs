@@ -1,21 +1,21 @@
-//! Patterns over normalised paths, and the ways in which a limit may read a path.
+//! Patterns over normalised paths, and the options for reading a path.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::message::path::{EscapedSlashes, check, normalise};
 
-/// How the paths of a limit are read, whose upstream takes more paths for one than others do.
+/// The reading of paths, for upstreams that treat different paths as equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReading {
-    /// ASCII letters in either case are the same: `path_case: ignore`.
+    /// `path_case: ignore`, for ASCII letters.
     pub ignores_case: bool,
-    /// What follows a `;` in a segment is dropped: `path_params: strip`.
+    /// `path_params: strip`: drops what follows a `;` in a segment.
     pub strips_parameters: bool,
 }
 
 impl PathReading {
-    /// A normalised path in this reading.
+    /// Applies the reading to a normalised path.
     pub fn of(self, path: &str) -> Cow<'_, str> {
         let mut read = Cow::Borrowed(path);
         if self.strips_parameters && path.contains(';') {
@@ -30,8 +30,8 @@ impl PathReading {
     }
 }
 
-/// A path pattern: literal segments, `{parameter}` for one segment, and a trailing `/**` for the path before it and
-/// everything below.
+/// A path pattern: literal segments, `{parameter}` for any one segment, and a trailing `/**` for everything at and below
+/// the path before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     segments: Vec<Segment>,
@@ -41,20 +41,18 @@ pub struct PathPattern {
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// This text.
     Literal(String),
-    /// Any one segment, under this name.
+    /// Any one segment, by this name.
     Parameter(String),
 }
 
 impl PathPattern {
-    /// Parses a pattern; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
-            return Err(format!("a path begins with `/`; write `/{text}`"));
+            return Err(format!("a path must begin with `/`; write `/{text}`"));
         }
         if text.contains('?') || text.contains('#') {
-            return Err("a path pattern has no query and no fragment".into());
+            return Err("a path pattern cannot have a query or fragment".into());
         }
         let (body, open) = match text.strip_suffix("/**") {
             Some(body) => (body, true),
@@ -68,7 +66,7 @@ impl PathPattern {
             if let Segment::Parameter(name) = segment
                 && segments[..place].contains(segment)
             {
-                return Err(format!("`{{{name}}}` stands in the pattern twice"));
+                return Err(format!("`{{{name}}}` appears twice in the pattern"));
             }
         }
         Ok(Self { segments, open })
@@ -78,27 +76,27 @@ impl PathPattern {
         if let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
             return if name.is_empty() || !name.bytes().all(plain) {
-                Err(format!("`{part}`: a parameter's name has letters, digits, `_` and `-`"))
+                Err(format!("`{part}`: a parameter's name may have only letters, digits, `_` and `-`"))
             } else {
                 Ok(Segment::Parameter(name.to_owned()))
             };
         }
         if part.contains(['{', '}', '*']) {
             return Err(format!(
-                "`{part}`: a segment is literal or one whole `{{parameter}}`; `/**` stands only at the end"
+                "`{part}`: a segment must be literal or one whole `{{parameter}}`; `/**` may only stand at the end"
             ));
         }
-        // No request has such a path, so nothing would ever match.
+        // Such a request is rejected, so the pattern would never match.
         check(part, EscapedSlashes::Keep).map_err(|reason| format!("`{part}`: {reason}"))?;
         let normal = normalise(part);
         match normal.strip_prefix('/') {
             Some(literal) if !literal.is_empty() && !literal.contains('/') => Ok(Segment::Literal(literal.to_owned())),
             _ if normal == part => Ok(Segment::Literal(part.to_owned())),
-            _ => Err(format!("`{part}`: a pattern has no dot segments")),
+            _ => Err(format!("`{part}`: a pattern cannot have dot segments")),
         }
     }
 
-    /// The pattern for paths in a reading. The error says why it would never match.
+    /// Applies a reading to the pattern. Fails if it would then never match.
     pub fn read_as(mut self, reading: PathReading) -> Result<Self, String> {
         for segment in &mut self.segments {
             if let Segment::Literal(literal) = segment {
@@ -111,22 +109,20 @@ impl PathPattern {
         Ok(self)
     }
 
-    /// The segments, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Whether it ends in `/**`.
+    /// Whether it ends with `/**`.
     pub const fn is_open(&self) -> bool {
         self.open
     }
 
-    /// The index of the segment that `{name}` stands for.
+    /// The index of the segment `{name}`.
     pub fn parameter(&self, name: &str) -> Option<usize> {
         self.segments.iter().position(|segment| matches!(segment, Segment::Parameter(given) if given == name))
     }
 
-    /// The names of its parameters.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(|segment| match segment {
             Segment::Parameter(name) => Some(name.as_str()),
@@ -150,7 +146,7 @@ impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             match segment {
-                // What would be read as a parameter is written as an escape.
+                // Characters with a meaning in patterns are escaped.
                 Segment::Literal(literal) => {
                     write!(f, "/{}", literal.replace('{', "%7B").replace('}', "%7D").replace('*', "%2A"))?;
                 }
@@ -225,8 +221,8 @@ mod tests {
     fn mistaken_patterns_say_what_is_right() {
         for (pattern, part) in [
             ("v1", "write `/v1`"),
-            ("/a?b", "no query"),
-            ("/a*", "`/**` stands only at the end"),
+            ("/a?b", "a query"),
+            ("/a*", "`/**` may only stand at the end"),
             ("/{a}/{a}", "twice"),
             ("/{a b}", "name"),
             ("/a/../b", "dot segments"),

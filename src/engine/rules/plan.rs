@@ -12,81 +12,76 @@ use crate::engine::algorithms::details::{Elevated, Terms};
 use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
 use crate::engine::algorithms::refill::Kind;
 
-/// What a request asks of the store, and which limit asks it.
+/// The charges of a request, and the limits that decide without the store.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The charges, to be decided together. Most requests make one, which needs no allocation.
+    /// Decided together. Most requests have one charge, which needs no allocation.
     pub charges: SmallVec<[Charge; 1]>,
-    /// Whose they are: `origins[n]` made `charges[n]`.
+    /// `origins[n]` is the origin of `charges[n]`.
     pub origins: SmallVec<[ChargeOrigin; 4]>,
-    /// Limits that refuse without asking the store, in the order of the rules.
+    /// Limits that deny without asking the store, in the order of the rules.
     pub denials: Vec<LimitDenial>,
-    /// Limits by which the request passes without asking the store.
+    /// Limits that allow without asking the store.
     pub unlimited: Vec<u32>,
-    /// Limits whose cost the response tells.
     pub reservations: Vec<Reservation>,
-    /// The fingerprints of buckets that are only asked whether anything is left.
+    /// The fingerprints of buckets that are only checked for any tokens left.
     pub asks: Vec<u128>,
     /// The descriptors, if the plan is for several.
     pub joint: Option<Box<JointPlan>>,
 }
 
-/// Where a charge comes from.
+/// The origin of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeOrigin {
     /// The index of the limit.
     pub limit: u32,
-    /// Which of the limit's `rates`, counted from 0.
+    /// The index in the limit's `rates`.
     pub window: u32,
-    /// Whether a denial refuses the request; if not, the limit or this id is in shadow.
+    /// Whether a denial denies the request; otherwise the limit or the id is in shadow.
     pub enforced: bool,
 }
 
-/// A limit that refuses by itself.
+/// A denial by a limit that does not need the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitDenial {
     /// The index of the limit.
     pub limit: u32,
-    /// Whether it refuses the request; if not, it would have.
+    /// Whether the request is denied; otherwise the limit or the id is in shadow.
     pub enforced: bool,
-    /// Why.
     pub reason: DenialReason,
 }
 
-/// Why a limit refuses without asking the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenialReason {
-    /// `deny: true`, of the limit or an override.
+    /// `deny: true` of the limit or an override.
     Deny,
-    /// The request lacks a component of the id and the limit says `missing: deny`.
+    /// A component is missing, with `missing: deny`.
     Missing,
-    /// A component of the id is malformed and the limit says `malformed: deny`.
+    /// A component is malformed, with `malformed: deny`.
     Malformed,
-    /// An operator has blocked the id, for this long from now on.
+    /// An operator has blocked the id, for this long from now.
     Blocked(Micros),
 }
 
-/// A request that no limit can judge, because what it says of its own cost is no number, or what it brings to a queue is
-/// too much.
+/// An invalid cost or an entry that is too large in a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin} must be {wanted}, got `{value}`")]
 pub struct InvalidInput {
-    /// The header or parameter, as people read it.
+    /// The header, the parameter or the queue entry.
     pub origin: String,
-    /// What it should be.
     pub wanted: &'static str,
-    /// What it says, cut to a readable length.
+    /// Cut to a readable length.
     pub value: String,
 }
 
-/// A limit of a plan whose cost the response tells.
+/// The reservation of a limit whose cost the response tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The index of the limit.
     pub limit: u32,
-    /// What is taken before, or must be there.
+    /// The tokens that are taken, or must be there.
     pub reserve: u64,
-    /// Whether it is not taken before.
+    /// Whether nothing is taken before the response.
     pub only_checks: bool,
 }
 

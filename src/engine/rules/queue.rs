@@ -1,4 +1,4 @@
-//! What a limit with `algorithm: queue` puts into an entry, and what becomes of the request.
+//! `algorithm: queue`: the fields of an entry, and what follows for the request.
 
 use super::component::Component;
 use super::quote::quoted;
@@ -8,42 +8,40 @@ use crate::engine::algorithms::queue::{EntryTooLong, LONGEST_ENTRY, QueueEntry, 
 /// `algorithm: queue`, beside the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Where entries wait.
     pub storage: Storage,
-    /// What becomes of a request whose entry was added.
     pub then: FollowUp,
-    /// The fields of an entry by name, 1 to [`MOST_FIELDS`](crate::engine::algorithms::queue::MOST_FIELDS). Names have letters, digits, `_`, `.` and `-`.
+    /// The fields of an entry by name, 1 to 16. Names have letters, digits, `_`, `.` and `-`.
     pub fields: Vec<(String, Component)>,
 }
 
-/// `then:`
+/// `then:`, for a request whose entry was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FollowUp {
-    /// It is answered with 202 and goes no further.
+    /// It is answered with 202.
     #[default]
     Accept,
-    /// It goes on to the upstream, which is told the entry.
+    /// It is forwarded with the id of the entry.
     Forward,
 }
 
 impl Queue {
-    /// The entry of a request. A field that the request lacks or that is malformed is empty, so that all entries have the
-    /// same fields.
+    /// The entry of a request. Missing and malformed fields are empty, so that all entries have the same fields.
     pub fn entry(&self, request: &Request<'_>) -> Result<QueueEntry, EntryTooLong> {
         let value = |component: &Component| component.of(request).unwrap_or_default();
         QueueEntry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))))
     }
 
-    /// The entry of these values, which somebody gives by name; a field that is not given is empty. The error says what
-    /// is wrong with them.
+    /// The entry of a charge by name. Fields that are not given are empty.
     pub fn entry_of(&self, given: &[(String, String)]) -> Result<QueueEntry, String> {
         if let Some((unknown, _)) = given.iter().find(|(name, _)| !self.fields.iter().any(|(known, _)| known == name)) {
             let known: Vec<&str> = self.fields.iter().map(|(name, _)| name.as_str()).collect();
-            return Err(format!("there is no field {}; there are {}", quoted(unknown), known.join(", ")));
+            return Err(format!("unknown field {}; the fields are {}", quoted(unknown), known.join(", ")));
         }
         let value = |name: &str| given.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str());
         let entry = QueueEntry::of(self.fields.iter().map(|(name, _)| (name.as_str(), value(name))));
-        entry.map_err(|EntryTooLong(bytes)| format!("an entry has at most {LONGEST_ENTRY} bytes, this one has {bytes}"))
+        entry.map_err(|EntryTooLong(bytes)| {
+            format!("an entry may have at most {LONGEST_ENTRY} bytes, this one has {bytes}")
+        })
     }
 }
 
@@ -94,7 +92,7 @@ mod tests {
         };
         assert_eq!(given(&[("path", "/b"), ("user", "bob")]), Ok("user=bob,path=/b".into()));
         assert_eq!(given(&[]), Ok("user=,path=".into()));
-        assert_eq!(given(&[("who", "bob")]), Err("there is no field `who`; there are user, path".into()));
+        assert_eq!(given(&[("who", "bob")]), Err("unknown field `who`; the fields are user, path".into()));
         assert!(given(&[("user", &"a".repeat(9_000))]).unwrap_err().contains("has 9008"));
     }
 }

@@ -1,14 +1,14 @@
-//! What people typed, as a message shows it.
+//! Input as it is shown in messages.
 
-/// How much of one word a message shows.
+/// In characters.
 pub const WIDEST_WORD: usize = 60;
 
-/// What somebody typed: without control characters, cut, in backticks.
+/// Input in backticks, cut and without control characters.
 pub fn quoted(text: &str) -> String {
     format!("`{}`", shown(text, WIDEST_WORD))
 }
 
-/// Text of at most `most` characters, and without control characters: a file must not steer a terminal.
+/// At most `most` characters of `text`, without control characters: input must not control a terminal.
 pub fn shown(text: &str, most: usize) -> String {
     let plain = |character: char| if character.is_control() { '\u{fffd}' } else { character };
     let mut shown: String = text.chars().take(most).map(plain).collect();

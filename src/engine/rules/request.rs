@@ -1,4 +1,4 @@
-//! The view of a request that the rules look at. Every listener fills it; none of it is copied.
+//! The borrowed view of a request that the rules see. Every listener fills it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,25 +11,24 @@ use crate::message::percent::decode;
 /// A request, borrowed from its listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The method, as sent.
+    /// As sent.
     pub method: &'a str,
-    /// The authority without its port, lower case.
+    /// The authority without its port, in lower case.
     pub host: &'a str,
-    /// The path, already through [`crate::message::path::normalise`], without the query.
+    /// Normalised by [`crate::message::path::normalise`], without the query.
     pub path: &'a str,
-    /// The query without its question mark, as sent.
+    /// Without the question mark, as sent.
     pub query: Option<&'a str>,
-    /// The headers.
     pub headers: &'a Headers,
-    /// The client's address, IPv4-mapped addresses folded (see [`crate::message::client_address`]); `None` from the rate limit
-    /// service, which is told nothing of the client but the descriptor.
+    /// The client's address, never IPv4-mapped (see [`crate::message::client_address`]). The rate limit service does not
+    /// have it.
     pub client: Option<IpAddr>,
-    /// The subject of the client's certificate, if it showed one that was verified.
+    /// The subject of the client's verified certificate.
     pub tls_subject: Option<&'a str>,
-    /// The domain that the rate limit service is asked about; `None` from every other listener.
+    /// The domain of the rate limit service; `None` at every other listener.
     pub domain: Option<&'a str>,
-    /// What a gateway says of the request in its own words, in its order: a descriptor of the rate limit service, or the
-    /// `context_extensions` of `ext_authz`.
+    /// The descriptor that a gateway sends, in its order: of the rate limit service, or the `context_extensions` of
+    /// `ext_authz`.
     pub descriptor: &'a [DescriptorEntry<'a>],
     /// The wall clock, for overrides that expire.
     pub now: Micros,
@@ -38,25 +37,23 @@ pub struct Request<'a> {
 /// One entry of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorEntry<'a> {
-    /// The key, as the gateway's configuration names it; case-sensitive.
+    /// Case-sensitive.
     pub key: &'a str,
-    /// The value; it may be empty.
+    /// May be empty.
     pub value: &'a str,
 }
 
-/// The choice among several values under one name.
+/// The choice among several values of the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Duplicates {
-    /// None of them, if they differ: nobody knows which one the upstream reads.
+    /// None if they differ, because the upstream may read any of them.
     #[default]
     Ambiguous,
-    /// The first.
     First,
-    /// The last.
     Last,
 }
 
-/// A request has several values under one name, and they differ.
+/// Several different values of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguousValue;
 
@@ -78,29 +75,28 @@ impl Duplicates {
 }
 
 impl<'a> Request<'a> {
-    /// The values of the descriptor's entries with this key.
+    /// The values of the descriptor entries with this key.
     pub fn entries<'k>(&self, key: &'k str) -> impl Iterator<Item = &'a str> + use<'a, 'k> {
         self.descriptor.iter().filter(move |entry| entry.key == key).map(|entry| entry.value)
     }
 
-    /// The value of a descriptor's entry.
     pub fn entry(&self, key: &str, duplicates: Duplicates) -> Result<Option<&'a str>, AmbiguousValue> {
         duplicates.pick(self.entries(key))
     }
 
-    /// The values of all lines of a header, as [`lossless::text`].
+    /// The values of all lines of a header as [`lossless::text`].
     pub fn lines<'n>(&self, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> + use<'a, 'n> {
         self.headers.all(name).map(|line| lossless::text(line.trim_ascii()))
     }
 
-    /// The value of a header, as [`lossless::text`].
+    /// The value of a header as [`lossless::text`].
     pub fn header(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let line = duplicates.pick(self.headers.all(name).map(<[u8]>::trim_ascii))?;
         Ok(line.map(lossless::text))
     }
 
-    /// The value of a query parameter, percent-decoded. Names are compared decoded and without regard to case: some
-    /// upstreams read them so, and to them `KEY=a&key=b` has two values.
+    /// The percent-decoded value of a query parameter. Names are compared decoded and case-insensitively, because some
+    /// upstreams do: to them `KEY=a&key=b` has two values.
     pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let Some(query) = self.query else { return Ok(None) };
         let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -111,8 +107,8 @@ impl<'a> Request<'a> {
         )
     }
 
-    /// The value of a cookie (RFC 6265 section 4.2), without quotes, as [`lossless::text`]. Names are compared without
-    /// regard to case, as those of query parameters.
+    /// The value of a cookie (RFC 6265 section 4.2) without quotes as [`lossless::text`]. Names are compared
+    /// case-insensitively, like those of query parameters.
     pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let pairs = self.headers.all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
         let value = duplicates.pick(pairs.filter_map(|pair| {
@@ -139,7 +135,7 @@ fn decode_form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
 }
 
-/// A request of 192.0.2.7 for tests of what looks at requests: `GET` of `/` on host `a`.
+/// A request for tests: `GET` of `/` on host `a` from 192.0.2.7.
 #[cfg(test)]
 pub(crate) fn sample(headers: &Headers) -> Request<'_> {
     Request {

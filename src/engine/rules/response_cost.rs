@@ -1,4 +1,4 @@
-//! `cost_from_response` and `spend_when`: what a request costs that only its response tells.
+//! `cost_from_response` and `spend_when`: costs that only the response tells.
 
 use std::fmt;
 
@@ -6,21 +6,20 @@ use http::header::HeaderName;
 
 use crate::engine::algorithms::charge::Mode;
 
-/// What of a response decides about the cost of its request. At least one of the two is there.
+/// How a response decides the cost of its request. At least one of the two is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// `cost_from_response`: the header or trailer that says the cost.
+    /// `cost_from_response`: the header or trailer with the cost.
     pub header: Option<HeaderName>,
-    /// `spend_when`: the answers on which anything is spent; `None` for all.
+    /// `spend_when`: the statuses for which the cost is charged; `None` for all.
     pub when: Option<Statuses>,
 }
 
-/// Codes of responses, as ranges that include both ends.
+/// Inclusive ranges of response statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(pub Vec<(u16, u16)>);
 
 impl Statuses {
-    /// Whether a code is one of them.
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
@@ -41,13 +40,13 @@ impl fmt::Display for Statuses {
 }
 
 impl ResponseCost {
-    /// Whether nothing is taken before the response is there.
+    /// Whether nothing is taken before the response.
     pub const fn only_checks(&self) -> bool {
         self.when.is_some()
     }
 
-    /// What a charge does before: a check that may not deny takes a cost of 0 instead, and `Plan::correct` looks
-    /// whether it would have fitted.
+    /// The mode and cost of the charge before the response. A check that cannot deny spends 0 instead, and
+    /// `Plan::correct` determines whether it would have fitted.
     pub(crate) fn before(&self, mode: Mode, cost: u64) -> (Mode, u64) {
         match (self.only_checks(), mode) {
             (true, Mode::Spend) => (Mode::Check, cost),

@@ -1,4 +1,4 @@
-//! All limits together: from a request to its charges.
+//! All limits, and the charges that a request makes to them.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,14 @@ use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::numbers::{Allowance, Micros};
 use crate::message::lossless::shown;
 
-/// The name of the limit that stands for those which requests carry with them. No file can name one so.
+/// The name of the limit that stands for limits carried by requests. It is not a valid name in a file.
 const CARRIED: &str = "(request)";
 
-/// The compiled rules. They never change; a reload makes new ones.
+/// The compiled rules. Immutable: a reload makes new ones.
 #[derive(Debug)]
 pub struct Rules {
     limits: Vec<Limit>,
-    /// Stands for the limits that requests carry with them; it has the index after the last of `limits`.
+    /// Stands for limits carried by requests. Its index is that after the last of `limits`.
     carried: Limit,
     index: Index,
     has_queues: bool,
@@ -36,8 +36,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Compiles limits. `effective_from` is when their numbers take effect (see [`crate::engine::algorithms::gcra::decide`]); `files`
-    /// are the names that [`super::overrides::OverrideOrigin`] numbers.
+    /// Compiles limits. `effective_from` is when their numbers take effect (see
+    /// [`crate::engine::algorithms::gcra::decide`]); `files` are the names for [`super::overrides::OverrideOrigin::file`].
     pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {
@@ -51,14 +51,14 @@ impl Rules {
         Self { limits, carried, index, has_queues, fingerprinter, effective_from, files }
     }
 
-    /// Says which of the limits cover a descriptor in each of these domains: those that match whole descriptors.
+    /// Sets the limits that match whole descriptors, by domain.
     #[must_use]
     pub fn with_trees(mut self, trees: HashMap<String, Tree>) -> Self {
         self.index.set_trees(trees);
         self
     }
 
-    /// Lets none of the limits refuse: they count and report as with `mode: shadow`.
+    /// Puts all limits in shadow.
     #[must_use]
     pub fn in_shadow(mut self) -> Self {
         for limit in self.limits.iter_mut().chain([&mut self.carried]) {
@@ -67,39 +67,38 @@ impl Rules {
         self
     }
 
-    /// The limits, in the order of the file; plans name them by their index.
+    /// The limits in the order of the file. Plans refer to them by index.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// The limit at an index that a plan names.
+    /// The limit at an index of a plan.
     pub fn limit(&self, index: u32) -> Option<&Limit> {
         let index = index as usize;
         self.limits.get(index).or_else(|| (index == self.limits.len()).then_some(&self.carried))
     }
 
-    /// The limit that stands for all those which requests carry with them, and its index.
+    /// The limit that stands for limits carried by requests, and its index.
     pub fn carried(&self) -> (u32, &Limit) {
         (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
     }
 
-    /// Whether a limit is one that a request carried with it.
+    /// Whether a limit was carried by a request.
     pub fn is_carried(&self, index: u32) -> bool {
         index as usize == self.limits.len()
     }
 
-    /// The names of all limits that a plan can name, in the order of their indices.
+    /// The names of all limits that a plan can refer to, by index.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.limits.iter().chain([&self.carried]).map(|limit| limit.name.as_str())
     }
 
-    /// Whether a limit names this domain of the rate limit service.
+    /// Whether a limit has this domain of the rate limit service.
     pub fn knows_domain(&self, domain: &str) -> bool {
         self.index.knows_domain(domain)
     }
 
-    /// A limit that goes by the client's address, in its `by`, its `match` or an override; `None` if none does and a
-    /// request may come without one.
+    /// A limit that uses the client's address in its `by`, its `match` or an override.
     pub fn needs_client(&self) -> Option<&Limit> {
         let goes_by_it = |limit: &&Limit| {
             limit.mode != LimitMode::Off
@@ -111,8 +110,8 @@ impl Rules {
         self.limits.iter().find(goes_by_it)
     }
 
-    /// A limit that a request without the client's address would evade: one whose `match` or overrides go by it, or whose
-    /// `by` does, unless its `missing` covers such requests.
+    /// A limit that a request without a client address would evade: it uses the address in its `match` or overrides, or in
+    /// its `by` with `missing: skip`.
     pub fn evaded_without_client(&self) -> Option<&Limit> {
         let is_evaded = |limit: &&Limit| {
             limit.mode == LimitMode::Enforce
@@ -124,7 +123,7 @@ impl Rules {
         self.limits.iter().find(is_evaded)
     }
 
-    /// Whether a request may be put into a queue.
+    /// Whether a limit has `algorithm: queue`.
     pub const fn has_queues(&self) -> bool {
         self.has_queues
     }
@@ -140,22 +139,22 @@ impl Rules {
         limits.try_for_each(|limit| limit.check_mode(mode, cost))
     }
 
-    /// The hash that made the fingerprints of these rules.
+    /// The hash of the fingerprints in these rules.
     pub const fn fingerprinter(&self) -> Fingerprinter {
         self.fingerprinter
     }
 
-    /// The name of a file that an [`super::overrides::OverrideOrigin`] numbers.
+    /// The file name of an override's origin.
     pub fn file(&self, index: u16) -> &str {
         self.files.get(usize::from(index)).map_or("", String::as_str)
     }
 
-    /// What `request` asks of the store.
+    /// Returns the plan for `request`.
     pub fn charges(&self, request: &Request<'_>) -> Result<Plan, InvalidInput> {
         self.charges_but(request, None)
     }
 
-    /// What `request` asks of the store where some ids are blocked: a limit refuses those, whatever it allows them.
+    /// As [`Self::charges`] with blocks: limits deny blocked ids, whatever the limits allow.
     pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let mut plan = Plan::default();
         for place in self.candidates(request) {
@@ -209,12 +208,12 @@ impl Rules {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny }),
-            // What waits in a queue is done by its workers, so nothing can wait there and not be meant.
+            // Workers process every entry, so a limit in shadow must not add any.
             Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
             Allowance::Windows(_) | Allowance::Elevated(_) => {
                 let cost = cost(limit, request)?;
                 let first = plan.charges.len();
-                // A limit in shadow must neither refuse nor keep an enforced limit beside it from being charged.
+                // A limit in shadow must neither deny nor prevent charges to enforced limits.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
                 let (mode, cost) = limit.response_cost.as_ref().map_or((mode, cost), |response_cost| {
                     plan.reservations.push(Reservation {
@@ -243,7 +242,7 @@ impl Rules {
         identify(&limit.by, &limit.short, request, limit.fallbacks(), with_prefixes, &self.fingerprinter)
     }
 
-    /// The id of `request` for a limit, as people read it, and its fingerprint; `None` if it has none.
+    /// The readable id of `request` for a limit, and its fingerprint; `None` if it has no id.
     pub fn id_of(&self, limit: u32, request: &Request<'_>) -> Option<(String, u128)> {
         let limit = self.limit(limit)?;
         let identified = self.identify(limit, request, false).ok()?;
@@ -260,14 +259,14 @@ impl Plan {
     }
 }
 
-/// Whether an id belongs to the share for which a limit is enforced: the same ids on every gateway, and those of a
-/// smaller share also in a larger one.
+/// Whether an id belongs to the share for which a limit is enforced. All gateways agree, and a larger share includes the
+/// ids of a smaller one.
 pub(crate) fn in_share(share: u32, key: &str) -> bool {
     share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
 }
 
-/// Whether a limit is enforced for a request that has no id for it. The share is then one of the clients, by their
-/// addresses; where no address is known, nobody belongs to less than the whole.
+/// Whether a limit is enforced for a request without an id. The share is then one of client addresses; a request without
+/// an address belongs to the whole share only.
 pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
     let of_client = |client| in_share(limit.enforce_for, &format!("{}:{client}", limit.short));
     limit.is_enforced() && (limit.enforce_for >= WHOLE_SHARE || request.client.is_some_and(of_client))

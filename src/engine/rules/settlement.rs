@@ -15,48 +15,47 @@ use crate::engine::algorithms::details::Terms;
 use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
 use crate::engine::algorithms::refill::Kind;
 
-/// What has become of a request, as far as its cost goes.
+/// The outcome of a request at the upstream, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseReport<'a> {
-    /// A response has come, and this is what its header says, if it has one.
+    /// The status of the response, and the value of the cost header if there is one.
     Response(u16, Option<&'a [u8]>),
-    /// It was never sent to an upstream.
+    /// The request was never sent.
     Unsent,
-    /// It was, and no response came that could be read.
+    /// The request was sent, but no readable response came.
     Nothing,
 }
 
-/// What a response makes of a reserve.
+/// What a settlement does with the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementOutcome {
-    /// More was taken, or something where nothing was before.
+    /// More was charged.
     Charged,
-    /// Some or all of it was given back.
+    /// Some or all of it was refunded.
     Refunded,
-    /// It was what the request costs, or nothing was to be spent.
+    /// The reserve was the cost, or nothing was to be charged.
     Unchanged,
-    /// It stays: the response does not say a cost.
+    /// The reserve is charged: the response has no cost.
     Absent,
-    /// It stays: what the response says is no whole number below 2^53.
+    /// The reserve is charged: the cost is not a whole number below 2^53.
     Unreadable,
-    /// It stays, or is taken if nothing was before: no response came.
+    /// The reserve is charged: no response came.
     Unanswered,
 }
 
-/// What a limit has still to settle of a request that passed.
+/// The unsettled cost of a request that passed, for one limit.
 #[derive(Clone, Debug)]
 pub struct PendingSettlement {
     /// The index of the limit.
     pub limit: u32,
-    /// What of the response decides.
     pub cost: Arc<ResponseCost>,
-    /// What the request costs if the response does not say.
+    /// The cost if the response has none.
     reserve: u64,
-    /// Its charges, one a window.
+    /// One for each window.
     charges: SmallVec<[ReservedCharge; 1]>,
 }
 
-/// A charge that was decided, and how long what it took counts.
+/// A decided charge, and how long its tokens count.
 #[derive(Clone, Debug)]
 struct ReservedCharge {
     charge: Charge,
@@ -64,7 +63,7 @@ struct ReservedCharge {
 }
 
 impl PendingSettlement {
-    /// What is to be done about it, and how that is called: `None` while the header may still come as a trailer.
+    /// Returns the outcome and the charges that settle it; `None` while the header may still come as a trailer.
     pub fn settle(
         &self,
         heard: ResponseReport<'_>,
@@ -101,7 +100,7 @@ impl PendingSettlement {
         Some((result, changes))
     }
 
-    /// The same change of all its charges, or of those that still count if it gives back what they took so long ago.
+    /// The same change for all charges. A refund of what was taken `ago` leaves out charges that no longer count.
     fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
         let counts = |held: &&ReservedCharge| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
         let change = |held: &ReservedCharge| {
@@ -117,15 +116,15 @@ impl PendingSettlement {
     }
 }
 
-/// What a header says, if it is a whole number that can be counted exactly.
+/// Parses a whole number that can be counted exactly.
 fn whole(value: &[u8]) -> Option<u64> {
     let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()?;
     (number < EXACT).then_some(number)
 }
 
-/// Until when what was taken counts for sure, from when it was taken on. `None` where the bucket forgets it bit by bit:
-/// then what comes back is bounded by the bucket itself. A refund after that would be of what others have taken since.
+/// How long taken tokens count at least; a later refund would give back what others have taken since. `None` where the
+/// bucket refills gradually: it bounds the refund itself.
 fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
     let forgets_at_once = match numbers.refill().kind() {
         Kind::Level => numbers.windows_to_fill() == 1,
@@ -136,7 +135,7 @@ fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
 }
 
 impl Plan {
-    /// Corrects the decisions of limits that have only looked: nothing was taken, so what is left is what was there.
+    /// Corrects the decisions of charges that only checked: they took nothing, so all that was there is left.
     pub fn correct(&self, decisions: &mut Decisions) {
         for reservation in self.reservations.iter().filter(|reservation| reservation.only_checks) {
             let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());

@@ -1,9 +1,9 @@
-//! The nearest known word to one that is unknown.
+//! Suggestions for unknown words.
 
-/// Words longer than this get no suggestion: the comparison is quadratic, and nobody mistypes a page.
+/// Longer words get no suggestion: the comparison is quadratic.
 const LONGEST: usize = 64;
 
-/// The known word that `given` was probably meant to be: at most a third of its letters differ, case aside.
+/// The known word closest to `given`, if at most a third of the letters differ. Case is ignored.
 pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if given.len() > LONGEST {
         return None;
@@ -19,15 +19,20 @@ pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Opt
         .map(|(_, word)| word)
 }
 
-/// Help that names the nearest word, or all of them.
+/// A help text with the nearest word, or all words.
 pub fn did_you_mean<'k>(given: &str, known: impl IntoIterator<Item = &'k str> + Clone) -> String {
     nearest(given, known.clone()).map_or_else(
-        || format!("known are {}", known.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")),
+        || {
+            format!(
+                "expected one of {}",
+                known.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+            )
+        },
         |word| format!("did you mean `{word}`?"),
     )
 }
 
-/// Letters to insert, delete, replace or swap with their neighbour (optimal string alignment).
+/// The number of insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().collect();
     let b: Vec<char> = b.chars().collect();
@@ -66,6 +71,6 @@ mod tests {
             assert_eq!(nearest(given, known), expected, "{given}");
         }
         assert_eq!(nearest(&"x".repeat(10_000), known), None);
-        assert_eq!(did_you_mean("zzz", ["a", "b"]), "known are `a`, `b`");
+        assert_eq!(did_you_mean("zzz", ["a", "b"]), "expected one of `a`, `b`");
     }
 }

@@ -1,4 +1,4 @@
-//! How a component of an id is read, and its one canonical text: `as:`.
+//! `as:`: the type of a component of an id, and its canonical text.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use crate::engine::digest::sha256;
 use crate::message::address;
 use crate::message::host;
 
-/// How a component is read: `as:`.
+/// The type of a component: `as:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
-    /// Any text, as it is.
+    /// Any text, unchanged.
     Text,
     /// An unsigned 64-bit number without leading zeros.
     Integer,
@@ -19,14 +19,15 @@ pub enum ValueType {
     Hostname,
     /// The registered domain of a host name (public suffix list); an IPv4 address as itself, an IPv6 one as its /64.
     RegisteredDomain,
-    /// A comma list of host names, wildcards and addresses: lower case, sorted, without duplicates, kept as its SHA-256.
+    /// A comma-separated list of host names, wildcards and addresses: the SHA-256 of the sorted list without duplicates, in
+    /// lower case.
     HostnameSet,
 }
 
-/// The canonical text of a value that a request has; `None` if it is malformed.
+/// The canonical text of a value in a request; `None` if it is malformed.
 ///
-/// Values that upstreams read alike have the same text: a number with or without a plus sign, leading zeros and spaces
-/// around it; a host with or without a port, the wildcard of its names, and its name in Unicode or in punycode (RFC 5891).
+/// Values that upstreams read as equal have the same text: a number with or without a plus sign, leading zeros and
+/// surrounding spaces; a host with or without a port or wildcard, in Unicode or punycode (RFC 5891).
 pub(crate) fn lenient(form: ValueType, text: &str) -> Option<String> {
     canonical(form, text).ok().or_else(|| canonical(form, &simplified(form, text.trim_ascii())?).ok())
 }
@@ -52,7 +53,7 @@ fn simplified(form: ValueType, text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The canonical text of a value as people write it, or what is wrong with it.
+/// The canonical text of a value in a file or call, which must be canonical up to case.
 pub(crate) fn canonical(form: ValueType, text: &str) -> Result<String, String> {
     match form {
         ValueType::Text => Ok(text.to_owned()),
@@ -65,7 +66,7 @@ pub(crate) fn canonical(form: ValueType, text: &str) -> Result<String, String> {
 }
 
 fn integer(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is no unsigned 64-bit integer");
+    let wrong = || format!("`{text}` is not an unsigned 64-bit integer");
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }
@@ -75,7 +76,8 @@ fn integer(text: &str) -> Result<String, String> {
     text.parse::<u64>().map(|_| text.to_owned()).map_err(|_| wrong())
 }
 
-/// Boulder's `fqdnSet`, in which a wildcard is a name of its own: members in lower case, sorted, without duplicates, joined by commas, SHA-256 in hex.
+/// Boulder's `fqdnSet`, in which wildcards are separate names: the SHA-256 of the members in lower case, sorted, without
+/// duplicates, joined by commas.
 fn hostname_set(text: &str) -> Result<String, String> {
     let mut members = text
         .split(',')

@@ -478,7 +478,7 @@ mod tests {
             (r#"{"limit": "L", "op": "drop"}"#, vec![("/op", "write one of `spend`, `check`")]),
             (r#"{"limit": "L", "burst": 1}"#, vec![("", "`count` and `period` together")]),
             (r#"{"limit": "L", "count": 1}"#, vec![("", "`count` and `period` together")]),
-            (r#"{"limit": "L", "count": 0, "period": "1x"}"#, vec![("/count", "from 1"), ("/period", "no unit")]),
+            (r#"{"limit": "L", "count": 0, "period": "1x"}"#, vec![("/count", "from 1"), ("/period", "unknown unit")]),
             (r#"{"limit": "L", "count": 1, "period": 60}"#, vec![("/period", "text such as")]),
             (r#"{"limit": "L", "count": 1, "period": "0s"}"#, vec![("/count", "period must be longer")]),
             (r#"{"limit": "L", "count": 1, "period": "367d"}"#, vec![("/period", "366 days")]),

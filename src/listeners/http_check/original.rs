@@ -412,7 +412,7 @@ mod tests {
             ("get", "/", "a", "upper case"),
             ("G T", "/", "a", "a token"),
             ("", "/", "a", "a token"),
-            ("GET", "x", "a", "a target is a path"),
+            ("GET", "x", "a", "a target must be a path"),
             ("GET", "/a\\b", "a", "backslash"),
             ("GET", "/%00", "a", "control"),
             ("GET", "/%g0", "a", "escape"),

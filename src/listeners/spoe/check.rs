@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn what_another_server_may_read_otherwise_is_refused() {
         let two = binary(&[("host", "a.example"), ("host", "b.example")]);
-        check(&[("path", text("/a\\b"))], Err("a path has printable ASCII, without a backslash and a fragment"));
-        let form = "a target is a path, or an `http://` or `https://` URL";
+        check(&[("path", text("/a\\b"))], Err("a path must be printable ASCII without a backslash or fragment"));
+        let form = "a target must be a path, or an `http://` or `https://` URL";
         for target in ["a", "", "ftp://a/", "x://", "a:443"] {
             check(&[("path", text(target))], Err(form));
         }
@@ -385,16 +385,16 @@ mod tests {
                 "{target}"
             );
         }
-        check(&[("method", text(""))], Err("a method is a token"));
-        check(&[("method", text("G T"))], Err("a method is a token"));
+        check(&[("method", text(""))], Err("a method must be a token"));
+        check(&[("method", text("G T"))], Err("a method must be a token"));
         check(&[("path", Data::Text(b"/\xff"))], Err("the path is no text"));
         check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
         check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
-        check(&[("uri", text("/?a b"))], Err("a query has printable ASCII and no fragment"));
+        check(&[("uri", text("/?a b"))], Err("a query must be printable ASCII without a fragment"));
         check(&[("host", text("a b"))], Err("the `Host` header is no host"));
         check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` header"));
         check(&[("headers", Data::Binary(b"\x04host"))], Err("a header is none"));
-        check(&[("method", text("get"))], Err("a method is spelt in upper case"));
+        check(&[("method", text("get"))], Err("a standard method must be in upper case"));
     }
 
     #[test]

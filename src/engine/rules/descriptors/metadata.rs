@@ -1,24 +1,20 @@
-//! Free data that a rule gives to Envoy: the values of `google.protobuf.Struct`.
+//! `metadata` of a rule, for Envoy: the values of `google.protobuf.Struct`.
 
-/// A value.
+/// A value of `google.protobuf.Struct`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metadata {
-    /// Nothing.
     Null,
-    /// A truth value.
     Bool(bool),
-    /// A number; JSON and Struct know only doubles.
+    /// JSON and Struct have only doubles.
     Number(f64),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Metadata>),
-    /// A map, in the order of the file, each key once.
+    /// In the order of the file, with unique keys.
     Map(Vec<(String, Metadata)>),
 }
 
 impl Metadata {
-    /// Adds what `other` has and this does not. Maps merge; of everything else what is there already stays.
+    /// Merges the maps of `other` into this; existing values stay.
     pub fn merge(&mut self, other: &Self) {
         let (Self::Map(mine), Self::Map(theirs)) = (self, other) else { return };
         for (key, value) in theirs {

@@ -1,4 +1,4 @@
-//! The rate limit service of Envoy, as rules see it: a domain, and descriptors of ordered entries.
+//! Envoy's rate limit service: a domain, and descriptors of ordered entries.
 
 mod metadata;
 mod name;

@@ -1,21 +1,20 @@
-//! The names of limits that have none of their own: a domain and a path.
+//! The names of limits from envoyproxy/ratelimit files, made of domain and path.
 
 use super::RateUnit;
 use crate::engine::digest::sha256;
 use crate::engine::rules::matching::{EntryMatch, EntryTest};
 use crate::message::percent;
 
-/// Longer names are cut and told apart by a hash: they stand in every response.
+/// Longer names are cut and get a hash, because names are in every response.
 const LONGEST: usize = 128;
 
-/// What is left of a name that is cut.
+/// The length of a cut name without its hash.
 const CUT: usize = LONGEST - 17;
 
-/// The name of a limit: `domain/key=value/key`. A further limit of the same path has its unit behind it,
-/// `domain/key=value,day`.
+/// The name of a limit: `domain/key=value/key`. Further limits of the same path add their unit: `domain/key=value,day`.
 ///
-/// Whatever is no letter, digit or one of `-._@+*` is percent-encoded, so that no two limits have one name, none has a
-/// name that `limits.yaml` can give, and it can stand in a header, a label, JSON and a key of the store as it is.
+/// Everything but letters, digits and `-._@+*` is percent-encoded. So names are unique, differ from all names in
+/// `limits.yaml`, and need no escapes in headers, labels, JSON and store keys.
 pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<RateUnit>) -> String {
     let mut name = String::new();
     push(&mut name, domain);
@@ -40,7 +39,7 @@ pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<RateUnit>) -> 
     }
     if name.len() > LONGEST {
         let hash = sha256(&name);
-        // Everything in it is ASCII.
+        // The name is ASCII.
         name.truncate(CUT);
         name.push('~');
         name.push_str(&hash[..16]);

@@ -13,62 +13,55 @@ use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 
-/// What the rate limit service is asked.
+/// A request to the rate limit service.
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorRequest<'a> {
-    /// The domain.
     pub domain: &'a str,
-    /// The descriptors.
     pub descriptors: &'a [Descriptor<'a>],
-    /// The effect on the buckets.
     pub purpose: DescriptorMode,
-    /// The wall clock.
     pub now: Micros,
 }
 
-/// The purpose of a question.
+/// The effect on the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorMode {
     /// Decides a request and charges it.
     Decide,
     /// Decides a request and takes nothing.
     Check,
-    /// Takes what a request has used, or what is left if that is less. Nobody is denied.
+    /// Takes what a request has used, or what is left if that is less. Never denies.
     Report,
 }
 
-/// A descriptor, and what it asks for.
+/// A descriptor and its hits.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
-    /// Its entries, in the order of the gateway's configuration.
     pub entries: &'a [DescriptorEntry<'a>],
-    /// How much.
     pub hits: Hits,
-    /// A limit that holds instead of those of the rules, if the rules know the domain.
+    /// A limit that replaces those of the rules, if the rules know the domain.
     pub carried: Option<PerUnit>,
 }
 
-/// How much a descriptor asks for, in units of its limits' cost.
+/// The hits of a descriptor, in units of its limits' cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// To take this much; 0 asks whether anything is left.
+    /// Takes this much; 0 checks whether anything is left.
     Take(u64),
-    /// The same, said by the descriptor for itself: it may tell what was used already. A limit with `drain_over_limit`
-    /// takes what is left if that is less.
+    /// The same, from `hits_addend` of the descriptor: it may report past usage, so a limit with `drain_over_limit` takes
+    /// what is left if that is less.
     TakeOrDrain(u64),
-    /// To give this much back.
     GiveBack(u64),
 }
 
 impl DescriptorRequest<'_> {
-    /// True if a descriptor can be denied. One that reports or gives back tells what has happened, and cannot.
+    /// Whether a descriptor can be denied. Reports and refunds cannot.
     fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
         self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
     }
 }
 
 impl Rules {
-    /// What the descriptors of a question ask of the store where some ids are blocked.
+    /// Returns the plan for all descriptors of a request.
     pub fn plan(&self, question: &DescriptorRequest<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let headers = Headers::new();
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
@@ -83,7 +76,7 @@ impl Rules {
         Ok(self.join(question, found))
     }
 
-    /// The plan of a limit that the descriptor carries: a bucket for its entries and its unit.
+    /// The plan for the limit that a descriptor carries, with a bucket for its entries and unit.
     fn plan_carried(&self, domain: &str, descriptor: &Descriptor<'_>, carried: PerUnit) -> Plan {
         let (place, limit) = self.carried();
         let mut plan = Plan::default();
@@ -107,7 +100,7 @@ impl Rules {
         plan
     }
 
-    /// Drops the limits that a limit of the request replaces, whichever descriptor it covers.
+    /// Drops the limits that a limit of the request replaces, for all descriptors.
     fn drop_replaced(&self, plans: &mut [Plan]) {
         let of = |limit: u32| self.limit(limit).and_then(|limit| limit.rule.as_deref());
         let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
@@ -127,7 +120,7 @@ impl Rules {
         }
     }
 
-    /// Puts the plans of all descriptors together.
+    /// Joins the plans of all descriptors.
     fn join(&self, question: &DescriptorRequest<'_>, found: SmallVec<[Plan; 2]>) -> Plan {
         let mut plan = Plan::default();
         let mut joint = JointPlan::with_capacity(found.len());
@@ -190,13 +183,13 @@ impl Rules {
     }
 }
 
-/// The limits of a plan.
+/// All limits of a plan.
 fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
     let denials = plan.denials.iter().map(|denial| denial.limit);
     plan.origins.iter().map(|origin| origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
 }
 
-/// The request that a descriptor is for the rules: nothing is known of it but the domain and the entries.
+/// The view of a descriptor as a request: it has only the domain and the entries.
 fn request<'a>(question: &DescriptorRequest<'a>, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
     Request {
         method: "",

@@ -1,4 +1,4 @@
-//! What a file of envoyproxy/ratelimit says of a limit beside which descriptors it covers.
+//! Settings of a rule in an envoyproxy/ratelimit file beside its descriptor.
 
 use super::Metadata;
 use crate::engine::algorithms::calendar;
@@ -8,24 +8,19 @@ use crate::engine::algorithms::refill::Windows;
 /// A unit of the rate limit service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RateUnit {
-    /// One second.
     Second,
-    /// 60 seconds.
     Minute,
-    /// 60 minutes.
     Hour,
-    /// 24 hours.
     Day,
-    /// 7 days.
     Week,
-    /// 30 days, as envoyproxy/ratelimit counts them.
+    /// 30 days, as in envoyproxy/ratelimit.
     Month,
-    /// 365 days, as envoyproxy/ratelimit counts them.
+    /// 365 days, as in envoyproxy/ratelimit.
     Year,
 }
 
 impl RateUnit {
-    /// All, by their names in files.
+    /// All units by their names in files.
     pub const ALL: [(&str, Self); 7] = [
         ("second", Self::Second),
         ("minute", Self::Minute),
@@ -36,7 +31,6 @@ impl RateUnit {
         ("year", Self::Year),
     ];
 
-    /// Its length.
     pub const fn seconds(self) -> u64 {
         match self {
             Self::Second => 1,
@@ -62,7 +56,7 @@ impl RateUnit {
         }
     }
 
-    /// The unit that is the period of some numbers; `None` if their period is none of them.
+    /// The unit that equals the period of `numbers`.
     pub fn of(numbers: &Numbers) -> Option<Self> {
         if let Some(Windows::Calendar(calendar)) = numbers.refill().windows() {
             return Some(match calendar.unit() {
@@ -78,32 +72,31 @@ impl RateUnit {
 /// `requests_per_unit` and `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerUnit {
-    /// How many requests; 0 refuses all.
+    /// 0 denies all.
     pub requests: u32,
-    /// In each of these.
     pub unit: RateUnit,
 }
 
 impl PerUnit {
-    /// The numbers to count by: windows that begin with the multiples of the unit since the Unix epoch, as those of
-    /// envoyproxy/ratelimit do. The only error there is is that of 0 requests.
+    /// Windows that begin at multiples of the unit since the Unix epoch, as in envoyproxy/ratelimit. Fails only for 0
+    /// requests.
     pub fn numbers(self) -> Result<Numbers, NumbersError> {
         let requests = u64::from(self.requests);
         Numbers::windows(requests, requests, self.unit.seconds() * 1_000_000_000, Aligned::Clock)
     }
 }
 
-/// What a rule of envoyproxy/ratelimit has that a limit of ours does not.
+/// The settings of a rule in envoyproxy/ratelimit that `limits.yaml` does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorRule {
-    /// `rate_limit.name`: what Envoy is told that the limit is called. May be empty.
+    /// `rate_limit.name`: the name that Envoy gets. May be empty.
     pub name: String,
-    /// What Envoy is told that the limit is; `None` if it is unlimited.
+    /// The numbers that Envoy gets; `None` if unlimited.
     pub per_unit: Option<PerUnit>,
-    /// `quota_mode`: the request is refused only if every quota that it touches is over.
+    /// `quota_mode`: the request is denied only if all its quotas are exceeded.
     pub is_quota: bool,
-    /// Names of limits that do not count for a request that this one covers.
+    /// The names of limits that do not apply to a request that this one covers.
     pub replaces: Vec<String>,
-    /// `metadata`: what Envoy is told if the limit lets the request pass.
+    /// `metadata`: the data that Envoy gets if the limit allows the request.
     pub metadata: Option<Metadata>,
 }

@@ -1,4 +1,4 @@
-//! Which limits of a domain cover a descriptor, as envoyproxy/ratelimit looks them up.
+//! The lookup of a descriptor's limits in a domain, as in envoyproxy/ratelimit.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,8 @@ use crate::engine::rules::request::DescriptorEntry;
 
 /// The rules of one domain: a level for each entry of a descriptor.
 ///
-/// At each level an entry with this very value goes first, then the first pattern in the order of the file, then the
-/// key alone; what is taken once is never taken back. A limit covers the descriptors that end where it stands: those
-/// with fewer or more entries are covered by nothing.
+/// At each level the exact value takes precedence, then the first pattern in file order, then the key alone, without
+/// backtracking. A limit covers descriptors with exactly as many entries as its path.
 #[derive(Debug, Default)]
 pub struct Tree {
     root: Level,
@@ -34,7 +33,7 @@ struct Node {
 }
 
 impl Tree {
-    /// Adds a rule and the limit that it is; one without a limit lets descriptors pass that the key alone would cover.
+    /// Adds a rule. One without a limit exempts descriptors that the key alone would cover.
     pub fn insert(&mut self, path: &[EntryMatch], limit: Option<u32>) {
         let Some((last, first)) = path.split_last() else { return };
         let mut level = &mut self.root;
@@ -44,7 +43,7 @@ impl Tree {
         level.entry(last.key.clone()).or_default().branch(&last.test).limits.extend(limit);
     }
 
-    /// Adds the limits that cover a descriptor.
+    /// Adds the limits that cover a descriptor to `found`.
     pub fn find(&self, descriptor: &[DescriptorEntry<'_>], found: &mut Candidates) {
         let Some((last, first)) = descriptor.split_last() else { return };
         let mut level = &self.root;
