@@ -6,10 +6,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use weir::http::{
-    AcceptOptions, Admission, ConnectionLimits, FrontOptions, HttpLimits, Routes, Timeouts, UpstreamOptions,
+    AcceptOptions, Admission, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts, UpstreamOptions,
 };
 use weir::listeners::ListenerOptions;
 use weir::listeners::admin::Readiness;
+use weir::listeners::http::FrontendOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
@@ -127,18 +128,17 @@ fn what_outlasts_the_grace_is_cut_off() {
 }
 
 fn options(proxy: &str) -> ServerOptions {
-    let admission = Admission::new(ConnectionLimits::default(), &weir::telemetry::metrics::Metrics::new().unwrap());
-    let front = FrontOptions {
+    let admission = Admission::new(ConnectionLimits::default());
+    let http = HttpOptions {
         accept: AcceptOptions::default(),
         trusted_proxies: weir::message::client_address::TrustedProxies::default(),
         client_headers: weir::http::ClientHeaders::default(),
-        clock: weir::clock::Clock::machine(),
         timeouts: Timeouts::default(),
         limits: HttpLimits::default(),
         admission: admission.clone(),
-        access_log: None,
-        traces: None,
     };
+    let clock = weir::clock::Clock::machine();
+    let front = FrontendOptions { http, clock, access_log: None, traces: None };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
     let options = ProxyOptions { front, upstream, generations: weir::engine::answer::reply::Generations::default() };
     ServerOptions {

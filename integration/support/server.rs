@@ -12,13 +12,14 @@ use weir::engine::answer::reply::Generations;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::rule_set::Rules;
 use weir::http::{
-    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, FrontOptions, HttpLimits, Routes, Timeouts,
+    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
     UpstreamOptions,
 };
 use weir::limiter::{KeyBounds, Shared};
 use weir::listeners::admin::Readiness;
 use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
+use weir::listeners::http::FrontendOptions;
 use weir::listeners::http_check::CheckOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::listeners::{ListenerKind, ListenerOptions};
@@ -103,19 +104,18 @@ impl Setup {
         let bounds = KeyBounds { memory: Some(memory.clone()), ..KeyBounds::default() };
         let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local).bounded(bounds));
         let readiness = Arc::new(Readiness::default());
-        let admission = Admission::new(self.connections, &metrics);
-        let front = FrontOptions {
+        let admission = Admission::new(self.connections);
+        let http = HttpOptions {
             accept: self.accept,
             trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect())
                 .saying_in(self.client_address),
             client_headers: self.client_headers,
-            clock: self.clock,
             timeouts: self.timeouts,
             limits: self.limits,
             admission: admission.clone(),
-            access_log: self.access_log.clone(),
-            traces: None,
         };
+        let access_log = self.access_log.clone();
+        let front = FrontendOptions { http, clock: clock.clone(), access_log, traces: None };
         let envoy = EnvoyOptions {
             front: front.clone(),
             generations: Generations::default(),

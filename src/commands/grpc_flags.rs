@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
 use crate::engine::answer::reply::Generations;
-use crate::http::FrontOptions;
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
+use crate::listeners::http::FrontendOptions;
 use crate::server::ListenAddress;
 
 /// Envoy's external authorization and rate limit service.
@@ -79,7 +79,7 @@ impl GrpcArgs {
 
     pub(super) fn options(
         &self,
-        front: FrontOptions,
+        front: FrontendOptions,
         generations: Generations,
         address_sources: AddressSources,
         readiness: &Arc<Readiness>,

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::grpc_flags::GrpcArgs;
 use crate::engine::answer::reply::Generations;
-use crate::http::{AcceptOptions, Admission, ConnectionLimits, FrontOptions, UpstreamOptions};
+use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::AddressSources;
+use crate::listeners::http::FrontendOptions;
 use crate::listeners::http_check::CheckOptions;
 use crate::listeners::proxy::ProxyOptions;
 use crate::listeners::spoe::SpoeOptions;
 use crate::server::ListenAddress;
-use crate::telemetry::metrics::Metrics;
 
 /// The error if no listener is configured.
 pub(super) const NO_DOOR: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
@@ -51,18 +51,18 @@ impl ListenersArgs {
     /// The listeners and their addresses. `front` is the proxy's.
     pub(super) fn options(
         &self,
-        front: &FrontOptions,
+        front: &FrontendOptions,
         upstream: Option<UpstreamOptions>,
         generations: Generations,
         address_sources: AddressSources,
         readiness: &Arc<Readiness>,
-        metrics: &Metrics,
     ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
         // total. They are plaintext and start without a PROXY header.
         let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
-        let admission = Admission::new(limits, metrics);
-        let inner = FrontOptions { accept: AcceptOptions::default(), admission, ..front.clone() };
+        let admission = Admission::new(limits);
+        let http = HttpOptions { accept: AcceptOptions::default(), admission, ..front.http.clone() };
+        let inner = FrontendOptions { http, ..front.clone() };
         let mut listeners = Vec::new();
         if let Some(upstream) = upstream {
             let proxy = ProxyOptions { front: front.clone(), upstream, generations };
@@ -74,11 +74,14 @@ impl ListenersArgs {
         }
         if let Some(address) = &self.check {
             let mut front = inner.clone();
-            front.limits.http2.max_resets = self.grpc.resets();
+            front.http.limits.http2.max_resets = self.grpc.resets();
             listeners.push((address.clone(), ListenerOptions::Check(CheckOptions { front, generations })));
         }
         if let Some(address) = &self.spoe {
-            listeners.push((address.clone(), ListenerOptions::Spoe(SpoeOptions::new(&inner, generations))));
+            listeners.push((
+                address.clone(),
+                ListenerOptions::Spoe(SpoeOptions::new(&inner.http, inner.clock, generations)),
+            ));
         }
         listeners
     }

@@ -86,7 +86,7 @@ impl ProcessArgs {
         let per_address = NonZeroU32::new(self.max_connections_per_address);
         let streams_per_address = NonZeroU32::new(self.streams_per_address);
         let (response_memory, exempt) = (self.response_memory, trusted.clone());
-        Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt }, metrics)
+        Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt })
     }
 
     /// Opens the access log, if there is one. The error names the file.

@@ -18,9 +18,10 @@ use crate::clock::Clock;
 use crate::config::Look;
 use crate::engine::answer::reply::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::http::{ConnectorReloader, FrontOptions, ServerTlsReloader};
+use crate::http::{ConnectorReloader, HttpOptions, ServerTlsReloader};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
+use crate::listeners::http::FrontendOptions;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::memory::MemoryStore;
@@ -115,13 +116,15 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     metrics.started(seconds(&clock));
     metrics.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
-    let (accept, tls_reloader) = match args.tls.accept(&metrics) {
+    let (accept, tls_reloader) = match args.tls.accept() {
         Ok(accept) => accept,
         Err(error) => {
             writeln!(err, "error: {error}")?;
             return Ok(ExitCode::BadInput);
         }
     };
+    let expiry = tls_reloader.as_ref().and_then(ServerTlsReloader::expiry);
+    expiry.into_iter().for_each(|seconds| metrics.tls_expiry(seconds));
     let local = MemoryStore::new(args.store.max_keys());
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
@@ -141,11 +144,10 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let trusted_proxies = args.client.trusted_proxies();
     let admission = args.process.admission(&trusted_proxies, shared.metrics());
-    let front = FrontOptions {
+    let http = HttpOptions {
         accept,
         trusted_proxies,
         client_headers: args.client.headers(),
-        clock,
         timeouts: args.listener.timeouts(
             args.upstream.connect_timeout,
             args.upstream.response_timeout,
@@ -153,11 +155,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         ),
         limits: args.listener.limits(),
         admission: admission.clone(),
-        access_log: access_log.clone(),
-        traces: traces.clone(),
     };
-    let metrics = shared.metrics();
-    let listeners = args.listeners.options(&front, upstream, generations, address_sources, &readiness, metrics);
+    let front = FrontendOptions { http, clock, access_log: access_log.clone(), traces: traces.clone() };
+    let listeners = args.listeners.options(&front, upstream, generations, address_sources, &readiness);
     let options = ServerOptions {
         listeners,
         admission,
@@ -197,8 +197,11 @@ fn reload(
         if let Some(certificates) = &mut of_upstreams {
             certificates.reload(asked);
         }
-        if let Some(certificates) = &mut of_listeners {
-            certificates.reload(asked);
+        if let Some(certificates) = &mut of_listeners
+            && let Some(successful) = certificates.reload(asked)
+        {
+            shared.metrics().tls_reload(successful);
+            certificates.expiry().into_iter().for_each(|seconds| shared.metrics().tls_expiry(seconds));
         }
     })
 }

@@ -1,7 +1,6 @@
 //! Flags for TLS and the PROXY protocol on client connections.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -9,7 +8,6 @@ use ipnet::IpNet;
 
 use super::values::{parse_duration, parse_network};
 use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
-use crate::telemetry::metrics::Metrics;
 
 /// TLS and the PROXY protocol on client connections.
 #[derive(clap::Args, Clone, Debug)]
@@ -75,11 +73,11 @@ impl TlsArgs {
     }
 
     /// Reads the certificates. Returns how to accept connections, and what reloads the certificates.
-    pub(super) fn accept(&self, metrics: &Arc<Metrics>) -> Result<(AcceptOptions, Option<ServerTlsReloader>), String> {
+    pub(super) fn accept(&self) -> Result<(AcceptOptions, Option<ServerTlsReloader>), String> {
         let (tls, reloader) = if self.tls_cert.is_empty() {
             (None, None)
         } else {
-            let loaded = ServerTls::load(&self.server(), metrics.clone()).map_err(|error| error.to_string())?;
+            let loaded = ServerTls::load(&self.server()).map_err(|error| error.to_string())?;
             (Some(loaded.0), Some(loaded.1))
         };
         let options = AcceptOptions {

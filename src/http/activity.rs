@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::SlowReaders;
-use super::Timeouts;
 use super::alarm::Alarm;
-use crate::telemetry::metrics::HttpLimit;
+use super::observer::HttpLimit;
+use super::slow_readers::SlowReaders;
+use super::timeouts::Timeouts;
 
 /// The state of one client's connection, or of one stream of an HTTP/2 connection, that its deadlines depend on.
 ///

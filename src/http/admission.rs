@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use prometheus::IntCounter;
 
 use super::slow_readers::{RESPONSE_MEMORY, SlowReaders};
 use crate::message::client_address::TrustedProxies;
-use crate::telemetry::metrics::{ConnectionRefusal, Metrics};
 
 /// Connections in all, unless told otherwise. At 64 KiB of buffers each way this is the most that clients can make the
 /// process hold: 2 GiB, if every one of them is as slow as can be.
@@ -52,17 +50,6 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Why a connection is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There are too many connections.
-    #[error("there are too many connections")]
-    Total,
-    /// There are too many connections from its address.
-    #[error("there are too many connections from its address")]
-    Address,
-}
-
 /// Counts the connections of all workers.
 #[derive(Debug)]
 pub struct Admission {
@@ -72,8 +59,6 @@ pub struct Admission {
     addresses: Mutex<HashMap<IpAddr, Address>>,
     /// The responses of all workers that wait for their clients.
     pub(super) slow_readers: SlowReaders,
-    refused_total: IntCounter,
-    refused_address: IntCounter,
 }
 
 /// What one address has.
@@ -86,46 +71,41 @@ struct Address {
 
 impl Admission {
     /// Begins with no connections.
-    pub fn new(limits: ConnectionLimits, metrics: &Metrics) -> Arc<Self> {
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self {
             slow_readers: SlowReaders::new(limits.response_memory),
             limits,
             open: AtomicUsize::new(0),
             addresses: Mutex::default(),
-            refused_total: metrics.connection_refusals(ConnectionRefusal::Total),
-            refused_address: metrics.connection_refusals(ConnectionRefusal::Address),
         })
     }
 
-    /// Takes a new connection in, whoever it is from. It is counted until the place is dropped.
-    pub fn enter(self: &Arc<Self>) -> Result<Place, Refused> {
+    /// Counts a new connection until the place is dropped; `None` if there are too many.
+    pub fn enter(self: &Arc<Self>) -> Option<Place> {
         // Nothing else is read by this number, so only its own order matters.
         let more = |open: usize| (open < self.limits.total).then_some(open + 1);
         if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            self.refused_total.inc();
-            return Err(Refused::Total);
+            return None;
         }
-        Ok(Place(self.clone()))
+        Some(Place(self.clone()))
     }
 
     /// Counts a connection for its client's address, which is known only after the PROXY protocol, until the permit is
-    /// dropped.
-    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Refused> {
+    /// dropped; `None` if the address has too many.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Permit> {
         let address = address.to_canonical();
         let ConnectionLimits { per_address, streams_per_address, ref exempt, .. } = self.limits;
         if (per_address.is_none() && streams_per_address.is_none()) || exempt.contains(address) {
-            return Ok(Permit(None));
+            return Some(Permit(None));
         }
         let network = network(address);
         let mut addresses = self.addresses.lock();
         let open = addresses.entry(network).or_default();
         if per_address.is_some_and(|limit| open.connections >= limit.get()) {
-            drop(addresses);
-            self.refused_address.inc();
-            return Err(Refused::Address);
+            return None;
         }
         open.connections += 1;
-        Ok(Permit(Some(Counted { admission: self.clone(), network, streams: open.streams.clone() })))
+        Some(Permit(Some(Counted { admission: self.clone(), network, streams: open.streams.clone() })))
     }
 }
 
@@ -218,8 +198,7 @@ fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn admission(total: usize, per_address: u32) -> (Arc<Admission>, Metrics) {
-        let metrics = Metrics::new().unwrap();
+    fn admission(total: usize, per_address: u32) -> Arc<Admission> {
         let exempt = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
         let limits = ConnectionLimits {
             total,
@@ -228,29 +207,26 @@ mod tests {
             exempt,
             ..ConnectionLimits::default()
         };
-        (Admission::new(limits, &metrics), metrics)
+        Admission::new(limits)
     }
 
     #[test]
     fn no_more_than_the_total_are_in() {
-        let (admission, metrics) = admission(2, 0);
+        let admission = admission(2, 0);
         let (first, _second) = (admission.enter().unwrap(), admission.enter().unwrap());
-        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
+        assert!(admission.enter().is_none());
         drop(first);
         let _third = admission.enter().unwrap();
-        assert_eq!(admission.enter().unwrap_err(), Refused::Total);
-        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Total).get(), 2);
+        assert!(admission.enter().is_none());
     }
 
     /// Lets connections of these addresses in, and says which ones were.
     #[track_caller]
     fn check(per_address: u32, addresses: &[&str], expected: &[bool]) {
-        let (admission, metrics) = admission(100, per_address);
+        let admission = admission(100, per_address);
         let permits: Vec<_> = addresses.iter().map(|address| admission.admit(address.parse().unwrap())).collect();
-        let admitted: Vec<_> = permits.iter().map(Result::is_ok).collect();
+        let admitted: Vec<_> = permits.iter().map(Option::is_some).collect();
         assert_eq!(admitted, expected);
-        let refused = admitted.iter().filter(|admitted| !**admitted).count();
-        assert_eq!(metrics.connection_refusals(ConnectionRefusal::Address).get(), refused as u64);
         drop(permits);
         assert!(admission.addresses.lock().is_empty(), "what ended is not forgotten");
     }
@@ -263,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_streams_of_an_address_are_counted_over_its_connections() {
-        let (admission, _metrics) = admission(100, 0);
+        let admission = admission(100, 0);
         let [one, two, other, proxy] = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "10.0.0.1"]
             .map(|address| admission.admit(address.parse().unwrap()).unwrap());
         let (mut first, mut second) = (one.streams(), two.streams());

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::failure::Failure;
 use super::forwarding;
 use crate::message::headers::Headers;
 use crate::message::underscores::{REASON, Underscores};
@@ -18,8 +17,8 @@ pub struct ClientHeaders {
 }
 
 impl ClientHeaders {
-    /// Removes what neither the rules nor the upstream may see.
-    pub(crate) fn strip(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), Failure> {
+    /// Removes headers that neither the rules nor the upstream may see. The error says why the request is malformed.
+    pub(crate) fn strip(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), &'static str> {
         if headers.has_underscores() {
             self.strip_underscored(headers, is_trusted)?;
         }
@@ -32,7 +31,7 @@ impl ClientHeaders {
     }
 
     #[cold]
-    fn strip_underscored(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), Failure> {
+    fn strip_underscored(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), &'static str> {
         let is_kept = |name: &[u8]| {
             let name = hyphened(name);
             let is_listed = || self.dropped.iter().any(|dropped| dropped.as_bytes() == name);
@@ -40,7 +39,7 @@ impl ClientHeaders {
             !forwarding::is_own(&name) && (is_trusted || !is_listed())
         };
         match self.underscores {
-            Underscores::Reject => return Err(Failure::Malformed(REASON)),
+            Underscores::Reject => return Err(REASON),
             Underscores::Drop => headers.retain(|name, _| !name.contains(&b'_')),
             Underscores::Keep => headers.retain(|name, _| !name.contains(&b'_') || is_kept(name)),
         }
@@ -91,6 +90,6 @@ mod tests {
     fn a_rejected_name_is_one_with_an_underscore() {
         let client_headers = ClientHeaders { underscores: Underscores::Reject, ..ClientHeaders::default() };
         let strip = |name| client_headers.strip(&mut Headers::from_iter([(name, "a_b")]), true);
-        assert!(strip("x-id").is_ok() && matches!(strip("x_id"), Err(Failure::Malformed(REASON))));
+        assert!(strip("x-id").is_ok() && strip("x_id") == Err(REASON));
     }
 }

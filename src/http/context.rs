@@ -1,6 +1,8 @@
-//! What surrounds a request: its client, its deadlines, and the way back for what comes before the answer.
+//! What surrounds a request: its client, its deadlines, and the way back for interim responses.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+use std::future::pending;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
@@ -8,49 +10,78 @@ use http::StatusCode;
 
 use super::activity::Activity;
 use super::forwarding::{self, Peer};
-use super::http1::ClientIo;
-use super::http2::Responder;
-use super::upstream::Endpoint;
+use super::transport::Address;
 use crate::message::headers::Headers;
-use crate::telemetry::access_log::UpstreamUse;
 
 /// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) activity: Rc<Activity>,
     pub(crate) peer: Rc<Peer>,
-    pub(super) interim: Interim,
+    client: Client,
     pub(crate) attempts: Attempts,
 }
 
+/// The client's end of an exchange: an HTTP/1 connection or an HTTP/2 stream.
+pub(super) trait Downstream: Debug {
+    /// Sends an interim response (1xx) before the real one.
+    fn send_interim(&self, status: StatusCode, headers: &Headers);
+
+    /// The service commits itself to an answer. Returns false if nobody waits for it any more.
+    fn commit(&self) -> bool;
+}
+
+#[derive(Debug)]
+enum Client {
+    Attached(Rc<dyn Downstream>),
+    /// Of an exchange that may outlive its client.
+    Detached(Weak<dyn Downstream>),
+}
+
 impl Context {
-    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, interim: Interim) -> Self {
-        Self { activity, peer, interim, attempts: Attempts::default() }
+    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, client: Rc<dyn Downstream>) -> Self {
+        Self { activity, peer, client: Client::Attached(client), attempts: Attempts::default() }
     }
 
-    /// The surroundings of an exchange that may go on when the client is gone. They keep nothing of its connection.
+    /// Returns the context of an exchange that may go on when the client is gone. It keeps nothing of the client's
+    /// connection.
     pub(crate) fn detached(&self) -> Self {
-        let interim = match &self.interim {
-            Interim::Http1(io) => Interim::Http1Detached(Rc::downgrade(io)),
-            Interim::Http2(responder) => Interim::Http2Detached(Rc::downgrade(responder)),
-            Interim::Http1Detached(io) => Interim::Http1Detached(io.clone()),
-            Interim::Http2Detached(responder) => Interim::Http2Detached(responder.clone()),
+        let client = match &self.client {
+            Client::Attached(client) => Rc::downgrade(client),
+            Client::Detached(client) => client.clone(),
         };
-        Self::new(self.activity.clone(), self.peer.clone(), interim)
+        let (activity, peer) = (self.activity.clone(), self.peer.clone());
+        Self { activity, peer, client: Client::Detached(client), attempts: Attempts::default() }
     }
 
-    /// The limits have been asked. If the client has taken its request back meanwhile, nothing comes after this.
-    pub(crate) async fn judged(&self) {
-        if let Interim::Http2(responder) = &self.interim {
-            responder.judged().await;
+    /// Called once the request is charged and before it is answered or forwarded. If the client has cancelled its request
+    /// meanwhile, this never returns: what reached the upstream would only have to be cancelled there.
+    pub(crate) async fn ready_to_answer(&self) {
+        if let Client::Attached(client) = &self.client
+            && !client.commit()
+        {
+            pending::<()>().await;
+        }
+    }
+
+    /// Passes an interim response on to the client.
+    pub(super) fn send_interim(&self, status: StatusCode, mut headers: Headers) {
+        forwarding::strip(&mut headers);
+        // It has no body to have a length (RFC 9110 section 8.6).
+        headers.remove("content-length");
+        match &self.client {
+            Client::Attached(client) => client.send_interim(status, &headers),
+            Client::Detached(client) => {
+                client.upgrade().into_iter().for_each(|client| client.send_interim(status, &headers));
+            }
         }
     }
 }
 
-/// Which servers a request was sent to, for the access log. Requests of a connection come one after the other.
+/// The servers that a request was sent to, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    last: RefCell<Option<Rc<Endpoint>>>,
+    last: RefCell<Option<Rc<Address>>>,
     count: Cell<u32>,
     /// True if some of the request may have reached a server.
     was_sent: Cell<bool>,
@@ -59,22 +90,22 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     /// Another request begins.
-    pub(super) fn forget(&self) {
+    pub(super) fn reset(&self) {
         self.last.take();
         self.count.set(0);
         self.was_sent.set(false);
     }
 
     /// The request goes to this server now.
-    pub(super) fn begin(&self, endpoint: &Rc<Endpoint>, now: Instant) {
+    pub(super) fn begin(&self, address: &Rc<Address>, now: Instant) {
         if self.count.get() == 0 {
             self.since.set(Some(now));
         }
         self.count.set(self.count.get() + 1);
-        *self.last.borrow_mut() = Some(endpoint.clone());
+        *self.last.borrow_mut() = Some(address.clone());
     }
 
-    /// Takes over what is known of another's, whose requests were these.
+    /// Takes over the attempts of a detached context.
     pub(crate) fn adopt(&self, other: &Self) {
         self.last.replace(other.last.take());
         self.count.set(other.count.get());
@@ -92,46 +123,17 @@ impl Attempts {
         self.was_sent.set(before);
     }
 
-    /// True if some of the request may have reached a server.
+    /// Returns whether some of the request may have reached a server.
     pub(crate) const fn was_sent(&self) -> bool {
         self.was_sent.get()
     }
 
-    /// What the access log says of them, when there is an answer or none will come. `received` is when the request was;
-    /// the clock of a connection stands still while it is served, and so may be a little before that.
-    pub(crate) fn told(&self, received: Instant) -> Option<UpstreamUse> {
-        let address = self.last.borrow().as_ref()?.place();
+    /// Returns the last server's address, the time since the first attempt and the number of attempts; `None` without
+    /// any. `received` is when the request was: a connection's clock stands still while it is served, so the first attempt
+    /// may seem to precede it.
+    pub(crate) fn summary(&self, received: Instant) -> Option<(String, Duration, u32)> {
+        let address = self.last.borrow().as_ref()?.to_string();
         let time = self.since.get().map_or(Duration::ZERO, |since| since.max(received).elapsed());
-        Some(UpstreamUse { address, time, attempts: self.count.get() })
-    }
-}
-
-/// Where interim responses (1xx) go.
-#[derive(Debug)]
-pub(super) enum Interim {
-    /// Into an HTTP/1 connection, before the response.
-    Http1(Rc<ClientIo>),
-    /// Onto a stream of HTTP/2, before the response.
-    Http2(Rc<Responder>),
-    /// As [`Self::Http1`], as long as the connection is there.
-    Http1Detached(Weak<ClientIo>),
-    /// As [`Self::Http2`], as long as the stream is there.
-    Http2Detached(Weak<Responder>),
-}
-
-impl Interim {
-    /// Passes an interim response on to the client.
-    pub(super) fn send(&self, status: StatusCode, mut headers: Headers) {
-        forwarding::strip(&mut headers);
-        // It has no body to have a length (RFC 9110 section 8.6).
-        headers.remove("content-length");
-        match self {
-            Self::Http1(io) => io.interim(status, &headers),
-            Self::Http2(responder) => responder.interim(status, &headers),
-            Self::Http1Detached(io) => io.upgrade().into_iter().for_each(|io| io.interim(status, &headers)),
-            Self::Http2Detached(responder) => {
-                responder.upgrade().into_iter().for_each(|responder| responder.interim(status, &headers));
-            }
-        }
+        Some((address, time, self.count.get()))
     }
 }

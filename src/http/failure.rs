@@ -1,4 +1,4 @@
-//! What can go wrong with a request, and what its client is told. Errors become responses here and nowhere else.
+//! Errors of requests and upstreams, and the responses to them.
 
 use std::io;
 use std::rc::Rc;
@@ -6,47 +6,31 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::http1::HeadError;
 use super::message::BodyError;
-use crate::engine::answer::reply::{self, Reply};
-use crate::telemetry::metrics::HttpLimit;
+use super::observer::HttpLimit;
+use crate::message::reply::{Reply, problem};
 
-/// Why a request gets an answer of ours that is no refusal by a limit.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// Its head cannot be read.
-    #[error(transparent)]
-    Head(HeadError),
-    /// It is no request that we can forward.
+/// Why there is no head, and never will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadError {
+    /// It is not what RFC 9112 says.
     #[error("{0}")]
     Malformed(&'static str),
-    /// Its method is for a tunnel or for debugging.
-    #[error("{0}")]
-    Method(&'static str),
-    /// It expects something else than `100-continue`.
-    #[error("the only expectation that is understood is `100-continue`")]
-    Expectation,
-    /// Its body is longer than the listener takes.
-    #[error("the body is longer than {0} bytes")]
-    TooLong(u64),
-    /// Its host is not the one that the TLS connection was made for.
-    #[error("this connection is for another host")]
-    Misdirected,
-    /// A load balancer does not say whose it is, and a limit goes by that.
-    #[error("the load balancer does not say who the client is")]
-    Nameless,
-    /// It has been here too often.
-    #[error("this request has come by here before")]
-    Loop,
-    /// No `--upstream` is for it.
-    #[error("no route leads there")]
-    NoRoute,
-    /// The service cannot answer such a request.
-    #[error("{0}")]
-    InvalidRequest(String),
-    /// The upstream gave no response.
-    #[error(transparent)]
-    Upstream(#[from] UpstreamError),
+    /// It is of another version of HTTP.
+    #[error("this is not HTTP/1.1 or HTTP/1.0")]
+    Version,
+    /// The body comes in a coding that is not `chunked`.
+    #[error("the only transfer coding that is understood is `chunked`")]
+    Coding,
+    /// The target is longer than the limit.
+    #[error("the target is too long")]
+    Target,
+    /// There are more bytes than the limit.
+    #[error("the headers are too large")]
+    Bytes,
+    /// There are more lines than the limit.
+    #[error("there are too many headers")]
+    Lines,
 }
 
 /// Why an upstream gave no response.
@@ -83,68 +67,36 @@ pub(crate) enum UpstreamError {
     Upload(#[source] BodyError),
 }
 
-/// The methods that may pass, for `Allow`. Others may pass too; these are the registered ones that make sense.
-pub(crate) const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
-
-impl Failure {
-    /// The answer. It names no addresses: what is behind us is not the client's business.
-    pub(crate) fn response(&self) -> Reply {
-        let (status, detail) = match self {
-            Self::Head(error) => return head(*error),
-            Self::Malformed(detail) => (StatusCode::BAD_REQUEST, *detail),
-            Self::Method(detail) => (StatusCode::METHOD_NOT_ALLOWED, *detail),
-            Self::Expectation => {
-                (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
-            }
-            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
-                (StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long")
-            }
-            Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "this connection is for another host"),
-            Self::Nameless => (StatusCode::FORBIDDEN, "the load balancer does not say who the client is"),
-            Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
-            Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
-            Self::InvalidRequest(reason) => return reply::problem(StatusCode::BAD_REQUEST, reason),
-            Self::Upstream(error) => error.status(),
-        };
-        let mut reply = reply::problem(status, detail);
-        match self {
-            Self::Method(_) => {
-                reply.headers.append("allow", ALLOWED);
-            }
-            Self::Malformed(_)
-            | Self::TooLong(_)
-            | Self::Upstream(UpstreamError::UploadStalled | UpstreamError::Upload(_)) => {
-                reply.headers.append("connection", "close");
-            }
-            _ => {}
-        }
+impl BodyError {
+    /// The response to a request whose body is too long. The rest of it is not read.
+    pub(crate) fn too_long() -> Reply {
+        let mut reply = problem(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too long");
+        reply.headers.append("connection", "close");
         reply
-    }
-
-    /// The limit of the listener that it is about, if it is about one.
-    pub(crate) const fn limit(&self) -> Option<HttpLimit> {
-        match self {
-            Self::Head(HeadError::Target) => Some(HttpLimit::Target),
-            Self::Head(HeadError::Bytes) => Some(HttpLimit::HeaderBytes),
-            Self::Head(HeadError::Lines) => Some(HttpLimit::HeaderCount),
-            Self::TooLong(_) | Self::Upstream(UpstreamError::Upload(BodyError::TooLong(_))) => {
-                Some(HttpLimit::BodyBytes)
-            }
-            _ => None,
-        }
     }
 }
 
-/// The answer to a head that cannot be read.
-fn head(error: HeadError) -> Reply {
-    let status = match error {
-        HeadError::Malformed(_) => StatusCode::BAD_REQUEST,
-        HeadError::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-        HeadError::Coding => StatusCode::NOT_IMPLEMENTED,
-        HeadError::Target => StatusCode::URI_TOO_LONG,
-        HeadError::Bytes | HeadError::Lines => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-    };
-    reply::problem(status, &error.to_string())
+impl HeadError {
+    /// The response. Nobody knows where the next request begins, so the connection ends with it.
+    pub(super) fn reply(self) -> Reply {
+        let status = match self {
+            Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
+            Self::Target => StatusCode::URI_TOO_LONG,
+            Self::Bytes | Self::Lines => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        };
+        problem(status, &self.to_string())
+    }
+
+    pub(super) const fn limit(self) -> Option<HttpLimit> {
+        match self {
+            Self::Target => Some(HttpLimit::Target),
+            Self::Bytes => Some(HttpLimit::HeaderBytes),
+            Self::Lines => Some(HttpLimit::HeaderCount),
+            _ => None,
+        }
+    }
 }
 
 impl UpstreamError {
@@ -161,6 +113,23 @@ impl UpstreamError {
             Self::Head(_) | Self::SwitchedProtocols => Some("malformed"),
             Self::UploadStalled | Self::Upload(_) => None,
         }
+    }
+
+    /// The response to the client. It names no addresses: clients need not know the upstream.
+    pub(crate) fn reply(&self) -> Reply {
+        if let Self::Upload(BodyError::TooLong(_)) = self {
+            return BodyError::too_long();
+        }
+        let (status, detail) = self.status();
+        let mut reply = problem(status, detail);
+        if matches!(self, Self::UploadStalled | Self::Upload(_)) {
+            reply.headers.append("connection", "close");
+        }
+        reply
+    }
+
+    pub(crate) const fn limit(&self) -> Option<HttpLimit> {
+        if let Self::Upload(BodyError::TooLong(_)) = self { Some(HttpLimit::BodyBytes) } else { None }
     }
 
     const fn status(&self) -> (StatusCode, &'static str) {

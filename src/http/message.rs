@@ -4,6 +4,7 @@
 //! slows the sender down and nothing piles up in between.
 
 use std::cell::OnceCell;
+use std::fmt::Debug;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -12,9 +13,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::{http1, http2};
-use crate::engine::answer::reply::Reply;
+use super::tunnel::Tunnel;
 use crate::message::headers::Headers;
+use crate::message::reply::Reply;
 
 /// A request, in the form that a server takes it.
 #[derive(Debug)]
@@ -54,6 +55,9 @@ pub(crate) struct KeptHeaders {
     pub(crate) http2: OnceCell<HeaderMap>,
 }
 
+/// How much of an unread request body is discarded to keep the connection; a longer one costs the connection.
+pub(super) const MAX_DISCARDED: usize = 64 * 1024;
+
 /// A part of a body.
 #[derive(Debug)]
 pub(crate) enum Piece {
@@ -63,35 +67,62 @@ pub(crate) enum Piece {
     Trailers(Headers),
 }
 
-/// What a request carries.
+/// A request's body.
 #[derive(Debug, Default)]
 pub(crate) enum RequestBody {
-    /// Nothing.
     #[default]
     Empty,
-    /// What follows the headers on an HTTP/1 connection.
-    Http1(http1::Upload),
-    /// What follows the headers on a stream of HTTP/2.
-    Http2(Box<http2::Upload>),
+    /// What follows the headers on a client's connection or stream, which has a share in it too.
+    Upload(Rc<dyn Upload>),
 }
 
-/// What a response carries.
+/// A request's body as it arrives from a client.
+pub(crate) trait Upload: Debug {
+    /// The next part, `None` at the end.
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
+
+    /// Returns whether it has ended, as far as that is known without reading on.
+    fn is_end(&self) -> bool;
+
+    /// The bytes still to come, if the sender has announced them.
+    fn length(&self) -> Option<u64>;
+}
+
+/// A response's body.
 #[derive(Debug)]
 pub(crate) enum ResponseBody {
-    /// Text of our own.
     Text(Bytes),
-    /// A message of our own with headers after it: the answer to a unary gRPC call.
+    /// Text with trailers: the answer to a unary gRPC call.
     Message(Box<Message>),
     /// Messages of our own, each when there is one.
     Stream(Box<dyn BodyStream>),
-    /// What an upstream sends by HTTP/1.
-    Http1(http1::Download),
-    /// What an upstream sends by HTTP/2.
-    Http2(Box<http2::Download>),
-    /// What an upstream sends, while somebody looks out for its trailers.
+    /// What an upstream sends; `None` once it has ended.
+    Download(Option<Box<dyn Download>>),
+    /// What an upstream sends, with a watcher for its trailers.
     Watched(Box<Watched>),
-    /// Another protocol, to which an upstream has switched: there is no HTTP on the connection any more.
-    Tunnel(Box<http1::Tunnel>),
+    /// Another protocol, to which an upstream has switched.
+    Tunnel(Box<Tunnel>),
+}
+
+/// A response's body as it arrives from an upstream, together with its exchange.
+pub(crate) trait Download: Debug {
+    /// The next part, `None` at the end.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
+
+    /// Sends more of the request while nobody takes the response.
+    fn drive_upload(&mut self, cx: &mut Context<'_>);
+
+    /// Returns whether it has ended, as far as that is known without reading on.
+    fn is_end(&self) -> bool;
+
+    /// The bytes still to come, if the sender has announced them.
+    fn length(&self) -> Option<u64>;
+
+    /// Returns whether its connection can be [released](Self::release).
+    fn is_done(&self) -> bool;
+
+    /// Gives the connection back for another request if it is clean.
+    fn release(self: Box<Self>);
 }
 
 /// A body of our own that ends with trailers.
@@ -102,7 +133,7 @@ pub(crate) struct Message {
 }
 
 /// A body of our own that takes its time.
-pub(crate) trait BodyStream: std::fmt::Debug {
+pub(crate) trait BodyStream: Debug {
     /// The next part, `None` at the end.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
 }
@@ -116,7 +147,7 @@ pub(crate) struct Watched {
 }
 
 /// Who looks out for trailers.
-pub(crate) trait Watcher: std::fmt::Debug {
+pub(crate) trait Watcher: Debug {
     /// These have come.
     fn trailers(&mut self, trailers: &Headers);
 }
@@ -140,8 +171,7 @@ impl RequestBody {
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         match self {
             Self::Empty => Poll::Ready(None),
-            Self::Http1(body) => body.poll_piece(cx),
-            Self::Http2(body) => body.poll_piece(cx),
+            Self::Upload(body) => body.poll_piece(cx),
         }
     }
 
@@ -150,26 +180,31 @@ impl RequestBody {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// Whether it has ended, as far as that is known without asking for more.
+    /// Returns whether it has ended, as far as that is known without reading on.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Http1(body) => body.is_end(),
-            Self::Http2(body) => body.is_end(),
+            Self::Upload(body) => body.is_end(),
         }
     }
 
-    /// The bytes that are still to come, if the sender has said how many.
+    /// The bytes still to come, if the sender has announced them.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Self::Empty => Some(0),
-            Self::Http1(body) => body.length(),
-            Self::Http2(body) => body.length(),
+            Self::Upload(body) => body.length(),
         }
     }
 }
 
 impl ResponseBody {
+    /// What an upstream sends.
+    pub(super) fn download(download: Box<dyn Download>) -> Self {
+        let mut body = Some(download);
+        release(&mut body);
+        Self::Download(body)
+    }
+
     /// The next part, `None` at the end.
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         match self {
@@ -177,62 +212,60 @@ impl ResponseBody {
             Self::Text(text) => Poll::Ready(Some(Ok(Piece::Data(std::mem::take(text))))),
             Self::Message(message) => Poll::Ready(message.next().map(Ok)),
             Self::Stream(stream) => stream.poll_piece(cx),
-            Self::Http1(body) => body.poll_piece(cx),
-            Self::Http2(body) => body.poll_piece(cx),
+            Self::Download(Some(body)) => {
+                let polled = body.poll_piece(cx);
+                if let Self::Download(body) = self {
+                    release(body);
+                }
+                polled
+            }
             Self::Watched(watched) => watched.poll_piece(cx),
-            Self::Tunnel(_) => Poll::Ready(None),
+            Self::Download(None) | Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
-    /// Goes on with the request that this answers, while nobody has room for the answer.
+    /// Sends more of the request that this answers while nobody takes the response.
     pub(crate) fn drive_upload(&mut self, cx: &mut Context<'_>) {
         match self {
-            Self::Http1(body) => body.drive_upload(cx),
-            Self::Http2(body) => body.drive_upload(cx),
+            Self::Download(Some(body)) => body.drive_upload(cx),
             Self::Watched(watched) => watched.body.drive_upload(cx),
-            Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => {}
+            Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Download(None) | Self::Tunnel(_) => {}
         }
     }
 
-    /// What the upstream did not take of the request before its response ended.
-    pub(crate) fn take_unread(&mut self) -> RequestBody {
-        match self {
-            Self::Http1(body) => body.take_unread(),
-            Self::Http2(body) => body.take_unread(),
-            Self::Watched(watched) => watched.body.take_unread(),
-            Self::Text(_) | Self::Message(_) | Self::Stream(_) | Self::Tunnel(_) => RequestBody::Empty,
-        }
-    }
-
-    /// Whether it comes from an upstream, which may still be reading the request.
+    /// Returns whether it comes from an upstream, which may still be reading the request.
     pub(crate) const fn is_upstreams(&self) -> bool {
         !matches!(self, Self::Text(_) | Self::Message(_) | Self::Stream(_))
     }
 
-    /// Whether it has ended, as far as that is known without asking for more.
+    /// Returns whether it has ended, as far as that is known without reading on.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
             Self::Message(message) => message.data.is_empty() && message.trailers.is_none(),
             Self::Stream(_) => false,
-            Self::Http1(body) => body.is_end(),
-            Self::Http2(body) => body.is_end(),
+            Self::Download(body) => body.as_ref().is_none_or(|body| body.is_end()),
             Self::Watched(watched) => watched.body.is_end(),
             Self::Tunnel(_) => true,
         }
     }
 
-    /// The bytes that are still to come, if the sender has said how many.
+    /// The bytes still to come, if the sender has announced them.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Self::Text(text) => Some(text.len() as u64),
             // With a length, HTTP/1 has no place for trailers.
             Self::Message(_) | Self::Stream(_) => None,
-            Self::Http1(body) => body.length(),
-            Self::Http2(body) => body.length(),
+            Self::Download(Some(body)) => body.length(),
             Self::Watched(watched) => watched.body.length(),
-            Self::Tunnel(_) => Some(0),
+            Self::Download(None) | Self::Tunnel(_) => Some(0),
         }
+    }
+}
+
+fn release(body: &mut Option<Box<dyn Download>>) {
+    if let Some(body) = body.take_if(|body| body.is_done()) {
+        body.release();
     }
 }
 

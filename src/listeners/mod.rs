@@ -11,11 +11,12 @@ use self::grpc::{Envoy, EnvoyOptions};
 use self::http_check::{Check, CheckOptions};
 use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
-use super::http::Stream;
+use crate::http::Stream;
 use crate::limiter::Limiter;
 
 pub mod admin;
 pub mod grpc;
+pub mod http;
 pub mod http_check;
 pub mod proxy;
 pub mod spoe;

@@ -112,7 +112,10 @@ impl Worker {
                 Ok((listener, stream, peer)) => {
                     // An excess connection is closed at once, so a load balancer can try another process and the
                     // system's queue stays free for connections that come when there is room again.
-                    let Ok(place) = self.admission.enter() else { continue };
+                    let Some(place) = self.admission.enter() else {
+                        metrics.connection_rejected("total");
+                        continue;
+                    };
                     let drain = self.drain.clone();
                     let open = Open::new(metrics.clone(), place);
                     tasks.spawn_local(async move {
@@ -218,7 +221,7 @@ mod tests {
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let admission = Admission::new(ConnectionLimits::default(), &metrics);
+        let admission = Admission::new(ConnectionLimits::default());
         let open = Open::new(metrics.clone(), admission.enter().unwrap());
         assert_eq!((metrics.connections.get(), metrics.panics.get()), (1, 0));
         let panicked = std::thread::spawn(move || {

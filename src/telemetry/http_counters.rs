@@ -1,5 +1,6 @@
 //! What a worker's listener that speaks HTTP counts.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use prometheus::local::LocalHistogram;
 
-use crate::telemetry::metrics::{ENDPOINT_STATES, HttpLimit, HttpListener, Metrics, REQUEST_CODES, Tally};
+use crate::telemetry::metrics::{ENDPOINT_STATES, HttpListener, Metrics, REQUEST_CODES, Tally};
 
 /// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
 #[derive(Debug)]
@@ -15,17 +16,19 @@ pub(crate) struct Counters {
     metrics: Arc<Metrics>,
     requests: [Tally; REQUEST_CODES.len()],
     in_flight: Rc<Tally>,
-    tunnels: Rc<Tally>,
+    tunnels: Tally,
     /// What this worker has timed since [`Self::flush`].
     upstream_seconds: LocalHistogram,
+    /// What this worker has added to `weir_upstream_endpoints`.
+    endpoints: Cell<[i64; ENDPOINT_STATES.len()]>,
 }
 
 impl Counters {
     pub(crate) fn new(metrics: Arc<Metrics>, listener: HttpListener) -> Rc<Self> {
         let requests = metrics.request_tallies(listener);
-        let (in_flight, tunnels) = (Rc::new(metrics.in_flight_tally()), Rc::new(metrics.tunnel_tally()));
+        let (in_flight, tunnels) = (Rc::new(metrics.in_flight_tally()), metrics.tunnel_tally());
         let upstream_seconds = metrics.upstream_seconds.local();
-        Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds })
+        Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds, endpoints: Cell::default() })
     }
 
     /// Counts an answer, by its place in [`REQUEST_CODES`]; `is_refusal` if it is ours and not the upstream's.
@@ -42,14 +45,18 @@ impl Counters {
         self.requests[code].inc();
     }
 
-    /// Counts a client that came up against a limit of the listener.
-    pub(crate) fn limited(&self, limit: HttpLimit) {
-        self.metrics.listener_limit(limit);
+    /// The metrics of the process.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
-    /// Counts a connection as upgraded for as long as the value lives.
-    pub(crate) fn tunnel(&self) -> Open {
-        Open::new(self.tunnels.clone())
+    /// Counts a connection that was upgraded as open, or as closed.
+    pub(crate) fn tunnel(&self, is_open: bool) {
+        if is_open {
+            self.tunnels.inc();
+        } else {
+            self.tunnels.dec();
+        }
     }
 
     /// Counts a request as in flight, from its headers until the last byte of its answer was handed over.
@@ -67,33 +74,20 @@ impl Counters {
         self.upstream_seconds.flush();
     }
 
-    /// Counts an endpoint that is left alone for a while.
-    pub(crate) fn upstream_ejected(&self) {
-        self.metrics.upstream_ejections.inc();
-    }
-
-    /// Counts a request that is sent a second time.
-    pub(crate) fn upstream_retried(&self) {
-        self.metrics.upstream_retries.inc();
-    }
-
-    /// Counts a lookup of an upstream's name that gave no address.
-    pub(crate) fn upstream_unresolved(&self) {
-        self.metrics.upstream_resolve_errors.inc();
-    }
-
-    /// Adds to the endpoints of each state, in the order of [`crate::telemetry::metrics::ENDPOINT_STATES`].
-    pub(crate) fn add_endpoints(&self, changes: [i64; ENDPOINT_STATES.len()]) {
-        for (gauge, change) in self.metrics.upstream_endpoints().iter().zip(changes) {
-            if change != 0 {
-                gauge.add(change);
+    /// Sets this worker's number of endpoints of each state, in the order of [`ENDPOINT_STATES`].
+    pub(crate) fn set_endpoints(&self, counts: [i64; ENDPOINT_STATES.len()]) {
+        let before = self.endpoints.replace(counts);
+        for ((gauge, count), before) in self.metrics.upstream_endpoints().iter().zip(counts).zip(before) {
+            if count != before {
+                gauge.add(count - before);
             }
         }
     }
+}
 
-    /// Counts an upstream's failure; `reason` is one of [`crate::telemetry::metrics::UPSTREAM_ERRORS`].
-    pub(crate) fn upstream_failed(&self, reason: &'static str) {
-        self.metrics.upstream_error(reason);
+impl Drop for Counters {
+    fn drop(&mut self) {
+        self.set_endpoints(Default::default());
     }
 }
 

@@ -8,22 +8,24 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 use http::{Method, StatusCode, Version};
 
 use super::super::activity::Activity;
 use super::super::context::Context as Surroundings;
-use super::super::failure::UpstreamError;
+use super::super::failure::{HeadError, UpstreamError};
 use super::super::forwarding;
-use super::super::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
+use super::super::lease::{Lease, SendFailed};
+use super::super::limits::HeadLimits;
+use super::super::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use super::super::transport::Stream;
-use super::super::upstream::Lease;
-use super::decode::{Decoded, Decoder, Framing};
+use super::super::tunnel::Tunnel;
+use super::decode::{Decoded, Decoder};
 use super::encode::{self, Encoder, Outbox, WrongLength};
-use super::head::{self, HeadError, HeadLimits, ResponseHead};
+use super::head::{self, ResponseHead};
 use super::poll_fill;
-use super::tunnel::Tunnel;
 use crate::message::headers::Headers;
 
 /// How large the head of a response may be. Servers set many cookies, and these servers are the operator's own.
@@ -32,9 +34,15 @@ const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head
 /// Interim responses before the real one. A server that sends more of them is broken.
 const MOST_INTERIM: usize = 16;
 
-/// A connection to an upstream. It goes from hand to hand in a box.
+/// A lease of an endpoint that keeps idle connections.
+pub(crate) trait Keep: Lease + Sized {
+    /// Keeps a clean connection for another request.
+    fn keep(self, connection: Box<Connection<Self>>, now: Instant);
+}
+
+/// A connection to an upstream. It is boxed because it moves between the pool, the request and the response's body.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Connection<L> {
     stream: Stream,
     input: BytesMut,
     outbox: Outbox,
@@ -48,17 +56,8 @@ pub(crate) struct Connection {
     has_taken: bool,
     /// Whether something has come since the request was begun.
     has_received: bool,
-}
-
-/// A request that got no response.
-#[derive(Debug)]
-pub(crate) struct SendFailed {
-    pub(crate) error: UpstreamError,
-    pub(crate) lease: Lease,
-    /// The request as it was, if nothing of its body was taken and nothing of a response has come.
-    pub(crate) request: Option<Request>,
-    /// Whether some of it may have reached the upstream.
-    pub(crate) was_sent: bool,
+    /// Whose response's body is being read.
+    reading: Option<(L, Rc<Activity>)>,
 }
 
 /// Why a request's body did not arrive.
@@ -75,7 +74,7 @@ impl From<WrongLength> for UploadError {
     }
 }
 
-impl Connection {
+impl<L: Keep> Connection<L> {
     /// Speaks HTTP/1.1 on a new stream.
     pub(crate) fn new(stream: Stream) -> Box<Self> {
         Box::new(Self {
@@ -88,6 +87,7 @@ impl Connection {
             is_persistent: true,
             has_taken: false,
             has_received: false,
+            reading: None,
         })
     }
 
@@ -103,8 +103,8 @@ impl Connection {
         mut self: Box<Self>,
         mut request: Request,
         context: &Surroundings,
-        lease: Lease,
-    ) -> Result<Response, Box<SendFailed>> {
+        lease: L,
+    ) -> Result<Response, Box<SendFailed<L>>> {
         let activity = &context.activity;
         self.begin(&mut request);
         let mut interim = 0;
@@ -126,7 +126,7 @@ impl Connection {
                         }
                         // A `100 Continue` the client has from us, for which RFC 9110 section 15.2 makes an exception.
                         if head.status != StatusCode::CONTINUE {
-                            context.interim.send(head.status, head.headers);
+                            context.send_interim(head.status, head.headers);
                         }
                     }
                     Poll::Ready(head) => return Poll::Ready(head),
@@ -172,7 +172,7 @@ impl Connection {
         encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoder);
     }
 
-    fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: Lease) -> Box<SendFailed> {
+    fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
         let was_sent = self.outbox.total() > 0;
         let is_whole = !self.has_taken && !self.has_received;
         request.body = self.upload.unwrap_or_default();
@@ -255,16 +255,12 @@ impl Connection {
         }
     }
 
-    fn respond(mut self: Box<Self>, head: ResponseHead, lease: Lease, activity: &Rc<Activity>) -> Response {
+    fn respond(mut self: Box<Self>, head: ResponseHead, lease: L, activity: &Rc<Activity>) -> Response {
         let ResponseHead { status, version, headers, framing, options } = head;
         self.decoder = Decoder::new(framing);
         self.is_persistent &= !options.close && (version == Version::HTTP_11 || options.keep_alive);
-        let mut body =
-            Download { exchange: Some((self, lease)), unread: RequestBody::Empty, activity: activity.clone() };
-        if framing == Framing::Empty {
-            body.finish();
-        }
-        Response { status, headers: headers.into(), body: ResponseBody::Http1(body) }
+        self.reading = Some((lease, activity.clone()));
+        Response { status, headers: headers.into(), body: ResponseBody::download(self) }
     }
 
     /// Whether another request can follow: both messages have ended, and nothing came after them.
@@ -279,58 +275,39 @@ impl Connection {
 
 const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there are too many interim responses"));
 
-/// The body of a response, and the connection that it comes on.
-#[derive(Debug)]
-pub(crate) struct Download {
-    /// `None` once the body has ended or failed.
-    exchange: Option<(Box<Connection>, Lease)>,
-    /// What was not taken of the request when the body ended.
-    unread: RequestBody,
-    activity: Rc<Activity>,
+impl<L: Keep> Connection<L> {
+    /// Ends the response without another one after it.
+    fn end(&mut self) {
+        self.decoder = Decoder::Ended;
+        self.is_persistent = false;
+        self.upload = None;
+    }
 }
 
-impl Download {
-    /// The body has ended: the connection goes back to the pool if it is clean.
-    fn finish(&mut self) {
-        let Some((mut connection, lease)) = self.exchange.take() else { return };
-        if connection.is_reusable() {
-            lease.keep(connection, self.activity.now());
-        } else {
-            self.unread = connection.upload.take().unwrap_or_default();
-        }
-    }
-
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        let Some((connection, lease)) = &mut self.exchange else { return Poll::Ready(None) };
+impl<L: Keep> Download for Connection<L> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         // The request may still be under way. If its client cut it off, there is nobody to send the response to.
-        if let Poll::Ready(Err(UploadError::Client(error))) = connection.poll_upload(cx) {
-            self.exchange = None;
+        if let Poll::Ready(Err(UploadError::Client(error))) = self.poll_upload(cx) {
+            self.end();
             return Poll::Ready(Some(Err(error)));
         }
         let error = loop {
-            match connection.decoder.decode(&mut connection.input) {
+            match self.decoder.decode(&mut self.input) {
                 Ok(Decoded::Data(data)) => {
-                    self.activity.moved();
-                    if connection.decoder.is_end() {
-                        self.finish();
+                    if let Some((_, activity)) = &self.reading {
+                        activity.moved();
                     }
                     return Poll::Ready(Some(Ok(Piece::Data(data))));
                 }
-                Ok(Decoded::Trailers(trailers)) => {
-                    self.finish();
-                    return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
-                }
-                Ok(Decoded::End) => {
-                    self.finish();
-                    return Poll::Ready(None);
-                }
+                Ok(Decoded::Trailers(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
+                Ok(Decoded::End) => return Poll::Ready(None),
                 Ok(Decoded::More) => {}
                 Err(error) => break BodyError::Malformed(error.to_string()),
             }
-            let expected = connection.decoder.expected();
-            match ready!(poll_fill(&mut connection.stream, &mut connection.input, expected, cx)) {
-                Ok(0) if connection.decoder.may_close() => {
-                    self.exchange = None;
+            let expected = self.decoder.expected();
+            match ready!(poll_fill(&mut self.stream, &mut self.input, expected, cx)) {
+                Ok(0) if self.decoder.may_close() => {
+                    self.end();
                     return Poll::Ready(None);
                 }
                 Ok(0) => break BodyError::Cut("the connection was closed".into()),
@@ -338,28 +315,34 @@ impl Download {
                 Err(error) => break BodyError::Cut(error.to_string()),
             }
         };
-        lease.failed("body", &error, self.activity.now());
-        self.exchange = None;
+        self.end();
+        if let Some((lease, activity)) = &self.reading {
+            lease.cut_off(&error, activity.now());
+        }
         Poll::Ready(Some(Err(error)))
     }
 
-    /// Sends on what there is of the request, while nobody has room for the response.
-    pub(crate) fn drive_upload(&mut self, cx: &mut Context<'_>) {
-        if let Some((connection, _)) = &mut self.exchange {
-            let _ = connection.poll_upload(cx);
+    fn drive_upload(&mut self, cx: &mut Context<'_>) {
+        let _ = self.poll_upload(cx);
+    }
+
+    fn is_end(&self) -> bool {
+        self.decoder.is_end()
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.decoder.length()
+    }
+
+    fn is_done(&self) -> bool {
+        self.decoder.is_end()
+    }
+
+    fn release(mut self: Box<Self>) {
+        if let Some((lease, activity)) = self.reading.take()
+            && self.is_reusable()
+        {
+            lease.keep(self, activity.now());
         }
-    }
-
-    /// What was not taken of the request.
-    pub(crate) fn take_unread(&mut self) -> RequestBody {
-        std::mem::take(&mut self.unread)
-    }
-
-    pub(crate) fn is_end(&self) -> bool {
-        self.exchange.is_none()
-    }
-
-    pub(crate) fn length(&self) -> Option<u64> {
-        self.exchange.as_ref().map_or(Some(0), |(connection, _)| connection.decoder.length())
     }
 }

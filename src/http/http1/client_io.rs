@@ -11,7 +11,8 @@ use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::super::activity::Activity;
-use super::super::message::{BodyError, Piece};
+use super::super::context::Downstream;
+use super::super::message::{BodyError, Piece, Upload};
 use super::super::transport::Stream;
 use super::decode::{Decoded, Decoder, Framing};
 use super::encode::{self, Outbox};
@@ -66,10 +67,6 @@ impl ClientIo {
         self.awaits_continue.set(awaits_continue);
     }
 
-    pub(super) const fn activity(&self) -> &Rc<Activity> {
-        &self.activity
-    }
-
     /// What was read and not used.
     pub(super) fn take_input(&self) -> BytesMut {
         self.input.take()
@@ -94,15 +91,6 @@ impl ClientIo {
         flushed
     }
 
-    /// Puts an interim response before the real one.
-    pub(crate) fn interim(&self, status: StatusCode, headers: &Headers) {
-        let mut outbox = self.outbox.borrow_mut();
-        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
-            encode::response_start(outbox.text(), status, headers);
-            outbox.text().extend_from_slice(b"\r\n");
-        }
-    }
-
     /// Whether the client has closed, as far as can be told while it is answered.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
         loop {
@@ -116,9 +104,26 @@ impl ClientIo {
             }
         }
     }
+}
 
-    /// The next part of the request's body.
-    pub(super) fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+impl Downstream for ClientIo {
+    fn send_interim(&self, status: StatusCode, headers: &Headers) {
+        let mut outbox = self.outbox.borrow_mut();
+        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
+            encode::response_start(outbox.text(), status, headers);
+            outbox.text().extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn commit(&self) -> bool {
+        // A client that has gone ends its connection's task.
+        true
+    }
+}
+
+/// The body of the request that is being answered. It is read only when a part is asked for.
+impl Upload for ClientIo {
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         loop {
             let mut decoder = self.decoder.get();
             let decoded = decoder.decode(&mut self.input.borrow_mut());
@@ -168,6 +173,14 @@ impl ClientIo {
             }
         }
     }
+
+    fn is_end(&self) -> bool {
+        self.decoder.get().is_end()
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.decoder.get().length()
+    }
 }
 
 /// The stream of a client, for what comes after HTTP.
@@ -191,23 +204,5 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.0.stream.borrow_mut()).poll_shutdown(cx)
-    }
-}
-
-/// The body of a request. It is read when somebody asks for it, and not before.
-#[derive(Debug)]
-pub(crate) struct Upload(pub(super) Rc<ClientIo>);
-
-impl Upload {
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        self.0.poll_piece(cx)
-    }
-
-    pub(crate) fn is_end(&self) -> bool {
-        self.0.decoder.get().is_end()
-    }
-
-    pub(crate) fn length(&self) -> Option<u64> {
-        self.0.decoder.get().length()
     }
 }

@@ -2,7 +2,9 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::head::{self, HeadLimits};
+use super::super::failure::HeadError;
+use super::super::limits::HeadLimits;
+use super::head;
 use crate::message::headers::Headers;
 
 /// How a body's end is known.
@@ -75,7 +77,7 @@ pub(super) enum DecodeError {
     #[error("a chunk's extensions are too long")]
     Extensions,
     #[error("the trailers: {0}")]
-    Trailers(#[from] head::HeadError),
+    Trailers(#[from] HeadError),
 }
 
 impl Decoder {

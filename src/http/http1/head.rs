@@ -8,6 +8,8 @@ use std::mem::MaybeUninit;
 use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
+use super::super::failure::HeadError;
+use super::super::limits::HeadLimits;
 use super::decode::Framing;
 use crate::message::headers::{self, Headers};
 
@@ -16,46 +18,6 @@ pub(crate) const MOST_LINES: usize = 256;
 
 /// Room for the lines of a head. Not written before it is used: to clear these 8 KiB takes 0.1 us.
 const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
-
-/// How large a head may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadLimits {
-    /// Bytes of start line and headers.
-    pub bytes: usize,
-    /// Bytes of the target. RFC 9112 section 3 wants 8000 at least.
-    pub target: usize,
-    /// Lines of headers, [`MOST_LINES`] at most.
-    pub lines: usize,
-}
-
-impl Default for HeadLimits {
-    fn default() -> Self {
-        Self { bytes: 32 * 1024, target: 8 * 1024, lines: 100 }
-    }
-}
-
-/// Why there is no head, and never will be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeadError {
-    /// It is not what RFC 9112 says.
-    #[error("{0}")]
-    Malformed(&'static str),
-    /// It is of another version of HTTP.
-    #[error("this is not HTTP/1.1 or HTTP/1.0")]
-    Version,
-    /// The body comes in a coding that is not `chunked`.
-    #[error("the only transfer coding that is understood is `chunked`")]
-    Coding,
-    /// The target is longer than the limit.
-    #[error("the target is too long")]
-    Target,
-    /// There are more bytes than the limit.
-    #[error("the headers are too large")]
-    Bytes,
-    /// There are more lines than the limit.
-    #[error("there are too many headers")]
-    Lines,
-}
 
 /// What the `Connection` headers say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! The codec is our own, on top of httparse's tokens, because a proxy that enforces something must read a message as the
 //! server behind it does: what libraries forgive (a bare LF, two lengths, a length beside chunks) is what requests are
 //! smuggled by. [`head`] and [`decode`] read, [`encode`] writes, and none of them does input or output; [`server`] is a
-//! client's connection, [`client`] an upstream's, and [`tunnel`] what remains when both have left HTTP.
+//! client's connection and [`client`] an upstream's.
 
 mod client;
 mod client_io;
@@ -13,15 +13,9 @@ mod head;
 #[cfg(any(test, fuzzing))]
 pub(super) mod properties;
 mod server;
-mod tunnel;
 
-pub(super) use client::{Connection, Download, SendFailed};
-pub(super) use client_io::{ClientIo, Upload};
+pub(super) use client::{Connection, Keep};
 pub(super) use server::serve;
-pub(super) use tunnel::Tunnel;
-
-pub(super) use head::HeadError;
-pub use head::HeadLimits;
 
 use std::io;
 use std::pin::Pin;

@@ -7,9 +7,10 @@ use bytes::{Bytes, BytesMut};
 use http::Method;
 
 use super::super::forwarding;
+use super::super::limits::HeadLimits;
 use super::decode::{DecodeError, Decoded, Decoder, Framing};
 use super::encode::{self, Encoder, Outbox};
-use super::head::{self, HeadLimits};
+use super::head;
 use crate::message::headers::{self, Headers};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, target: 1024, lines: 32 };

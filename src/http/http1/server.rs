@@ -15,17 +15,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::activity::Activity;
 use super::super::alarm::Alarm;
-use super::super::context::{self, Interim};
+use super::super::context;
+use super::super::failure::HeadError;
 use super::super::forwarding::{self, Peer};
-use super::super::message::{Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders};
+use super::super::message::{
+    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
+};
+use super::super::observer::HttpLimit;
+use super::super::server::Server;
+use super::super::service::{Exchange, Service};
 use super::super::transport::Stream;
-use super::super::{Front, MAX_DISCARDED, Passage, Service};
-use super::client_io::{ClientIo, ClientStream, Upload};
+use super::client_io::{ClientIo, ClientStream};
 use super::decode::Framing;
 use super::encode::{self, Encoder};
-use super::head::{self, HeadError, RequestHead};
+use super::head::{self, RequestHead};
 use crate::message::headers::Headers;
-use crate::telemetry::metrics::HttpLimit;
 
 /// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
 /// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
@@ -34,21 +38,21 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
 /// was on its way.
 pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
-    let front = service.front();
-    let activity = Rc::new(Activity::new(Instant::now(), front.slow_readers.clone()));
-    let io = ClientIo::new(stream, activity.clone(), front.limits.body_bytes);
-    let context = context::Context::new(activity.clone(), peer, Interim::Http1(io.clone()));
-    let overdue = |limit| front.counters.limited(limit);
-    let connection = Connection { service: &*service, front, io: &io, context, served: 0 };
+    let server = service.server();
+    let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
+    let io = ClientIo::new(stream, activity.clone(), server.limits.body_bytes);
+    let context = context::Context::new(activity.clone(), peer, io.clone());
+    let overdue = |limit| server.limit_reached(limit);
+    let connection = Connection { service: &*service, server, io: &io, context, served: 0 };
     let (mut alarm, work) = (Alarm::default(), connection.serve(drain));
-    if activity.watch(&front.timeouts, &mut alarm, Instant::now, work, overdue).await.is_none() {
+    if activity.watch(&server.timeouts, &mut alarm, Instant::now, work, overdue).await.is_none() {
         tracing::debug!("a client's connection was closed: nothing moved in time");
     }
 }
 
 struct Connection<'a, S> {
     service: &'a S,
-    front: &'a Front,
+    server: &'a Server,
     io: &'a Rc<ClientIo>,
     context: context::Context,
     /// Requests so far.
@@ -100,7 +104,7 @@ impl<S: Service> Connection<'_, S> {
 
     /// Reads the head of a request; `None` if the client closes instead.
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
-        let limits = &self.front.limits.head;
+        let limits = &self.server.limits.head;
         let mut is_worth_a_look = !self.io.input.borrow().is_empty();
         loop {
             if is_worth_a_look {
@@ -127,7 +131,8 @@ impl<S: Service> Connection<'_, S> {
 
     /// Answers a request that cannot be read. Nobody knows where the next one begins, so there is none.
     async fn refuse(&self, error: HeadError) {
-        let response = self.front.rejected(&self.context, Version::HTTP_11, error);
+        let response = self.server.reject(error);
+        self.service.rejected(&self.context, Version::HTTP_11, error, &response);
         self.context.activity.exchange(false);
         let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
         if self.respond(&asked, response, None).await.is_ok() {
@@ -147,20 +152,21 @@ impl<S: Service> Connection<'_, S> {
         let expects = version == Version::HTTP_11 && framing != Framing::Empty && headers.contains("expect");
         io.begin(framing, version == Version::HTTP_11, expects);
         self.context.activity.exchange(framing != Framing::Empty);
-        let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Http1(Upload(io.clone())) };
+        let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Upload(io.clone()) };
         let request = Request { method, target, version, headers, body };
-        let mut passage = self.front.begin(&self.context, &request);
-        let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut passage))).await
+        self.context.attempts.reset();
+        let mut exchange = self.service.begin(&self.context, &request);
+        let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut exchange))).await
         else {
             return Err(io::ErrorKind::ConnectionAborted.into());
         };
-        passage.answered(&self.context, &response);
-        let is_last = drain.is_cancelled() || self.served >= self.front.limits.requests;
+        exchange.answered(&self.context, &response);
+        let is_last = drain.is_cancelled() || self.served >= self.server.limits.requests;
         if is_last && !drain.is_cancelled() {
-            self.front.counters.limited(HttpLimit::Requests);
+            self.server.limit_reached(HttpLimit::Requests);
         }
         asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
-        self.respond(&asked, response, Some(&passage)).await
+        self.respond(&asked, response, Some(&exchange)).await
     }
 
     /// The answer to a request, `None` if the client has gone before there was one. It is pinned before, as it is
@@ -198,7 +204,7 @@ impl<S: Service> Connection<'_, S> {
     }
 
     /// Sends a response; returns whether another request may follow.
-    async fn respond(&self, asked: &Asked, mut response: Response, passage: Option<&Passage>) -> io::Result<bool> {
+    async fn respond(&self, asked: &Asked, mut response: Response, exchange: Option<&S::Exchange>) -> io::Result<bool> {
         // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Headers that are kept
         // have none, and are copied by who would take it away.
         let wants_close = !response.body.is_upstreams()
@@ -242,7 +248,7 @@ impl<S: Service> Connection<'_, S> {
                 _ => write_start(text, &response, framing),
             }
             if !response.headers.contains("date") {
-                self.front.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
+                self.server.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
             }
             if !stays {
                 encode::line(text, b"connection", b"close");
@@ -256,17 +262,17 @@ impl<S: Service> Connection<'_, S> {
                 && body.len() <= encode::SMALL
             {
                 text.extend_from_slice(body);
-                passage.inspect(|passage| passage.sent(body.len()));
+                exchange.inspect(|exchange| exchange.sent(body.len()));
                 is_written = true;
             }
         }
         self.context.activity.answer();
         if is_written {
             drop(response);
-            passage.inspect(|passage| passage.ended());
+            exchange.inspect(|exchange| exchange.ended());
             poll_fn(|cx| self.io.poll_flush(cx)).await?;
         } else {
-            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, passage, cx)).await?;
+            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, exchange, cx)).await?;
         }
         Ok(stays && self.discard())
     }
@@ -276,7 +282,7 @@ impl<S: Service> Connection<'_, S> {
         &self,
         body: &mut ResponseBody,
         encoder: &mut Encoder,
-        passage: Option<&Passage>,
+        exchange: Option<&S::Exchange>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
@@ -287,8 +293,8 @@ impl<S: Service> Connection<'_, S> {
             }
             let trailers = match body.poll_piece(cx) {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
-                    if let Some(passage) = passage {
-                        passage.sent(data.len());
+                    if let Some(exchange) = exchange {
+                        exchange.sent(data.len());
                     }
                     encoder.data(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
                     if !body.is_end() {
@@ -316,7 +322,7 @@ impl<S: Service> Connection<'_, S> {
             };
             encoder.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
             *body = ResponseBody::Text(bytes::Bytes::new());
-            passage.inspect(|passage| passage.ended());
+            exchange.inspect(|exchange| exchange.ended());
             return self.io.poll_flush(cx);
         }
     }
@@ -330,8 +336,9 @@ impl<S: Service> Connection<'_, S> {
             outbox.text().extend_from_slice(b"connection: upgrade\r\n\r\n");
         }
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
-        let _open = self.front.counters.tunnel();
-        tunnel.run(self.io.clone()).await?;
+        let _open = self.server.tunnel();
+        let client = ClientStream(self.io.clone());
+        tunnel.run(client, self.io.take_input(), self.context.activity.clone()).await?;
         Ok(false)
     }
 

@@ -1,5 +1,6 @@
 //! Bodies that come and go by HTTP/2, piece by piece.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -10,10 +11,11 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 
 use super::convert;
 use super::stream::Responder;
-use crate::http::Passage;
 use crate::http::activity::Activity;
+use crate::http::context::Downstream;
 use crate::http::forwarding;
-use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody};
+use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody, Upload};
+use crate::http::service::Exchange;
 use crate::message::headers::Headers;
 
 /// A body that comes.
@@ -102,41 +104,46 @@ impl Incoming {
 
 /// The body of a client's request.
 #[derive(Debug)]
-pub(crate) struct Upload {
-    incoming: Incoming,
+pub(super) struct ClientBody {
+    incoming: RefCell<Incoming>,
     activity: Rc<Activity>,
     /// Bytes that may still come.
-    allowed: u64,
-    /// The bound that `allowed` began with.
+    allowed: Cell<u64>,
+    /// The bound that `allowed` started with.
     limit: u64,
-    /// Whom to tell to go on, if the client waits for that before it sends the body.
-    awaits_continue: Option<Rc<Responder>>,
+    /// Where to send a `100 Continue` if the client waits for one before it sends the body.
+    awaits_continue: RefCell<Option<Rc<Responder>>>,
 }
 
-impl Upload {
-    pub(super) const fn new(
+impl ClientBody {
+    pub(super) fn new(
         incoming: Incoming,
         activity: Rc<Activity>,
         limit: u64,
         awaits_continue: Option<Rc<Responder>>,
     ) -> Self {
-        Self { incoming, activity, allowed: limit, limit, awaits_continue }
+        let (incoming, awaits_continue) = (RefCell::new(incoming), RefCell::new(awaits_continue));
+        Self { incoming, activity, allowed: Cell::new(limit), limit, awaits_continue }
     }
+}
 
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+impl Upload for ClientBody {
+    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         if let Some(responder) = self.awaits_continue.take() {
-            responder.interim(StatusCode::CONTINUE, &Headers::new());
+            responder.send_interim(StatusCode::CONTINUE, &Headers::new());
         }
-        let polled = self.incoming.poll_piece(cx);
+        let mut incoming = self.incoming.borrow_mut();
+        let polled = incoming.poll_piece(cx);
         match &polled {
             Poll::Pending => self.activity.awaits_upload(),
             Poll::Ready(Some(Ok(Piece::Data(data)))) => {
                 self.activity.uploaded(data.len() as u64);
-                let Some(allowed) = self.allowed.checked_sub(data.len() as u64) else {
+                let Some(allowed) = self.allowed.get().checked_sub(data.len() as u64) else {
+                    incoming.phase = Phase::Ended;
                     return Poll::Ready(Some(Err(BodyError::TooLong(self.limit))));
                 };
-                self.allowed = allowed;
-                if self.incoming.is_end() {
+                self.allowed.set(allowed);
+                if incoming.is_end() {
                     self.activity.upload_ended();
                 }
             }
@@ -145,12 +152,12 @@ impl Upload {
         polled
     }
 
-    pub(crate) fn is_end(&self) -> bool {
-        self.incoming.is_end()
+    fn is_end(&self) -> bool {
+        self.incoming.borrow().is_end()
     }
 
-    pub(crate) const fn length(&self) -> Option<u64> {
-        self.incoming.length()
+    fn length(&self) -> Option<u64> {
+        self.incoming.borrow().length()
     }
 }
 
@@ -191,17 +198,17 @@ impl Source for ResponseBody {
 }
 
 /// A client to which a body goes: how it takes it is noted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Receiver<'a> {
     pub(super) activity: &'a Activity,
-    pub(super) passage: Option<&'a Passage>,
+    pub(super) exchange: Option<&'a dyn Exchange>,
 }
 
 impl Receiver<'_> {
     fn took(&self, bytes: usize) {
         self.activity.downloaded(bytes as u64);
-        if let Some(passage) = self.passage {
-            passage.sent(bytes);
+        if let Some(exchange) = self.exchange {
+            exchange.sent(bytes);
         }
     }
 }

@@ -20,11 +20,10 @@ use super::convert;
 use super::watch::{Traffic, Watched};
 use crate::http::activity::Activity;
 use crate::http::context::Context as Surroundings;
-use crate::http::failure::UpstreamError;
-use crate::http::http1::{HeadError, SendFailed};
-use crate::http::message::{BodyError, Piece, Request, RequestBody, Response, ResponseBody};
+use crate::http::failure::{HeadError, UpstreamError};
+use crate::http::lease::{Lease, SendFailed};
+use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::transport::Stream;
-use crate::http::upstream::Lease;
 
 /// Bytes of a response's headers, as for HTTP/1: servers set many cookies, and they are ours.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
@@ -106,12 +105,12 @@ impl Connection {
     ///
     /// A request that fails was not sent if the upstream says that it has not worked on it and will not: whatever its
     /// method, it can go another way (RFC 9113 section 8.7).
-    pub(crate) async fn send(
+    pub(crate) async fn send<L: Lease>(
         &self,
         mut request: Request,
         context: &Surroundings,
-        lease: Lease,
-    ) -> Result<Response, Box<SendFailed>> {
+        lease: L,
+    ) -> Result<Response, Box<SendFailed<L>>> {
         let head = match head(&request, context) {
             Ok(head) => head,
             Err(error) => return Err(failed(error, lease, Some(request), false)),
@@ -169,7 +168,7 @@ enum Fault {
     Stream(h2::Error),
 }
 
-fn failed(error: UpstreamError, lease: Lease, request: Option<Request>, was_sent: bool) -> Box<SendFailed> {
+fn failed<L>(error: UpstreamError, lease: L, request: Option<Request>, was_sent: bool) -> Box<SendFailed<L>> {
     Box::new(SendFailed { error, lease, request, was_sent })
 }
 
@@ -219,7 +218,7 @@ fn poll_response(
         }
         // The client was told to go on by us (RFC 9110 section 15.2: unless the proxy itself asked).
         if head.status() != StatusCode::CONTINUE {
-            context.interim.send(head.status(), convert::headers(head.headers()));
+            context.send_interim(head.status(), convert::headers(head.headers()));
         }
     }
     let response = ready!(Pin::new(response).poll(cx)).map_err(Fault::Stream)?;
@@ -227,17 +226,17 @@ fn poll_response(
     Poll::Ready(Ok(response))
 }
 
-fn respond(
+fn respond<L: Lease>(
     response: http::Response<RecvStream>,
     upload: Pump,
     activity: Rc<Activity>,
-    lease: Lease,
+    lease: L,
     active: Active,
 ) -> Response {
     let (head, body) = response.into_parts();
     let headers = convert::headers(&head.headers);
     let incoming = Incoming::new(body, &head.headers);
-    let body = ResponseBody::Http2(Box::new(Download { incoming, upload, activity, lease, _active: active }));
+    let body = ResponseBody::download(Box::new(Reading { incoming, upload, activity, lease, _active: active }));
     Response { status: head.status, headers: headers.into(), body }
 }
 
@@ -293,49 +292,50 @@ impl Pump {
     }
 }
 
-/// A response's body.
+/// A response whose body is being read.
 #[derive(Debug)]
-pub(crate) struct Download {
+struct Reading<L> {
     incoming: Incoming,
     upload: Pump,
     activity: Rc<Activity>,
     /// The use of the upstream's address, and of the connection, until this is dropped.
-    lease: Lease,
+    lease: L,
     _active: Active,
 }
 
-impl Download {
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+impl<L: Lease> Download for Reading<L> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         if let Err(error) = self.upload.poll(cx) {
             return Poll::Ready(Some(Err(error)));
         }
         let piece = self.incoming.poll_piece(cx);
         if let Poll::Ready(Some(Err(error))) = &piece {
-            self.lease.failed("body", error, self.activity.now());
+            self.lease.cut_off(error, self.activity.now());
         }
         piece
     }
 
-    /// Goes on with the request, while nobody has room for the response.
-    pub(crate) fn drive_upload(&mut self, cx: &mut Context<'_>) {
+    fn drive_upload(&mut self, cx: &mut Context<'_>) {
         // A failure resets the stream, and is seen when the next piece is asked for.
         if let Err(error) = self.upload.poll(cx) {
             tracing::debug!("a request broke off: {error}");
         }
     }
 
-    /// What was not taken of the request.
-    pub(crate) fn take_unread(&mut self) -> RequestBody {
-        if self.upload.is_done { RequestBody::Empty } else { std::mem::take(&mut self.upload.body) }
-    }
-
-    pub(crate) fn is_end(&self) -> bool {
+    fn is_end(&self) -> bool {
         self.incoming.is_end()
     }
 
-    pub(crate) const fn length(&self) -> Option<u64> {
+    fn length(&self) -> Option<u64> {
         self.incoming.length()
     }
+
+    fn is_done(&self) -> bool {
+        // The server may have ended its response before the request has.
+        false
+    }
+
+    fn release(self: Box<Self>) {}
 }
 
 /// Reads and writes until the connection is closed, or until the upstream is found to be gone.

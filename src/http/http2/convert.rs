@@ -9,7 +9,8 @@ use http::uri::{Authority, Scheme};
 use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 
-use crate::http::http1::{HeadError, HeadLimits};
+use crate::http::failure::HeadError;
+use crate::http::limits::HeadLimits;
 use crate::http::message::{Request, RequestBody};
 use crate::message::headers::Headers;
 

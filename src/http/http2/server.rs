@@ -16,16 +16,26 @@ use http::Request;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::LINGER;
 use super::stream::{self, Ended, Opened};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, Watched};
-use super::{Http2Limits, LINGER};
 use crate::http::admission::{Permit, Streams};
 use crate::http::alarm::Alarm;
 use crate::http::forwarding::Peer;
+use crate::http::limits::{HeadLimits, Http2Limits};
+use crate::http::observer::HttpLimit;
+use crate::http::server::Server;
+use crate::http::service::Service;
 use crate::http::transport::Stream;
-use crate::http::{Front, Service};
-use crate::telemetry::metrics::HttpLimit;
+
+/// Streams that were reset by us and are remembered for a moment, because the client may still send on them: one that is
+/// forgotten counts as a mistake of the client. A limiter refuses many requests whose bodies are on their way.
+const REMEMBERED_RESETS: usize = 512;
+
+/// Requests that may be reset while they wait to be accepted. They are accepted before more is read, see
+/// [`watch::Watched`], so this is more than fits into one read; the bound is [`Http2Limits::max_resets`].
+const PENDING_RESETS: usize = 4096;
 
 /// How often the socket and the streams may wake each other before other connections of the worker have a turn.
 const ROUNDS: usize = 16;
@@ -38,14 +48,14 @@ pub(crate) async fn serve<S: Service>(
     permit: &Permit,
     drain: CancellationToken,
 ) {
-    let front = service.front();
-    let limits = front.limits.http2;
+    let server = service.server();
+    let limits = server.limits.http2;
     let traffic = Traffic::new(PREFACE);
-    let handshake = limits.server(&front.limits.head).handshake(Watched::new(stream, traffic.clone()));
-    let connection = match timeout(front.timeouts.first_byte, handshake).await {
+    let handshake = builder(&limits, &server.limits.head).handshake(Watched::new(stream, traffic.clone()));
+    let connection = match timeout(server.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
-        Err(_) => return front.counters.limited(HttpLimit::FirstByteTimeout),
+        Err(_) => return server.limit_reached(HttpLimit::FirstByteTimeout),
     };
     let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
         let connection = stream::Connection { service: &*service, peer: &peer, traffic: &traffic };
@@ -72,7 +82,29 @@ pub(crate) async fn serve<S: Service>(
         requests: 0,
         phase: Phase::Open,
     };
-    session.run(front, &drain).await;
+    session.run(server, &drain).await;
+}
+
+/// The library answers 431 to heads of this size and ends the connection at four times as much. The bound on
+/// CONTINUATION frames follows from it (CVE-2024-27316), and it bounds what a small compressed block unfolds to
+/// (CVE-2016-1544). It counts 32 bytes for each header (RFC 9113 section 6.5.2), and it has some room above our own
+/// limits, because only what we refuse ourselves is counted.
+fn header_list(head: &HeadLimits) -> u32 {
+    u32::try_from(2 * head.bytes + 32 * head.lines).unwrap_or(u32::MAX)
+}
+
+fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
+    let mut builder = h2::server::Builder::new();
+    builder
+        .max_concurrent_streams(limits.max_streams)
+        .max_header_list_size(header_list(head))
+        .initial_window_size(limits.stream_window)
+        .initial_connection_window_size(limits.connection_window)
+        .max_send_buffer_size(limits.send_buffer as usize)
+        .max_local_error_reset_streams(Some(limits.max_errors as usize))
+        .max_concurrent_reset_streams(REMEMBERED_RESETS)
+        .max_pending_accept_reset_streams(PENDING_RESETS);
+    builder
 }
 
 /// A client's connection.
@@ -133,7 +165,7 @@ where
     F: Future<Output = ()>,
     M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
 {
-    async fn run(mut self, front: &Front, drain: &CancellationToken) {
+    async fn run(mut self, server: &Server, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
         // To ask whether the process is to end takes a lock, so it is asked once, and again when it is.
         let draining = self.wakeups.drain();
@@ -150,11 +182,11 @@ where
                 {
                     self.drain();
                 }
-                if woken.socket && self.poll_socket(front).is_ready() {
+                if woken.socket && self.poll_socket(server).is_ready() {
                     return Poll::Ready(());
                 }
-                self.poll_streams(front);
-                if self.poll_alarm(front, cx).is_ready() {
+                self.poll_streams(server);
+                if self.poll_alarm(server, cx).is_ready() {
                     return Poll::Ready(());
                 }
                 if self.wakeups.pause() {
@@ -184,25 +216,25 @@ where
     }
 
     /// Reads and writes what can be read and written, and opens the streams that have come. Ready at the end.
-    fn poll_socket(&mut self, front: &Front) -> Poll<()> {
+    fn poll_socket(&mut self, server: &Server) -> Poll<()> {
         let socket = self.socket.clone();
         let mut cx = Context::from_waker(&socket);
         loop {
             match self.wire.connection.poll_accept(&mut cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.requests += 1;
-                    if self.requests == front.limits.requests && self.phase == Phase::Open {
-                        front.counters.limited(HttpLimit::Requests);
+                    if self.requests == server.limits.requests && self.phase == Phase::Open {
+                        server.limit_reached(HttpLimit::Requests);
                         self.drain();
                     }
-                    self.start(front, request, respond);
+                    self.start(server, request, respond);
                     if self.traffic.accepted() {
                         break;
                     }
                 }
                 Poll::Ready(Some(Err(error))) => {
                     if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-                        front.counters.limited(HttpLimit::Http2Errors);
+                        server.limit_reached(HttpLimit::Http2Errors);
                     }
                     tracing::debug!("a client's connection ended: {error}");
                     return Poll::Ready(());
@@ -210,29 +242,29 @@ where
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending if self.traffic.release() => {
                     // What has come is judged before more is read.
-                    self.poll_streams(front);
+                    self.poll_streams(server);
                 }
                 Poll::Pending => break,
             }
         }
         if self.traffic.is_flooded(self.limits.max_control_frames.into()) {
-            self.calm(front, HttpLimit::Http2ControlFrames);
+            self.calm(server, HttpLimit::Http2ControlFrames);
         }
         Poll::Pending
     }
 
     /// Begins to answer a request, if the client's address may have another one. What is refused so may be sent again (RFC
     /// 9113 section 8.7).
-    fn start(&mut self, front: &Front, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    fn start(&mut self, server: &Server, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         if self.open.begin() {
             self.tasks.start((request, respond));
         } else {
-            front.counters.limited(HttpLimit::Streams);
+            server.limit_reached(HttpLimit::Streams);
             respond.send_reset(Reason::REFUSED_STREAM);
         }
     }
 
-    fn poll_streams(&mut self, front: &Front) {
+    fn poll_streams(&mut self, server: &Server) {
         let now = self.traffic.now();
         let mut is_attack = false;
         let was_empty = self.tasks.is_empty();
@@ -246,7 +278,7 @@ where
             self.idle_since = now;
         }
         if is_attack {
-            self.calm(front, HttpLimit::Http2Resets);
+            self.calm(server, HttpLimit::Http2Resets);
         }
     }
 
@@ -258,9 +290,9 @@ where
     }
 
     /// The client is told that it asks for too much, and what runs is dropped.
-    fn calm(&mut self, front: &Front, limit: HttpLimit) {
+    fn calm(&mut self, server: &Server, limit: HttpLimit) {
         if !matches!(self.phase, Phase::Closing(_)) {
-            front.counters.limited(limit);
+            server.limit_reached(limit);
             self.close(Reason::ENHANCE_YOUR_CALM);
         }
     }
@@ -272,8 +304,8 @@ where
     }
 
     /// When something is to be done next, as things stand, and what.
-    fn deadline(&self, front: &Front) -> (Instant, Due) {
-        let timeouts = &front.timeouts;
+    fn deadline(&self, server: &Server) -> (Instant, Due) {
+        let timeouts = &server.timeouts;
         let after = |since: Instant, patience: Duration| {
             since.checked_add(patience).unwrap_or_else(|| since + Duration::from_hours(87_600))
         };
@@ -292,21 +324,21 @@ where
     }
 
     /// Does what is due. Ready at the end of the connection.
-    fn poll_alarm(&mut self, front: &Front, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_alarm(&mut self, server: &Server, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let (deadline, due) = self.deadline(front);
+            let (deadline, due) = self.deadline(server);
             if !self.alarm.poll(deadline, self.traffic.now(), cx) {
                 return Poll::Pending;
             }
             match due {
                 Due::Drop => return Poll::Ready(()),
                 Due::Dead => {
-                    front.counters.limited(HttpLimit::Http2PingTimeout);
+                    server.limit_reached(HttpLimit::Http2PingTimeout);
                     return Poll::Ready(());
                 }
-                Due::Incomplete => self.calm(front, HttpLimit::HeaderTimeout),
+                Due::Incomplete => self.calm(server, HttpLimit::HeaderTimeout),
                 Due::Idle => {
-                    front.counters.limited(HttpLimit::IdleTimeout);
+                    server.limit_reached(HttpLimit::IdleTimeout);
                     self.drain();
                 }
                 Due::Close => self.close(Reason::NO_ERROR),

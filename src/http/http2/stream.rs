@@ -14,15 +14,15 @@ use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode, Version, request};
 use tokio::time::timeout;
 
-use super::body::{Halt, Incoming, Outgoing, Receiver, Upload};
+use super::body::{ClientBody, Halt, Incoming, Outgoing, Receiver};
 use super::convert;
 use super::watch::Traffic;
 use crate::http::activity::Activity;
 use crate::http::alarm::Alarm;
-use crate::http::context::{Context, Interim};
+use crate::http::context::{Context, Downstream};
 use crate::http::forwarding::Peer;
-use crate::http::message::{Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
-use crate::http::{MAX_DISCARDED, Passage, Service};
+use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
+use crate::http::service::{Exchange, Service};
 use crate::message::headers::Headers;
 
 /// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
@@ -50,33 +50,14 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Responder {
     respond: RefCell<SendResponse<Bytes>>,
-    /// Whether the limits have been asked.
-    judged: Cell<bool>,
+    /// Whether the service has committed itself to an answer.
+    is_committed: Cell<bool>,
     gone: Cell<bool>,
 }
 
 impl Responder {
     const fn new(respond: SendResponse<Bytes>) -> Self {
-        Self { respond: RefCell::new(respond), judged: Cell::new(false), gone: Cell::new(false) }
-    }
-
-    /// Sends an interim response (RFC 9110 section 15.2). It is lost if the stream is gone, and nobody misses it.
-    pub(crate) fn interim(&self, status: StatusCode, headers: &Headers) {
-        let mut response = http::Response::new(());
-        *response.status_mut() = status;
-        *response.headers_mut() = convert::header_map(headers, 0, |_| true);
-        if let Err(error) = self.respond.borrow_mut().send_informational(response) {
-            tracing::debug!("an interim response was not sent: {error}");
-        }
-    }
-
-    /// The limits have been asked. If nobody waits for the answer any more, this is where it ends: what reached the
-    /// upstream would only have to be taken back.
-    pub(crate) async fn judged(&self) {
-        self.judged.set(true);
-        if self.gone.get() {
-            std::future::pending::<()>().await;
-        }
+        Self { respond: RefCell::new(respond), is_committed: Cell::new(false), gone: Cell::new(false) }
     }
 
     /// Whether the client has reset the stream, or is gone.
@@ -85,6 +66,23 @@ impl Responder {
             self.gone.set(self.respond.borrow_mut().poll_reset(cx).is_ready());
         }
         self.gone.get()
+    }
+}
+
+impl Downstream for Responder {
+    /// An interim response is lost if the stream is gone, and nobody misses it.
+    fn send_interim(&self, status: StatusCode, headers: &Headers) {
+        let mut response = http::Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = convert::header_map(headers, 0, |_| true);
+        if let Err(error) = self.respond.borrow_mut().send_informational(response) {
+            tracing::debug!("an interim response was not sent: {error}");
+        }
+    }
+
+    fn commit(&self) -> bool {
+        self.is_committed.set(true);
+        !self.gone.get()
     }
 }
 
@@ -103,17 +101,25 @@ impl<S: Service> Connection<'_, S> {
     pub(super) async fn serve(&self, (request, respond): Opened, alarm: &mut Alarm) -> Ended {
         let Self { service, peer, traffic } = *self;
         let (head, body) = request.into_parts();
-        let front = service.front();
-        let activity = Rc::new(Activity::new(traffic.now(), front.slow_readers.clone()));
+        let server = service.server();
+        let activity = Rc::new(Activity::new(traffic.now(), server.slow_readers.clone()));
         activity.exchange(!body.is_end_stream());
         let responder = Rc::new(Responder::new(respond));
-        let context = Context::new(activity.clone(), peer.clone(), Interim::Http2(responder.clone()));
+        let context = Context::new(activity.clone(), peer.clone(), responder.clone());
         let stream = Stream { service, context: &context, responder: &responder };
-        let overdue = |limit| front.counters.limited(limit);
+        let overdue = |limit| server.limit_reached(limit);
         let work = pin!(stream.serve(head, body));
         // Dropped before the end of its response, the stream is reset with CANCEL.
-        activity.watch(&front.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(Ended::Broken)
+        activity.watch(&server.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(Ended::Broken)
     }
+}
+
+/// A response, and what is left of its request.
+struct Answered<E> {
+    response: Response,
+    /// `None` if the request's head was rejected.
+    exchange: Option<E>,
+    upload: RequestBody,
 }
 
 /// What a stream's request is answered with.
@@ -134,14 +140,14 @@ impl<S: Service> Stream<'_, S> {
             // then does it matter that nobody waits for the answer; for a store in memory both is in the first poll.
             let gone = self.responder.poll_gone(cx);
             match answering.as_mut().poll(cx) {
-                Poll::Pending if gone && self.responder.judged.get() => Poll::Ready(None),
+                Poll::Pending if gone && self.responder.is_committed.get() => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(_) if gone => Poll::Ready(None),
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
             }
         })
         .await;
-        let Some((response, passage)) = answered else {
+        let Some(Answered { response, exchange, upload }) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { Ended::RapidReset } else { Ended::Broken };
         };
@@ -151,38 +157,42 @@ impl<S: Service> Stream<'_, S> {
         } else {
             activity.answer();
         }
-        let ended = self.respond(status, &headers, &mut body, is_head, passage.as_ref()).await;
+        let ended = self.respond(status, &headers, &mut body, is_head, exchange.as_ref()).await;
         // The rest of an upload that nobody waits for is no request in flight.
-        passage.iter().for_each(Passage::ended);
-        if ended == Ended::Answered {
-            let unread = match passage {
-                Some(passage) if !body.is_upstreams() => passage.unread,
-                _ => body.take_unread(),
-            };
-            if !unread.is_end() {
-                let _ = timeout(LINGER, discard(unread)).await;
-            }
+        exchange.iter().for_each(S::Exchange::ended);
+        drop(exchange);
+        if ended == Ended::Answered && !matches!(body, ResponseBody::Stream(_)) {
+            drop(body);
+            let _ = timeout(LINGER, discard(upload)).await;
         }
         ended
     }
 
-    async fn answer(&self, head: request::Parts, body: RecvStream) -> (Response, Option<Passage>) {
+    async fn answer(&self, head: request::Parts, body: RecvStream) -> Answered<S::Exchange> {
         let Self { service, context, responder } = self;
-        let front = service.front();
+        let server = service.server();
         let incoming = (!body.is_end_stream()).then(|| Incoming::new(body, &head.headers));
-        match convert::request(head, &front.limits.head) {
-            Ok(mut request) => {
-                if let Some(incoming) = incoming {
-                    let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
-                    let limit = front.limits.body_bytes;
-                    let upload = Upload::new(incoming, context.activity.clone(), limit, awaits_continue);
-                    request.body = RequestBody::Http2(Box::new(upload));
-                }
-                let (response, passage) = front.pass(*service, context, request).await;
-                (response, Some(passage))
+        let mut request = match convert::request(head, &server.limits.head) {
+            Ok(request) => request,
+            Err(error) => {
+                let response = server.reject(error);
+                service.rejected(context, Version::HTTP_2, error, &response);
+                return Answered { response, exchange: None, upload: RequestBody::Empty };
             }
-            Err(error) => (front.rejected(context, Version::HTTP_2, error), None),
+        };
+        // Kept here too, so that the stream is not reset while the response is sent if the service does not read the body.
+        let mut upload = RequestBody::Empty;
+        if let Some(incoming) = incoming {
+            let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
+            let (activity, limit) = (context.activity.clone(), server.limits.body_bytes);
+            let body = Rc::new(ClientBody::new(incoming, activity, limit, awaits_continue));
+            request.body = RequestBody::Upload(body.clone());
+            upload = RequestBody::Upload(body);
         }
+        let mut exchange = service.begin(context, &request);
+        let response = service.answer(context, request, &mut exchange).await;
+        exchange.answered(context, &response);
+        Answered { response, exchange: Some(exchange), upload }
     }
 
     async fn respond(
@@ -191,7 +201,7 @@ impl<S: Service> Stream<'_, S> {
         headers: &ResponseHeaders,
         body: &mut ResponseBody,
         is_head: bool,
-        passage: Option<&Passage>,
+        exchange: Option<&S::Exchange>,
     ) -> Ended {
         // RFC 9110 section 6.4.1: these have no content, whatever their headers say of it.
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
@@ -210,7 +220,8 @@ impl<S: Service> Stream<'_, S> {
             return Ended::Answered;
         }
         let mut outgoing = Outgoing::new(stream);
-        let client = Receiver { activity: &self.context.activity, passage };
+        let exchange = exchange.map(|exchange| exchange as &dyn Exchange);
+        let client = Receiver { activity: &self.context.activity, exchange };
         match poll_fn(|cx| outgoing.poll_send(body, Some(client), cx)).await {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
@@ -248,7 +259,7 @@ impl<S: Service> Stream<'_, S> {
     /// Says the time, if the headers do not.
     fn date(&self, headers: &Headers, map: &mut HeaderMap) {
         if !headers.contains("date") {
-            self.service.front().date(self.context.activity.now(), |date| {
+            self.service.server().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
                     date.set_sensitive(true);
                     map.insert(DATE, date);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::DRAIN_PATIENCE;
-use super::super::admission::{self, Admission, Permit};
+use super::super::admission::{Admission, Permit};
+use super::super::observer::{ConnectionFailure, Observer};
 use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER, Source};
 use super::{ServerTls, Stream, TlsInfo};
-use crate::telemetry::metrics::Metrics;
 
 /// What a client of HTTP/2 sends first (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -84,8 +85,8 @@ enum Refused {
     #[error("the first bytes did not come within {0:?}")]
     FirstByteTimeout(Duration),
     /// It is one too many.
-    #[error("{0}")]
-    Crowded(#[from] admission::Refused),
+    #[error("there are too many connections from its address")]
+    Crowded,
     /// The peer must send a PROXY header and did not.
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
@@ -107,22 +108,20 @@ enum Refused {
 }
 
 impl Refused {
-    /// What it counts as: one of [`crate::telemetry::metrics::CONNECTION_FAILURES`], or nothing that anybody should look into.
-    const fn reason(&self) -> Option<&'static str> {
+    /// What it counts as, unless it is nothing that an operator should look into.
+    const fn failure(&self) -> Option<ConnectionFailure> {
         match self {
-            // Who is one too many has a counter of its own.
-            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded(_) => None,
-            Self::FirstByteTimeout(_) => Some("first_byte_timeout"),
-            Self::ProxyHeader(_) | Self::CutOff => Some("proxy_header"),
-            Self::Handshake(_) => Some("tls_handshake"),
-            Self::HandshakeTimeout(_) => Some("tls_handshake_timeout"),
-            Self::PlainHttp => Some("plain_http"),
+            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded => None,
+            Self::FirstByteTimeout(_) => Some(ConnectionFailure::FirstByteTimeout),
+            Self::ProxyHeader(_) | Self::CutOff => Some(ConnectionFailure::ProxyHeader),
+            Self::Handshake(_) => Some(ConnectionFailure::TlsHandshake),
+            Self::HandshakeTimeout(_) => Some(ConnectionFailure::TlsHandshakeTimeout),
+            Self::PlainHttp => Some(ConnectionFailure::PlainHttp),
         }
     }
 }
 
 /// Takes a worker's connections as far as HTTP.
-#[derive(Debug)]
 pub(crate) struct Acceptor {
     /// What connections begin with.
     pub(crate) options: AcceptOptions,
@@ -130,10 +129,9 @@ pub(crate) struct Acceptor {
     pub(crate) patience: Duration,
     /// The connections of all workers.
     pub(crate) admission: Arc<Admission>,
-    /// Where failures and handshakes are counted.
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) observer: Rc<dyn Observer>,
     /// Whether clients' addresses may be logged.
-    pub(crate) shows_peers: bool,
+    pub(crate) logs_peers: bool,
 }
 
 impl Acceptor {
@@ -145,15 +143,17 @@ impl Acceptor {
         match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
             Ok(opened) => {
                 if let Some(tls) = &opened.tls {
-                    self.metrics.tls_handshake(tls.is_resumed);
+                    self.observer.tls_handshake(tls.is_resumed);
                 }
                 Some(opened)
             }
             Err(refused) => {
-                if let Some(reason) = refused.reason() {
-                    self.metrics.connection_failed(reason);
+                if let Some(failure) = refused.failure() {
+                    self.observer.connection_failed(failure);
+                } else if matches!(refused, Refused::Crowded) {
+                    self.observer.connection_rejected();
                 }
-                let peer = self.shows_peers.then(|| peer.to_string());
+                let peer = self.logs_peers.then(|| peer.to_string());
                 tracing::debug!(peer, "a connection came to no HTTP: {refused}");
                 None
             }
@@ -172,7 +172,8 @@ async fn open(
     let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
     let source = if has_header { proxied(&mut stream, patience, drain).await? } else { Source::Address(peer) };
     // Before the handshake, which is what costs. Whoever is not named shares the bound of the balancer.
-    let permit = admission.admit(if let Source::Address(client) = source { client } else { peer })?;
+    let client = if let Source::Address(client) = source { client } else { peer };
+    let permit = admission.admit(client).ok_or(Refused::Crowded)?;
     let Some(tls) = &options.tls else {
         let protocol = sniff(&stream, patience, drain).await?;
         return Ok(Opened { stream, source, tls: None, protocol, permit });
@@ -264,6 +265,7 @@ mod tests {
 
     use tokio::net::UnixStream;
 
+    use super::super::super::admission::ConnectionLimits;
     use super::*;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -271,7 +273,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     fn admission() -> Arc<Admission> {
-        Admission::new(admission::ConnectionLimits::default(), &Metrics::new().unwrap())
+        Admission::new(ConnectionLimits::default())
     }
 
     fn options(from: &str) -> AcceptOptions {

@@ -1,6 +1,7 @@
 //! What a new connection of a client goes through until HTTP begins.
 
 mod accept;
+mod address;
 mod peek;
 pub(super) mod proxy_protocol;
 mod stream;
@@ -8,6 +9,7 @@ mod tls;
 
 pub use accept::AcceptOptions;
 pub(super) use accept::{Acceptor, Opened, Protocol};
+pub(super) use address::Address;
 pub(crate) use proxy_protocol::Source;
 pub(super) use stream::SMALL_READ;
 pub use stream::Stream;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-use super::super::log::Throttle;
+use super::super::observer::UpstreamObserver;
+use super::super::transport::Address;
 use super::address::{Place, Server};
-use super::endpoint::{Address, Endpoint, Lease, State};
-use crate::telemetry::http_counters::Counters;
+use super::endpoint::{Endpoint, Lease, State};
 
 /// Addresses of one name. A request looks at all of a route to find the one with the least to do, and a resolver's answer
 /// over UDP has some thirty.
@@ -25,8 +25,7 @@ pub(super) struct Cluster {
     /// Where the next look around begins, so that equals take turns.
     next: Cell<usize>,
     limits: Limits,
-    counters: Rc<Counters>,
-    log: Throttle,
+    observer: Rc<dyn UpstreamObserver>,
 }
 
 /// Bounds of each endpoint.
@@ -41,14 +40,13 @@ pub(super) struct Limits {
 impl Cluster {
     /// A cluster of these servers. It has the endpoints whose addresses are given; those of names come with
     /// [`Self::set_addresses`].
-    pub(super) fn new(servers: &[Server], limits: Limits, counters: Rc<Counters>) -> Rc<Self> {
+    pub(super) fn new(servers: &[Server], limits: Limits, observer: Rc<dyn UpstreamObserver>) -> Rc<Self> {
         let cluster = Self {
             servers: servers.iter().cloned().map(Rc::new).collect(),
             endpoints: RefCell::default(),
             next: Cell::new(0),
             limits,
-            counters,
-            log: Throttle::default(),
+            observer,
         };
         for server in &cluster.servers {
             let address = match &server.place {
@@ -85,11 +83,11 @@ impl Cluster {
                 found.push(address);
             }
         }
-        endpoints.retain(|endpoint| !Rc::ptr_eq(&endpoint.server, server) || found.contains(&endpoint.address));
+        endpoints.retain(|endpoint| !Rc::ptr_eq(&endpoint.server, server) || found.contains(&*endpoint.address));
         let kept = endpoints.len();
         for address in found {
             let is_known =
-                |endpoint: &Rc<Endpoint>| Rc::ptr_eq(&endpoint.server, server) && endpoint.address == address;
+                |endpoint: &Rc<Endpoint>| Rc::ptr_eq(&endpoint.server, server) && *endpoint.address == address;
             if !endpoints.iter().any(is_known) {
                 endpoints.push(Rc::new(self.endpoint(server, address)));
             }
@@ -146,17 +144,14 @@ impl Cluster {
         let ejected = endpoints.iter().filter(|other| other.state(now) == State::Ejected).count();
         if ejected < endpoints.len() / 2 {
             let length = endpoint.eject(now);
-            self.counters.upstream_ejected();
+            self.observer.ejected();
             tracing::warn!(upstream = %endpoint, "ejected for {length:?}: its requests failed");
         }
     }
 
-    /// Counts and logs that an endpoint failed a request; `reason` is one of [`crate::telemetry::metrics::UPSTREAM_ERRORS`].
+    /// Reports that an endpoint failed a request.
     pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
-        self.counters.upstream_failed(reason);
-        if let Some(suppressed) = self.log.pass() {
-            tracing::warn!(upstream = %endpoint, reason, suppressed, "upstream failed: {error}");
-        }
+        self.observer.failed(Some(endpoint), reason, error);
     }
 
     /// Closes connections that have been idle for too long.
@@ -170,34 +165,33 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::sync::Arc;
 
     use super::super::endpoint::MAX_FAILURES;
+    use super::super::observed::Observed;
     use super::*;
-    use crate::telemetry::metrics::{HttpListener, Metrics};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     const LIMITS: Limits = Limits { connections: 2, idle_time: SECOND };
 
-    fn of(servers: &[&str]) -> (Rc<Cluster>, Arc<Metrics>) {
+    fn of(servers: &[&str]) -> (Rc<Cluster>, Rc<Observed>) {
         let servers: Vec<_> = servers.iter().map(|server| Server::parse(server).unwrap()).collect();
-        let metrics = Arc::new(Metrics::new().unwrap());
-        (Cluster::new(&servers, LIMITS, Counters::new(metrics.clone(), HttpListener::Proxy)), metrics)
+        let observed: Rc<Observed> = Rc::default();
+        (Cluster::new(&servers, LIMITS, observed.clone()), observed)
     }
 
     fn cluster(count: usize) -> Rc<Cluster> {
         counted(count).0
     }
 
-    fn counted(count: usize) -> (Rc<Cluster>, Arc<Metrics>) {
+    fn counted(count: usize) -> (Rc<Cluster>, Rc<Observed>) {
         let servers: Vec<_> = (1..=count).map(|last| format!("http://10.0.0.{last}")).collect();
         of(&servers.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// The last number of the address.
     fn name(endpoint: &Endpoint) -> char {
-        match &endpoint.address {
+        match &*endpoint.address {
             Address::Network(address) => address.ip().to_string().chars().last().unwrap(),
             Address::Unix(_) => 'u',
         }
@@ -293,11 +287,11 @@ mod tests {
     #[test]
     fn no_more_than_half_are_ejected() {
         for (count, expected) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)] {
-            let ((cluster, metrics), now) = (counted(count), Instant::now());
+            let ((cluster, observed), now) = (counted(count), Instant::now());
             for number in 1..=count {
                 fail(&cluster, number, now);
             }
-            assert_eq!(metrics.upstream_ejections.get(), expected, "of {count}");
+            assert_eq!(observed.ejected.get(), expected, "of {count}");
         }
     }
 

@@ -4,7 +4,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::super::failure::UpstreamError;
@@ -13,7 +12,7 @@ use super::super::http2;
 use super::super::transport::{self, Protocol, Stream};
 use super::Connection;
 use super::address::Scheme;
-use super::endpoint::{Address, Endpoint};
+use super::endpoint::Endpoint;
 
 /// A connection to send a request on.
 #[derive(Debug)]
@@ -84,14 +83,7 @@ impl Connector {
 
     /// A new stream to an endpoint, and what is spoken on it. The caller gives it a deadline.
     pub(super) async fn open(&self, endpoint: &Endpoint, offers_http2: bool) -> io::Result<(Stream, Protocol)> {
-        let stream = match &endpoint.address {
-            Address::Network(address) => {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
-            }
-            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
-        };
+        let stream = endpoint.address.connect().await?;
         match (endpoint.server.scheme, &self.tls) {
             (Scheme::Http, _) => Ok((stream, Protocol::Http1)),
             (Scheme::H2c, _) => Ok((stream, Protocol::Http2)),

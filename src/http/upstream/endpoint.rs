@@ -3,16 +3,16 @@
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Semaphore};
 
+use super::super::http1::Keep;
 use super::super::http2;
-use super::super::transport::Protocol;
+use super::super::lease;
+use super::super::transport::{Address, Protocol};
 use super::Connection;
 use super::address::Server;
 use super::cluster::{Cluster, Limits};
@@ -31,7 +31,7 @@ const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) server: Rc<Server>,
-    pub(super) address: Address,
+    pub(super) address: Rc<Address>,
     /// Idle connections of HTTP/1.1.
     pub(super) pool: Pool<Connection>,
     /// The one connection of HTTP/2, which all requests share.
@@ -63,13 +63,6 @@ struct Shared {
     idle_since: Option<Instant>,
 }
 
-/// Where an endpoint is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    Network(SocketAddr),
-    Unix(PathBuf),
-}
-
 /// An ejection, or one that is over.
 #[derive(Clone, Copy, Debug)]
 struct Ejection {
@@ -88,18 +81,10 @@ pub(super) enum State {
 }
 
 impl Endpoint {
-    /// Where it is: `127.0.0.1:3000`, or `unix:/run/app.sock`.
-    pub(crate) fn place(&self) -> String {
-        match &self.address {
-            Address::Network(address) => address.to_string(),
-            Address::Unix(path) => format!("unix:{}", path.display()),
-        }
-    }
-
     pub(super) fn new(server: Rc<Server>, address: Address, limits: Limits) -> Self {
         Self {
             server,
-            address,
+            address: Rc::new(address),
             pool: Pool::new(limits.idle_time),
             shared: RefCell::new(None),
             connecting: Mutex::new(()),
@@ -205,7 +190,7 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
+        match &*self.address {
             Address::Network(address) => write!(f, "{} ({address})", self.server),
             Address::Unix(_) => write!(f, "{}", self.server),
         }
@@ -248,16 +233,18 @@ impl Lease {
             self.admitted = true;
         }
     }
+}
 
-    /// The connection is clean: another request may use it.
-    pub(crate) fn keep(&self, connection: Connection, now: Instant) {
-        self.endpoint.pool.put(connection, now);
-    }
-
-    /// The endpoint failed the request; `reason` is one of [`crate::telemetry::metrics::UPSTREAM_ERRORS`].
-    pub(crate) fn failed(&self, reason: &'static str, error: &dyn Error, now: Instant) {
-        self.cluster.report(&self.endpoint, reason, error);
+impl lease::Lease for Lease {
+    fn cut_off(&self, error: &dyn Error, now: Instant) {
+        self.cluster.report(&self.endpoint, "body", error);
         self.cluster.failed(&self.endpoint, now);
+    }
+}
+
+impl Keep for Lease {
+    fn keep(self, connection: Connection, now: Instant) {
+        self.endpoint.pool.put(connection, now);
     }
 }
 

@@ -11,14 +11,13 @@ use tokio::time::timeout;
 use super::super::context::Context;
 use super::super::failure::UpstreamError;
 use super::super::forwarding;
-use super::super::http1::SendFailed;
-use super::super::log::Throttle;
+use super::super::lease::SendFailed;
 use super::super::message::{Request, RequestBody, Response};
+use super::super::observer::UpstreamObserver;
 use super::cluster::Cluster;
 use super::connect::{Connected, Connector};
 use super::endpoint::{Endpoint, Lease};
 use super::resolve::{Resolution, Unresolved};
-use crate::telemetry::http_counters::Counters;
 
 /// A worker's way to the servers of a route.
 #[derive(Debug)]
@@ -28,8 +27,7 @@ pub(crate) struct Forwarder {
     pub(super) connector: Rc<Connector>,
     /// How long one try may take until the response's headers.
     pub(super) try_timeout: Option<Duration>,
-    pub(super) counters: Rc<Counters>,
-    pub(super) log: Throttle,
+    pub(super) observer: Rc<dyn UpstreamObserver>,
 }
 
 /// A try that got no response.
@@ -82,11 +80,11 @@ impl Forwarder {
             if !request.headers.contains("host") {
                 request.headers.append("host", endpoint.server.authority());
             }
-            context.attempts.begin(&endpoint, activity.now());
+            context.attempts.begin(&endpoint.address, activity.now());
             let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());
-                    self.counters.upstream_answered(activity.now() - start);
+                    self.observer.answered(activity.now() - start);
                     return Ok(response);
                 }
                 Err(failed) => failed,
@@ -99,7 +97,7 @@ impl Forwarder {
                 Some(again) if !is_final && progress.allows_second(&again.method, has_other) => request = again,
                 _ => return Err(error),
             }
-            self.counters.upstream_retried();
+            self.observer.retried();
             failed_at = Some(endpoint);
         }
     }
@@ -123,10 +121,7 @@ impl Forwarder {
     /// No endpoint was tried, so none is to blame.
     fn no_endpoint(&self, error: UpstreamError) -> UpstreamError {
         if let Some(reason) = error.reason() {
-            self.counters.upstream_failed(reason);
-            if let Some(suppressed) = self.log.pass() {
-                tracing::warn!(reason, suppressed, "upstream failed: {error}");
-            }
+            self.observer.failed(None, reason, &error);
         }
         error
     }

@@ -5,7 +5,6 @@
 //! and servers [`health`]-checked in the background. Everything here belongs to one worker and knows what that worker has
 //! seen: no request touches what another core writes.
 
-use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,11 +15,9 @@ use self::cluster::{Cluster, Limits};
 use self::connect::Connector;
 use self::endpoint::State;
 use self::resolve::Resolution;
-use super::Timeouts;
-use super::log::Throttle;
+use super::observer::UpstreamObserver;
+use super::timeouts::Timeouts;
 use super::transport;
-use crate::telemetry::http_counters::Counters;
-use crate::telemetry::metrics::ENDPOINT_STATES;
 
 mod address;
 mod cluster;
@@ -28,18 +25,18 @@ mod connect;
 mod endpoint;
 mod forward;
 mod health;
+#[cfg(test)]
+mod observed;
 mod pool;
 mod resolve;
 mod route;
 
-pub(super) use self::endpoint::Endpoint;
-pub(super) use endpoint::Lease;
 pub(crate) use forward::Forwarder;
 pub use health::HealthCheck;
 pub use route::Routes;
 
 /// A connection of the pool.
-type Connection = Box<super::http1::Connection>;
+type Connection = Box<super::http1::Connection<endpoint::Lease>>;
 
 /// Where requests go and how.
 #[derive(Clone, Debug)]
@@ -80,9 +77,6 @@ pub(crate) struct Upstreams {
     routes: Routes,
     /// In the order of the routes.
     ways: Vec<Way>,
-    counters: Rc<Counters>,
-    /// What this worker has added to the metric.
-    counted: Cell<[i64; ENDPOINT_STATES.len()]>,
     /// What runs in the background; it ends with this.
     _tasks: JoinSet<()>,
 }
@@ -97,8 +91,12 @@ pub(crate) enum Way {
 }
 
 impl Upstreams {
-    /// Starts what runs in the background, so it is to be called inside the worker's runtime.
-    pub(crate) fn new(options: &UpstreamOptions, timeouts: &Timeouts, counters: &Rc<Counters>) -> Self {
+    /// Starts the background tasks, so the worker's runtime must run. `observer` makes an observer of a route.
+    pub(crate) fn new(
+        options: &UpstreamOptions,
+        timeouts: &Timeouts,
+        observer: impl Fn() -> Rc<dyn UpstreamObserver>,
+    ) -> Self {
         let mut tasks = JoinSet::new();
         let connector = Rc::new(Connector { timeout: timeouts.connect, tls: options.tls.clone() });
         let limits = Limits { connections: options.connections.get(), idle_time: timeouts.upstream_idle };
@@ -106,16 +104,17 @@ impl Upstreams {
         let way = |route: &route::Route| match &route.upstream {
             route::Upstream::Echo => Way::Echo,
             route::Upstream::Servers(servers) => {
-                let cluster = Cluster::new(servers, limits, counters.clone());
+                let observer = observer();
+                let cluster = Cluster::new(servers, limits, observer.clone());
                 let resolution: Rc<Resolution> = Rc::default();
                 for server in cluster.servers().iter().filter(|server| server.has_name()) {
-                    let counters = counters.clone();
+                    let observer = observer.clone();
                     tasks.spawn_local(resolution.clone().keep(
                         cluster.clone(),
                         server.clone(),
                         options.resolve_interval,
                         resolve::lookup,
-                        move || counters.upstream_unresolved(),
+                        move || observer.unresolved(),
                     ));
                 }
                 if let Some(check) = &check {
@@ -126,19 +125,12 @@ impl Upstreams {
                     resolution,
                     connector: connector.clone(),
                     try_timeout: options.try_timeout,
-                    counters: counters.clone(),
-                    log: Throttle::default(),
+                    observer,
                 }))
             }
         };
         let ways = options.routes.iter().map(way).collect();
-        Self {
-            routes: options.routes.clone(),
-            ways,
-            counters: counters.clone(),
-            counted: Cell::default(),
-            _tasks: tasks,
-        }
+        Self { routes: options.routes.clone(), ways, _tasks: tasks }
     }
 
     /// The way of a request, by its host in lower case without a port and its normalised path.
@@ -146,31 +138,28 @@ impl Upstreams {
         self.routes.pick(host, path).and_then(|place| self.ways.get(place))
     }
 
-    /// Closes connections that have been idle for too long, and counts the endpoints. To be called about once a second.
-    pub(crate) fn reap(&self, now: Instant) {
-        let mut counts = [0; ENDPOINT_STATES.len()];
+    /// Closes connections that have been idle for too long, and counts the endpoints. Call it about once per second.
+    pub(crate) fn reap(&self, now: Instant) -> EndpointCounts {
+        let mut counts = EndpointCounts::default();
         for way in &self.ways {
             let Way::Servers(forwarder) = way else { continue };
             forwarder.cluster.reap(now);
             for endpoint in forwarder.cluster.endpoints() {
                 match endpoint.state(now) {
-                    State::Healthy => counts[0] += 1,
-                    State::Ejected => counts[1] += 1,
-                    State::Unhealthy => counts[2] += 1,
+                    State::Healthy => counts.healthy += 1,
+                    State::Ejected => counts.ejected += 1,
+                    State::Unhealthy => counts.unhealthy += 1,
                 }
             }
         }
-        self.count(counts);
-    }
-
-    fn count(&self, counts: [i64; ENDPOINT_STATES.len()]) {
-        let before = self.counted.replace(counts);
-        self.counters.add_endpoints(std::array::from_fn(|place| counts[place] - before[place]));
+        counts
     }
 }
 
-impl Drop for Upstreams {
-    fn drop(&mut self) {
-        self.count([0; ENDPOINT_STATES.len()]);
-    }
+/// Addresses of servers by state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EndpointCounts {
+    pub(crate) healthy: i64,
+    pub(crate) ejected: i64,
+    pub(crate) unhealthy: i64,
 }

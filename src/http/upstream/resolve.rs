@@ -116,15 +116,13 @@ pub(super) async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>>
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::sync::Arc;
 
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::task::{spawn_local, yield_now};
 
     use super::super::cluster::Limits;
+    use super::super::observed::Observed;
     use super::*;
-    use crate::telemetry::http_counters::Counters;
-    use crate::telemetry::metrics::{HttpListener, Metrics};
 
     const INTERVAL: Duration = Duration::from_micros(1);
     const PATIENCE: Duration = Duration::from_secs(5);
@@ -137,7 +135,7 @@ mod tests {
         let cluster = Cluster::new(
             &[Server::parse("http://name").unwrap()],
             Limits { connections: 1, idle_time: PATIENCE },
-            Counters::new(Arc::new(Metrics::new().unwrap()), HttpListener::Proxy),
+            Rc::new(Observed::default()),
         );
         let server = cluster.servers()[0].clone();
         (cluster, server)

@@ -18,8 +18,9 @@ use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
-use crate::http::{Passage, subject_of_pem};
+use crate::http::subject_of_pem;
 use crate::limiter::{Ask, AskSubject};
+use crate::listeners::http::Passage;
 use crate::message::address;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers, QUEUE_ENTRY};
@@ -58,10 +59,11 @@ impl Envoy {
         caller: &Caller<'_>,
         passage: &mut Passage,
     ) -> Result<CheckResponse, Status> {
-        let front = &self.front;
+        let server = &self.front.server;
         let attributes = request.attributes.unwrap_or_default();
-        let read = Asked::read(attributes, self.address_sources, &front.trusted_proxies, front.limits.escaped_slashes);
-        let read = read.and_then(|asked| asked.folded(front.client_headers.underscores));
+        let read =
+            Asked::read(attributes, self.address_sources, &server.trusted_proxies, server.limits.escaped_slashes);
+        let read = read.and_then(|asked| asked.folded(server.client_headers.underscores));
         let asked = match read {
             Ok(asked) => asked,
             Err(Unfit::Call(status)) => return Err(status),
@@ -81,7 +83,7 @@ impl Envoy {
             tls_subject: asked.subject.as_deref(),
             domain: None,
             descriptor: &asked.descriptor(),
-            now: front.clock.now(),
+            now: self.front.clock.now(),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, caller.start);
         let ruling = match self.limiter.decide(Ask { deadline: caller.deadline, ..ask }).await {
@@ -89,7 +91,7 @@ impl Envoy {
             Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
         };
         passage.decided(&ruling, caller.start, Some(&view));
-        caller.context.judged().await;
+        caller.context.ready_to_answer().await;
         Ok(answer(ruling.view.rules(), &ruling.verdict, self.generations, asked.headers.is_grpc()))
     }
 }

@@ -20,10 +20,12 @@ use self::protocol::{Code, Deframer, Status, decode, frame};
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::context::Context;
+use crate::http::failure::HeadError;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
-use crate::http::{Front, FrontOptions, Passage, Service, Stream, serve};
+use crate::http::{Server, Service, Stream, serve};
 use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
+use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::HttpListener;
 
@@ -75,7 +77,7 @@ impl Default for EnvoyLimits {
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
     /// How it takes connections and calls.
-    pub front: FrontOptions,
+    pub front: FrontendOptions,
     /// Which rate limit headers are sent.
     pub generations: Generations,
     /// Where the client's address is looked for.
@@ -90,7 +92,7 @@ pub struct EnvoyOptions {
 
 /// A worker's gRPC listener.
 pub struct Envoy {
-    front: Front,
+    front: Frontend,
     limiter: Rc<Limiter>,
     generations: Generations,
     address_sources: AddressSources,
@@ -150,12 +152,13 @@ impl Envoy {
         let mut front = options.front.clone();
         // Connections end by their age, and a call is too small for a bound on how many a connection may have. Its body is
         // bounded as a message.
-        front.limits.requests = u32::MAX;
-        front.limits.body_bytes = u64::MAX;
-        front.limits.http2.max_streams = options.limits.streams;
-        front.limits.http2.max_resets = options.limits.resets;
+        let limits = &mut front.http.limits;
+        limits.requests = u32::MAX;
+        limits.body_bytes = u64::MAX;
+        limits.http2.max_streams = options.limits.streams;
+        limits.http2.max_resets = options.limits.resets;
         Rc::new(Self {
-            front: Front::new(&front, HttpListener::Grpc, limiter.shared()),
+            front: Frontend::new(&front, HttpListener::Grpc, limiter.shared()),
             limiter,
             generations: options.generations,
             address_sources: options.address_sources,
@@ -214,19 +217,23 @@ impl Envoy {
 type Answered = Result<ResponseBody, Status>;
 
 impl Service for Envoy {
-    fn front(&self) -> &Front {
-        &self.front
+    type Exchange = Passage;
+
+    fn server(&self) -> &Server {
+        &self.front.server
+    }
+
+    fn begin(&self, context: &Context, request: &Request) -> Passage {
+        self.front.begin(context, request)
     }
 
     async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
         if let Err(reply) = is_call(&request) {
-            passage.unread = request.body;
             return self.front.own(reply);
         }
         let method = Method::of(&request.target);
         let answered = self.call(method, context, &mut request, passage).await;
-        passage.unread = request.body;
-        self.front.counters.answered(StatusCode::OK, false);
+        self.front.answered(StatusCode::OK);
         let code = answered.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
         self.calls.count(method, code);
         if method != Method::Unknown {
@@ -242,6 +249,10 @@ impl Service for Envoy {
             ResponseBody::Text(Bytes::new())
         });
         Response { status: StatusCode::OK, headers: headers.into(), body }
+    }
+
+    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
+        self.front.rejected(context, version, error, response);
     }
 }
 

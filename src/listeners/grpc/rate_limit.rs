@@ -24,8 +24,8 @@ use crate::engine::rules::descriptors::{
 use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::request::DescriptorEntry;
 use crate::engine::rules::rule_set::Rules;
-use crate::http::Passage;
 use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
+use crate::listeners::http::Passage;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
 
@@ -61,7 +61,7 @@ impl Envoy {
         let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
         let asked = Asked { request: &request, purpose, moment };
         let response = rate_limit(&self.limiter, self.generations, asked, Some(passage)).await;
-        caller.context.judged().await;
+        caller.context.ready_to_answer().await;
         Ok(frame(&response?))
     }
 }

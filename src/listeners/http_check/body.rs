@@ -4,8 +4,9 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use crate::http::activity::Activity;
-use crate::http::failure::{Failure, UpstreamError};
+use crate::http::failure::UpstreamError;
 use crate::http::message::{Piece, RequestBody};
+use crate::listeners::http::failure::Failure;
 
 /// The longest body of a call: 32 charges whose ids are URLs of 2 KB.
 const MOST_BYTES: usize = 64 * 1024;

@@ -25,7 +25,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, Version};
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
@@ -35,12 +35,13 @@ use crate::engine::algorithms::charge::Mode;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::rules::request;
 use crate::http::context::Context;
-use crate::http::failure::Failure;
+use crate::http::failure::HeadError;
 use crate::http::forwarding;
-use crate::http::log::Throttle;
 use crate::http::message::{Request, Response};
-use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Stream};
-use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
+use crate::http::{self as connections, Server, Service, Stream};
+use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling, Throttle};
+use crate::listeners::http::failure::Failure;
+use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
 use crate::message::{path, target};
 use crate::telemetry::denials::IdFormat;
@@ -61,14 +62,14 @@ const OPENAPI: &str = include_str!("openapi.json");
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// How it takes connections and requests.
-    pub front: FrontOptions,
+    pub front: FrontendOptions,
     /// Which rate limit headers are sent.
     pub generations: Generations,
 }
 
 /// A worker's check listener.
 pub struct Check {
-    front: Front,
+    front: Frontend,
     limiter: Rc<Limiter>,
     generations: Generations,
     /// By [`Convention`] and [`CheckResult`].
@@ -104,7 +105,7 @@ impl Check {
     /// A check listener.
     pub fn new(limiter: Rc<Limiter>, options: &CheckOptions) -> Rc<Self> {
         let metrics = limiter.shared().metrics();
-        let front = Front::new(&options.front, HttpListener::Check, limiter.shared());
+        let front = Frontend::new(&options.front, HttpListener::Check, limiter.shared());
         let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
         Rc::new(Self { front, limiter, generations: options.generations, answers, complaints: Throttle::default() })
     }
@@ -131,7 +132,8 @@ impl Check {
     ) -> Reply {
         forwarding::strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
-        let (trusted, slashes) = (&self.front.trusted_proxies, self.front.limits.escaped_slashes);
+        let server = &self.front.server;
+        let (trusted, slashes) = (&server.trusted_proxies, server.limits.escaped_slashes);
         let original = match convention {
             Convention::Envoy => Original::envoy(request, rest, trusted, slashes),
             Convention::Nginx => Original::nginx(&request.headers, trusted, slashes),
@@ -178,7 +180,7 @@ impl Check {
         if headers.text("host") != Some(&original.authority) {
             headers.set("host", &original.authority);
         }
-        let underscores = self.front.client_headers.underscores;
+        let underscores = self.front.server.client_headers.underscores;
         underscores.fold(headers).map_err(|reason| Unusable::Client(reason.into()))?;
         let (path, query) = target::split(&original.target);
         let path = path::normalise(path);
@@ -211,7 +213,7 @@ impl Check {
             _ => Unusable::Client(error.to_string().into()),
         })?;
         passage.decided(&ruling, start, Some(&view));
-        context.judged().await;
+        context.ready_to_answer().await;
         Ok(ruling)
     }
 
@@ -245,12 +247,12 @@ impl Check {
                 let ruling = self.limiter.decide(Ask { mode: call.mode, ..ask }).await;
                 let ruling = ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])?;
                 passage.decided(&ruling, start, None);
-                context.judged().await;
+                context.ready_to_answer().await;
                 Ok(ruling)
             }
             Subject::Request { mut request, cost } => {
                 let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
-                let original = Original::described(&request, self.front.limits.escaped_slashes).map_err(wrong)?;
+                let original = Original::described(&request, self.front.server.limits.escaped_slashes).map_err(wrong)?;
                 let charging = Charging { mode: call.mode, cost, can_accept: true };
                 self.decide(&original, &mut request.headers, charging, context, passage).await.map_err(wrong)
             }
@@ -274,8 +276,14 @@ impl Check {
 }
 
 impl Service for Check {
-    fn front(&self) -> &Front {
-        &self.front
+    type Exchange = Passage;
+
+    fn server(&self) -> &Server {
+        &self.front.server
+    }
+
+    fn begin(&self, context: &Context, request: &Request) -> Passage {
+        self.front.begin(context, request)
     }
 
     async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
@@ -286,9 +294,7 @@ impl Service for Check {
             Some(Asked::Forward) => (Convention::Forward, ""),
             Some(Asked::Haproxy) => (Convention::Haproxy, ""),
             Some(Asked::Json) if request.method == Method::POST => {
-                let answer = self.answer_application(context, &mut request, passage).await;
-                passage.unread = request.body;
-                return match answer {
+                return match self.answer_application(context, &mut request, passage).await {
                     Ok((reply, result)) => {
                         self.count(Convention::Json, result);
                         self.front.own(reply)
@@ -299,14 +305,14 @@ impl Service for Check {
                     }
                 };
             }
-            other => {
-                passage.unread = request.body;
-                return self.front.own(answer::elsewhere(other.as_ref(), &request.method));
-            }
+            other => return self.front.own(answer::elsewhere(other.as_ref(), &request.method)),
         };
         let reply = self.answer_gateway(convention, rest, context, &mut request, passage).await;
-        passage.unread = request.body;
         self.front.own(reply)
+    }
+
+    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
+        self.front.rejected(context, version, error, response);
     }
 }
 

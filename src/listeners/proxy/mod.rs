@@ -2,26 +2,27 @@
 //!
 //! A request passes through [`target`] (can it be forwarded at all), the limiter (may it pass),
 //! [`forwarding`] (what a proxy takes away and adds) and [`upstream`](crate::http::upstream); what goes wrong on the way
-//! becomes an answer in [`failure`].
+//! becomes a reply in [`failure`].
 
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::StatusCode;
+use http::{StatusCode, Version};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::rules::request;
 use crate::http::context::Context;
-use crate::http::failure::{self, Failure};
+use crate::http::failure::HeadError;
 use crate::http::forwarding::{self, Peer};
-use crate::http::log::Throttle;
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Upstreams, Way};
-use crate::http::{self as connections, Front, FrontOptions, Passage, Service, Source, Stream, UpstreamOptions};
-use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement};
+use crate::http::{self as connections, Server, Service, Source, Stream, UpstreamOptions};
+use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement, Throttle};
+use crate::listeners::http::failure::{self, Failure};
+use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
 use crate::message::path;
 use crate::message::target::split;
@@ -40,7 +41,7 @@ use self::settling::Orphans;
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
     /// How it takes connections and requests.
-    pub front: FrontOptions,
+    pub front: FrontendOptions,
     /// Where requests go.
     pub upstream: UpstreamOptions,
     /// Which rate limit headers are sent.
@@ -49,7 +50,7 @@ pub struct ProxyOptions {
 
 /// A worker's proxy.
 pub struct Proxy {
-    front: Front,
+    front: Frontend,
     limiter: Rc<Limiter>,
     upstreams: Upstreams,
     generations: Generations,
@@ -61,10 +62,11 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
     pub fn new(limiter: Rc<Limiter>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Front::new(&options.front, HttpListener::Proxy, limiter.shared());
-        let upstreams = Upstreams::new(&options.upstream, &options.front.timeouts, &front.counters);
+        let front = Frontend::new(&options.front, HttpListener::Proxy, limiter.shared());
+        let timeouts = &options.front.http.timeouts;
+        let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
         let (generations, refusals) = (options.generations, Refusals::new(options.generations));
-        let orphans = Orphans::new(options.front.timeouts.response);
+        let orphans = Orphans::new(timeouts.response);
         Rc::new(Self { front, limiter, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
     }
 
@@ -77,7 +79,7 @@ impl Proxy {
     /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be
     /// called about once a second.
     pub fn reap(&self) {
-        self.upstreams.reap(Instant::now());
+        self.front.count_endpoints(self.upstreams.reap(Instant::now()));
         self.front.flush();
     }
 
@@ -88,15 +90,16 @@ impl Proxy {
         request: &mut Request,
         passage: &mut Passage,
     ) -> Result<Ruled<'_>, Failure> {
-        target::check(request, &context.peer, self.front.limits.escaped_slashes)?;
-        self.front.client_headers.strip(&mut request.headers, context.peer.is_trusted)?;
+        let Server { limits, client_headers, .. } = &self.front.server;
+        target::check(request, &context.peer, limits.escaped_slashes)?;
+        client_headers.strip(&mut request.headers, context.peer.is_trusted).map_err(Failure::Malformed)?;
         forwarding::strip_named(&mut request.headers);
         let host = target::host(request, &context.peer)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
         }
-        if request.body.length().is_some_and(|length| length > self.front.limits.body_bytes) {
-            return Err(Failure::TooLong(self.front.limits.body_bytes));
+        if request.body.length().is_some_and(|length| length > limits.body_bytes) {
+            return Err(Failure::TooLong(limits.body_bytes));
         }
         let client = self.client(&context.peer, &request.headers)?;
         let (path, query) = split(&request.target);
@@ -120,7 +123,7 @@ impl Proxy {
         passage.slots = ruling.slots.take().into();
         let settlement = ruling.settlement.take();
         passage.decided(&ruling, context.activity.now(), Some(&view));
-        context.judged().await;
+        context.ready_to_answer().await;
         let rules = ruling.view.rules();
         if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
             return Ok(Ruled::Answered(accepted.into()));
@@ -166,7 +169,7 @@ impl Proxy {
     ) -> Response {
         let mut response = match self.forward(context, request, way, ruling, settlement, trace).await {
             Ok(response) => {
-                self.front.counters.answered(response.status, false);
+                self.front.answered(response.status);
                 response
             }
             Err(failure) => self.front.failed(&failure),
@@ -225,24 +228,28 @@ impl Proxy {
 }
 
 impl Service for Proxy {
-    fn front(&self) -> &Front {
-        &self.front
+    type Exchange = Passage;
+
+    fn server(&self) -> &Server {
+        &self.front.server
+    }
+
+    fn begin(&self, context: &Context, request: &Request) -> Passage {
+        self.front.begin(context, request)
     }
 
     async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
         match self.decide(context, &mut request, passage).await {
-            Ok(Ruled::Answered(response)) => {
-                passage.unread = request.body;
-                self.front.own(response)
-            }
+            Ok(Ruled::Answered(response)) => self.front.own(response),
             Ok(Ruled::Passed(way, ruling, settlement)) => {
                 self.pass(context, request, way, &ruling, settlement, &mut passage.trace).await
             }
-            Err(failure) => {
-                passage.unread = request.body;
-                self.front.failed(&failure)
-            }
+            Err(failure) => self.front.failed(&failure),
         }
+    }
+
+    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
+        self.front.rejected(context, version, error, response);
     }
 }
 

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use http::{Method, Version};
 
-use crate::http::failure::Failure;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::Request;
+use crate::listeners::http::failure::Failure;
 use crate::message::path::EscapedSlashes;
 use crate::message::target;
 

@@ -46,9 +46,8 @@ use self::status::Status;
 use crate::clock::Clock;
 use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
-use crate::http::log::Throttle;
-use crate::http::{FrontOptions, Stream};
-use crate::limiter::{Ask, AskSubject, Limiter};
+use crate::http::{HttpOptions, Stream};
+use crate::limiter::{Ask, AskSubject, Limiter, Throttle};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
@@ -84,16 +83,16 @@ pub struct SpoeOptions {
 
 impl SpoeOptions {
     /// As the other listeners take requests and connections.
-    pub fn new(front: &FrontOptions, generations: Generations) -> Self {
+    pub fn new(http: &HttpOptions, clock: Clock, generations: Generations) -> Self {
         Self {
-            trusted_proxies: front.trusted_proxies.clone(),
+            trusted_proxies: http.trusted_proxies.clone(),
             generations,
-            clock: front.clock.clone(),
-            escaped_slashes: front.limits.escaped_slashes,
-            underscores: front.client_headers.underscores,
+            clock,
+            escaped_slashes: http.limits.escaped_slashes,
+            underscores: http.client_headers.underscores,
             timeouts: SpoeTimeouts {
-                hello: front.timeouts.first_byte,
-                frame: front.timeouts.header,
+                hello: http.timeouts.first_byte,
+                frame: http.timeouts.header,
                 ..SpoeTimeouts::default()
             },
         }

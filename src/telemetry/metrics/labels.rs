@@ -178,92 +178,27 @@ impl RateLimitAnswer {
     }
 }
 
-/// What a client came up against at the listener: the label `limit` of `weir_http_listener_limits_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HttpLimit {
-    /// The target of a request is too long.
-    Target,
-    /// The headers of a request are too large.
-    HeaderBytes,
-    /// A request has too many headers.
-    HeaderCount,
-    /// A request's body is too long.
-    BodyBytes,
-    /// A connection had all the requests that it may have.
-    Requests,
-    /// The first byte did not come in time.
-    FirstByteTimeout,
-    /// The end of the headers did not come in time.
-    HeaderTimeout,
-    /// No other request came in time.
-    IdleTimeout,
-    /// Nothing of a body moved in time.
-    BodyTimeout,
-    /// A client sends its body too slowly.
-    UploadRate,
-    /// A client reads its response too slowly.
-    DownloadRate,
-    /// Too many responses wait for clients that read slowly.
-    SlowReaders,
-    /// Nothing moved in time after an upgrade.
-    TunnelTimeout,
-    /// A client's address has too many requests at once by HTTP/2.
-    Streams,
-    /// A client took too many requests back at once.
-    Http2Resets,
-    /// A client sent too many frames that are neither requests nor bodies.
-    Http2ControlFrames,
-    /// A client broke the rules of HTTP/2 too often, or in a way that costs too much.
-    Http2Errors,
-    /// A client did not answer a PING.
-    Http2PingTimeout,
-}
-
-impl HttpLimit {
-    pub(super) const ALL: [Self; 18] = [
-        Self::Target,
-        Self::HeaderBytes,
-        Self::HeaderCount,
-        Self::BodyBytes,
-        Self::Requests,
-        Self::FirstByteTimeout,
-        Self::HeaderTimeout,
-        Self::IdleTimeout,
-        Self::BodyTimeout,
-        Self::UploadRate,
-        Self::DownloadRate,
-        Self::SlowReaders,
-        Self::TunnelTimeout,
-        Self::Streams,
-        Self::Http2Resets,
-        Self::Http2ControlFrames,
-        Self::Http2Errors,
-        Self::Http2PingTimeout,
-    ];
-
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Target => "target",
-            Self::HeaderBytes => "header_bytes",
-            Self::HeaderCount => "header_count",
-            Self::BodyBytes => "body_bytes",
-            Self::Requests => "requests",
-            Self::FirstByteTimeout => "first_byte_timeout",
-            Self::HeaderTimeout => "header_timeout",
-            Self::IdleTimeout => "idle_timeout",
-            Self::BodyTimeout => "body_timeout",
-            Self::UploadRate => "upload_rate",
-            Self::DownloadRate => "download_rate",
-            Self::SlowReaders => "slow_readers",
-            Self::TunnelTimeout => "tunnel_timeout",
-            Self::Streams => "streams",
-            Self::Http2Resets => "http2_resets",
-            Self::Http2ControlFrames => "http2_control_frames",
-            Self::Http2Errors => "http2_errors",
-            Self::Http2PingTimeout => "http2_ping_timeout",
-        }
-    }
-}
+/// What clients came up against at a listener: the label `limit` of `weir_http_listener_limits_total`.
+pub const HTTP_LIMITS: [&str; 18] = [
+    "target",
+    "header_bytes",
+    "header_count",
+    "body_bytes",
+    "requests",
+    "first_byte_timeout",
+    "header_timeout",
+    "idle_timeout",
+    "body_timeout",
+    "upload_rate",
+    "download_rate",
+    "slow_readers",
+    "tunnel_timeout",
+    "streams",
+    "http2_resets",
+    "http2_control_frames",
+    "http2_errors",
+    "http2_ping_timeout",
+];
 
 /// Why an upstream gave no response: the label `reason` of `weir_upstream_errors_total`.
 pub const UPSTREAM_ERRORS: [&str; 9] =
@@ -273,17 +208,7 @@ pub const UPSTREAM_ERRORS: [&str; 9] =
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
 
 /// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionRefusal {
-    /// There were too many in all.
-    Total,
-    /// There were too many from one address.
-    Address,
-}
-
-impl ConnectionRefusal {
-    pub(super) const LABELS: [&str; 2] = ["total", "address"];
-}
+pub const CONNECTION_REJECTIONS: [&str; 2] = ["total", "address"];
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
 pub(super) const STORE_ERRORS: [&str; 6] = ["down", "late", "broken", "busy", "refused", "duplicate"];

@@ -26,9 +26,9 @@ mod tally;
 #[cfg(feature = "otel")]
 pub use labels::SpanResult;
 pub use labels::{
-    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CheckResult, ConnectionRefusal, Convention, DecisionListener,
-    DecisionResult, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HttpLimit, HttpListener, REQUEST_CODES, RateLimitAnswer,
-    SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
+    AdminWrite, AdminWriteResult, CONNECTION_FAILURES, CONNECTION_REJECTIONS, CheckResult, Convention,
+    DecisionListener, DecisionResult, ENDPOINT_STATES, GRPC_CODES, GRPC_METHODS, HTTP_LIMITS, HttpListener,
+    REQUEST_CODES, RateLimitAnswer, SPOE_DISCONNECTS, SettlementResult, UPSTREAM_ERRORS,
 };
 pub use limits::{Count, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use tally::Tally;
@@ -339,8 +339,8 @@ impl Metrics {
         for (metric, values) in [
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
-            (&self.listener_limits, &HttpLimit::ALL.map(HttpLimit::label)),
-            (&self.connections_refused, &ConnectionRefusal::LABELS),
+            (&self.listener_limits, &HTTP_LIMITS),
+            (&self.connections_refused, &CONNECTION_REJECTIONS),
             (&self.reloads, &["success", "failure"]),
             (&self.connections_failed, &CONNECTION_FAILURES),
             (&self.tls_handshakes, &TLS_HANDSHAKES),
@@ -482,9 +482,9 @@ impl Metrics {
         CheckResult::ALL.map(|result| self.check_requests.with_label_values(&[convention.label(), result.label()]))
     }
 
-    /// The counter of connections that were refused for this reason.
-    pub fn connection_refusals(&self, reason: ConnectionRefusal) -> IntCounter {
-        self.connections_refused.with_label_values(&[ConnectionRefusal::LABELS[reason as usize]])
+    /// Counts a connection that was closed at once; `reason` is one of [`CONNECTION_REJECTIONS`].
+    pub fn connection_rejected(&self, reason: &'static str) {
+        self.connections_refused.with_label_values(&[reason]).inc();
     }
 
     /// Takes over what the stores have counted by themselves since the start. Only the admin listener does, one page after
@@ -505,9 +505,9 @@ impl Metrics {
         self.admin_writes.with_label_values(&[op.label(), result.label()]).inc();
     }
 
-    /// Counts a client that came up against a limit of the listener.
-    pub fn listener_limit(&self, limit: HttpLimit) {
-        self.listener_limits.with_label_values(&[limit.label()]).inc();
+    /// Counts a client that came up against a limit of the listener, one of [`HTTP_LIMITS`].
+    pub fn listener_limit(&self, limit: &'static str) {
+        self.listener_limits.with_label_values(&[limit]).inc();
     }
 
     /// Counts an upstream failure; `reason` is one of [`UPSTREAM_ERRORS`].

@@ -5,9 +5,9 @@ use std::time::Instant;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
-use crate::http::context::Context;
-use crate::http::message::{Request, Response};
+use crate::http::message::Request;
 use crate::message::headers::Headers;
+use crate::telemetry::access_log::UpstreamUse;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
 
@@ -58,5 +58,9 @@ impl Trace {
 
     pub(crate) const fn pass_on(&mut self, _: &mut Headers) {}
 
-    pub(crate) const fn answered(&mut self, _: &Context, _: &Response) {}
+    pub(crate) const fn began(&self) -> Option<Instant> {
+        None
+    }
+
+    pub(crate) const fn answered(&mut self, _: u16, _: bool, _: Option<&UpstreamUse>) {}
 }

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::client::Client;
 use super::settings::Settings;
-use crate::http::log::Throttle;
 use crate::http::transport::{Connector, ConnectorOptions};
+use crate::limiter::Throttle;
 use crate::telemetry::metrics::{Metrics, SpanResult};
 
 /// How long [`Exporter::finish`] waits for a collector that takes nothing.

@@ -14,12 +14,11 @@ use super::settings::{Sampler, Settings};
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
-use crate::http::context::Context;
-use crate::http::message::{Request, Response};
+use crate::http::message::Request;
 use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
-use crate::telemetry::access_log::{VerdictResult, ruling};
+use crate::telemetry::access_log::{UpstreamUse, VerdictResult, ruling};
 use crate::telemetry::denials::{IdFormat, OTHER_METHOD, hash, method};
 use crate::telemetry::metrics::{DecisionListener, DecisionResult, HttpListener, Metrics};
 
@@ -174,10 +173,15 @@ impl Trace {
         }
     }
 
-    /// There is an answer, of an upstream or of our own.
-    pub(crate) fn answered(&mut self, context: &Context, response: &Response) {
+    /// When a sampled request has begun.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        self.0.as_ref().map(|sampled| sampled.began)
+    }
+
+    /// There is an answer, of an upstream if `is_upstreams`.
+    pub(crate) fn answered(&mut self, status: u16, is_upstreams: bool, used: Option<&UpstreamUse>) {
         if let Some(sampled) = &mut self.0 {
-            sampled.answered(context, response);
+            sampled.answered(status, is_upstreams, used);
         }
     }
 }
@@ -238,15 +242,13 @@ impl Sampled {
         self.export(new_span(), SpanKind::Internal, name, began_at, attributes, Status::Unset);
     }
 
-    fn answered(&mut self, context: &Context, response: &Response) {
-        let status = response.status.as_u16();
+    fn answered(&mut self, status: u16, is_upstreams: bool, used: Option<&UpstreamUse>) {
         self.status = Some(status);
         self.is_failure |= status >= 500;
         let Some((span_id, began_at)) = self.upstream.take() else { return };
         let mut attributes = Vec::with_capacity(6);
         attributes.push(KeyValue::new("http.request.method", self.method));
-        let used = context.attempts.told(self.began);
-        if let Some(used) = &used {
+        if let Some(used) = used {
             let (address, port) = used.address.rsplit_once(':').unwrap_or((&used.address, ""));
             attributes.push(KeyValue::new("server.address", address.to_owned()));
             attributes.extend(port.parse().ok().map(|port: i64| KeyValue::new("server.port", port)));
@@ -255,7 +257,7 @@ impl Sampled {
             }
         }
         // What the built-in upstream answers is text of our own too.
-        let is_answer = response.body.is_upstreams() || used.is_none();
+        let is_answer = is_upstreams || used.is_none();
         if is_answer {
             attributes.push(KeyValue::new("http.response.status_code", i64::from(status)));
         }

@@ -21,7 +21,6 @@ use super::certificate::{Certificate, wildcard_of};
 use super::files::{Content, FileError, Loaded, NamedFile, Watched, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
-use crate::telemetry::metrics::Metrics;
 
 /// Whether a client must show a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,15 +57,11 @@ pub struct ServerTlsReloader {
     tls: Arc<ServerTls>,
     files: Watched,
     maker: Maker,
-    metrics: Arc<Metrics>,
 }
 
 impl ServerTls {
     /// Reads the files for the first time.
-    pub fn load(
-        options: &ServerTlsOptions,
-        metrics: Arc<Metrics>,
-    ) -> Result<(Arc<Self>, ServerTlsReloader), FileError> {
+    pub fn load(options: &ServerTlsOptions) -> Result<(Arc<Self>, ServerTlsReloader), FileError> {
         let mut files = Vec::with_capacity(2 * options.certificates.len() + 1);
         files.extend(options.certificates.iter().flat_map(|files| pair(files, ["--tls-cert", "--tls-key"])));
         let client_ca = options.client_ca.as_ref();
@@ -80,9 +75,9 @@ impl ServerTls {
         // Nothing is known yet, so what is found is new.
         let made = files.poll(true, |contents| maker.make(contents));
         let current = made.unwrap_or_else(|| Err(FileError::none("--tls-cert")))?;
-        current.report(&metrics);
+        current.report();
         let tls = Arc::new(Self { current: ArcSwap::from_pointee(current) });
-        Ok((tls.clone(), ServerTlsReloader { tls, files, maker, metrics }))
+        Ok((tls.clone(), ServerTlsReloader { tls, files, maker }))
     }
 
     /// Does the handshake of a new connection. The caller gives it a deadline.
@@ -110,26 +105,31 @@ impl ServerTlsReloader {
     /// Looks at the files and puts what is new in force. `is_asked` says that somebody waits for it, such as whoever sent
     /// SIGHUP.
     ///
-    /// A broken file changes nothing, is counted and logged once. Connections that are open keep what they have.
-    pub fn reload(&mut self, is_asked: bool) {
-        match self.files.poll(is_asked, |contents| self.maker.make(contents)) {
-            None => {}
-            Some(Ok(current)) => {
-                current.report(&self.metrics);
+    /// A broken file changes nothing and is logged once. Connections that are open keep what they have. Returns whether
+    /// the files could be read; `None` if there is nothing new.
+    pub fn reload(&mut self, is_asked: bool) -> Option<bool> {
+        match self.files.poll(is_asked, |contents| self.maker.make(contents))? {
+            Ok(current) => {
+                current.report();
                 self.tls.current.store(Arc::new(current));
-                self.metrics.tls_reload(true);
+                Some(true)
             }
-            Some(Err(error)) => {
-                self.metrics.tls_reload(false);
+            Err(error) => {
                 tracing::error!("the certificates are broken, the last good ones stay in force: {error}");
+                Some(false)
             }
         }
+    }
+
+    /// When the first of the certificates in force expires, in seconds since the Unix epoch.
+    pub fn expiry(&self) -> Option<i64> {
+        self.tls.current.load().certificates.all.iter().map(|certificate| certificate.says.not_after).min()
     }
 }
 
 impl Current {
-    /// Says what is odd, and until when all is well.
-    fn report(&self, metrics: &Metrics) {
+    /// Logs the certificates and what is odd about them.
+    fn report(&self) {
         let now = SystemTime::now();
         for certificate in &self.certificates.all {
             let file = certificate.file.path.display();
@@ -137,9 +137,6 @@ impl Current {
             if let Some(warning) = certificate.warning(now) {
                 tracing::warn!("{warning}");
             }
-        }
-        if let Some(first) = self.certificates.all.iter().map(|certificate| certificate.says.not_after).min() {
-            metrics.tls_expiry(first);
         }
     }
 }

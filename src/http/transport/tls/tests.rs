@@ -11,7 +11,6 @@ use tokio::net::UnixStream;
 
 use super::super::Stream;
 use super::*;
-use crate::telemetry::metrics::Metrics;
 
 mod mistakes;
 
@@ -62,7 +61,7 @@ impl Authority {
 
 fn server(certificates: &[KeyPairFiles], client_ca: Option<(PathBuf, ClientAuth)>) -> Arc<ServerTls> {
     let options = ServerTlsOptions { certificates: certificates.to_vec(), client_ca };
-    ServerTls::load(&options, Arc::new(Metrics::new().unwrap())).unwrap().0
+    ServerTls::load(&options).unwrap().0
 }
 
 fn connector(authority: &Authority, change: impl FnOnce(&mut ConnectorOptions)) -> Connector {
@@ -193,23 +192,11 @@ async fn a_client_shows_who_it_is() {
 async fn new_files_are_for_new_connections() {
     let authority = Authority::new("authority");
     let files = authority.sign("server", &["a.example"]);
-    let metrics = Arc::new(Metrics::new().unwrap());
     let options = ServerTlsOptions { certificates: vec![files.clone()], client_ca: None };
-    let (server, mut reloader) = ServerTls::load(&options, metrics.clone()).unwrap();
+    let (server, mut reloader) = ServerTls::load(&options).unwrap();
     // Each a new one: who comes back with a ticket is not shown the certificate again.
     let new = || connector(&authority, |_| {});
-    let reloads = || {
-        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
-        let value = |result| {
-            let series = format!("weir_tls_reloads_total{{result=\"{result}\"}} ");
-            text.lines().find_map(|line| line.strip_prefix(series.as_str())?.parse().ok()).unwrap()
-        };
-        let (success, failure): (u32, u32) = (value("success"), value("failure"));
-        (success, failure)
-    };
-    reloader.reload(false);
-    reloader.reload(true);
-    assert_eq!(reloads(), (0, 0));
+    assert_eq!((reloader.reload(false), reloader.reload(true)), (None, None));
     meet(&server, &new(), "a.example").await.unwrap();
 
     let key = fs::read(&files.key).unwrap();
@@ -217,28 +204,23 @@ async fn new_files_are_for_new_connections() {
     let new_key = fs::read(&files.key).unwrap();
     // Halfway: the certificate is new and the key is not yet. Nothing is said at the first sight of it.
     fs::write(&files.key, &key).unwrap();
-    reloader.reload(false);
-    assert_eq!(reloads(), (0, 0));
+    assert_eq!(reloader.reload(false), None);
     meet(&server, &new(), "a.example").await.unwrap();
     fs::write(&files.key, &new_key).unwrap();
-    reloader.reload(false);
-    assert_eq!(reloads(), (1, 0));
+    assert_eq!(reloader.reload(false), Some(true));
     meet(&server, &new(), "b.example").await.unwrap();
     meet(&server, &new(), "a.example").await.unwrap_err();
 
     // What stays broken is said once, at the second look; what somebody asks for is said at once.
     fs::write(&files.key, &key).unwrap();
-    for expected in [0, 1, 1] {
-        reloader.reload(false);
-        assert_eq!(reloads(), (1, expected));
+    for expected in [None, Some(false), None] {
+        assert_eq!(reloader.reload(false), expected);
     }
     fs::remove_file(&files.certificate).unwrap();
-    reloader.reload(true);
-    assert_eq!(reloads(), (1, 2));
+    assert_eq!(reloader.reload(true), Some(false));
     meet(&server, &new(), "b.example").await.unwrap();
     authority.sign("server", &["a.example"]);
-    reloader.reload(false);
-    assert_eq!(reloads(), (2, 2));
+    assert_eq!(reloader.reload(false), Some(true));
     meet(&server, &new(), "a.example").await.unwrap();
 }
 
@@ -249,7 +231,7 @@ async fn who_was_verified_by_authorities_of_before_is_verified_again() {
     let clients = authority.path("clients.pem");
     fs::copy(authority.ca(), &clients).unwrap();
     let options = ServerTlsOptions { certificates, client_ca: Some((clients.clone(), ClientAuth::Require)) };
-    let (server, mut reloader) = ServerTls::load(&options, Arc::new(Metrics::new().unwrap())).unwrap();
+    let (server, mut reloader) = ServerTls::load(&options).unwrap();
     let own = authority.sign("client", &[]);
     let connector = connector(&authority, |options| options.certificate = Some(own));
     meet(&server, &connector, "a.example").await.unwrap();

@@ -1,5 +1,6 @@
 //! What remains when a client and an upstream have both left HTTP: bytes, both ways.
 
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,10 +9,8 @@ use std::task::{Context, Poll};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
-use super::super::activity::Activity;
-use super::super::transport::Stream;
-use super::super::upstream::Lease;
-use super::client_io::{ClientIo, ClientStream};
+use super::activity::Activity;
+use super::transport::Stream;
 
 /// Bytes that are on their way at once, in each direction.
 const BUFFER: usize = 16 * 1024;
@@ -21,7 +20,8 @@ const BUFFER: usize = 16 * 1024;
 pub(crate) struct Tunnel {
     stream: Stream,
     read_ahead: BytesMut,
-    _lease: Lease,
+    /// Held until the tunnel closes.
+    _lease: Box<dyn Debug>,
 }
 
 /// One side, and what was read of it before HTTP ended.
@@ -33,17 +33,23 @@ struct Side<S> {
 }
 
 impl Tunnel {
-    pub(super) const fn new(stream: Stream, read_ahead: BytesMut, lease: Lease) -> Self {
-        Self { stream, read_ahead, _lease: lease }
+    pub(super) fn new(stream: Stream, read_ahead: BytesMut, lease: impl Debug + 'static) -> Self {
+        Self { stream, read_ahead, _lease: Box::new(lease) }
     }
 
-    /// Passes bytes both ways until both sides have ended.
-    pub(super) async fn run(self: Box<Self>, client: Rc<ClientIo>) -> io::Result<()> {
-        let activity = client.activity().clone();
+    /// Passes bytes both ways until both sides have ended. `read_ahead` was read from the client before HTTP ended.
+    pub(super) async fn run<C>(
+        self: Box<Self>,
+        client: C,
+        read_ahead: BytesMut,
+        activity: Rc<Activity>,
+    ) -> io::Result<()>
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
         activity.tunnel();
         let mut upstream = Side { stream: self.stream, read_ahead: self.read_ahead, activity: activity.clone() };
-        let read_ahead = client.take_input();
-        let mut client = Side { stream: ClientStream(client), read_ahead, activity };
+        let mut client = Side { stream: client, read_ahead, activity };
         copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await.map(drop)
     }
 }

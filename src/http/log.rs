@@ -1,3 +1,0 @@
-//! A bound on how often the same thing is logged.
-
-pub(crate) use crate::limiter::Throttle;

@@ -1,0 +1,83 @@
+//! Counts and logs what [`crate::http`] reports.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::http::observer::{ConnectionFailure, HttpLimit, Observer, UpstreamObserver};
+use crate::limiter::Throttle;
+use crate::telemetry::http_counters::Counters;
+
+impl Observer for Counters {
+    fn limit_reached(&self, limit: HttpLimit) {
+        self.metrics().listener_limit(limit.label());
+    }
+
+    fn connection_failed(&self, failure: ConnectionFailure) {
+        self.metrics().connection_failed(failure.label());
+    }
+
+    fn connection_rejected(&self) {
+        self.metrics().connection_rejected("address");
+    }
+
+    fn tls_handshake(&self, is_resumed: bool) {
+        self.metrics().tls_handshake(is_resumed);
+    }
+
+    fn tunnel(&self, is_open: bool) {
+        self.tunnel(is_open);
+    }
+}
+
+/// Counts and logs what happens between a route and its servers.
+#[derive(Debug)]
+pub(super) struct Route {
+    counters: Rc<Counters>,
+    log: Throttle,
+}
+
+impl Route {
+    pub(super) fn new(counters: Rc<Counters>) -> Rc<Self> {
+        Rc::new(Self { counters, log: Throttle::default() })
+    }
+}
+
+impl UpstreamObserver for Route {
+    fn answered(&self, time: Duration) {
+        self.counters.upstream_answered(time);
+    }
+
+    fn failed(&self, server: Option<&dyn Display>, reason: &'static str, error: &dyn Error) {
+        self.counters.metrics().upstream_error(reason);
+        if let Some(suppressed) = self.log.pass() {
+            let upstream = server.map(tracing::field::display);
+            tracing::warn!(upstream, reason, suppressed, "upstream failed: {error}");
+        }
+    }
+
+    fn retried(&self) {
+        self.counters.metrics().upstream_retries.inc();
+    }
+
+    fn ejected(&self) {
+        self.counters.metrics().upstream_ejections.inc();
+    }
+
+    fn unresolved(&self) {
+        self.counters.metrics().upstream_resolve_errors.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS};
+
+    #[test]
+    fn every_label_is_announced() {
+        assert_eq!(HttpLimit::ALL.map(HttpLimit::label), HTTP_LIMITS);
+        assert_eq!(ConnectionFailure::ALL.map(ConnectionFailure::label), CONNECTION_FAILURES);
+    }
+}

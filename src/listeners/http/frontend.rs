@@ -1,0 +1,131 @@
+//! A worker's listener that speaks HTTP.
+
+use std::rc::Rc;
+
+use http::{StatusCode, Version};
+
+use super::counting::Route;
+use super::failure::Failure;
+use super::passage::Passage;
+use crate::clock::Clock;
+use crate::http::context::Context;
+use crate::http::failure::HeadError;
+use crate::http::forwarding::Peer;
+use crate::http::message::{Request, Response, ResponseBody};
+use crate::http::observer::UpstreamObserver;
+use crate::http::upstream::EndpointCounts;
+use crate::http::{HttpOptions, Server};
+use crate::limiter::Shared;
+use crate::message::client_address::ClientAddress;
+use crate::message::headers::Headers;
+use crate::telemetry::access_log::{AccessLog, Record, WorkerLog};
+use crate::telemetry::denials::IdFormat;
+use crate::telemetry::http_counters::Counters;
+use crate::telemetry::metrics::HttpListener;
+use crate::telemetry::traces::{Trace, Traces};
+
+/// How a listener that speaks HTTP is set up.
+#[derive(Clone, Debug)]
+pub struct FrontendOptions {
+    /// How connections and requests are taken.
+    pub http: HttpOptions,
+    /// The time of each request: what the memory store decides by and overrides expire by.
+    pub clock: Clock,
+    /// The log of requests, if there is one.
+    pub access_log: Option<AccessLog>,
+    /// Where spans go, if anywhere.
+    pub traces: Option<Traces>,
+}
+
+/// What the connections of a worker's listener share.
+pub(crate) struct Frontend {
+    pub(crate) server: Server,
+    pub(crate) clock: Clock,
+    access_log: Option<Rc<WorkerLog>>,
+    traces: Option<Traces>,
+    listener: HttpListener,
+    counters: Rc<Counters>,
+}
+
+impl Frontend {
+    pub(crate) fn new(options: &FrontendOptions, listener: HttpListener, shared: &Shared) -> Self {
+        let counters = Counters::new(shared.metrics().clone(), listener);
+        let logs_peers = shared.id_format() == IdFormat::Clear;
+        Self {
+            server: Server::new(&options.http, counters.clone(), logs_peers),
+            clock: options.clock.clone(),
+            access_log: options.access_log.as_ref().map(AccessLog::for_worker),
+            traces: options.traces.clone(),
+            listener,
+            counters,
+        }
+    }
+
+    /// Adds what was timed to the metrics. Call it about once per second.
+    pub(crate) fn flush(&self) {
+        self.counters.flush();
+    }
+
+    /// Makes an observer of a route.
+    pub(crate) fn route(&self) -> Rc<dyn UpstreamObserver> {
+        Route::new(self.counters.clone())
+    }
+
+    /// Counts this worker's endpoints.
+    pub(crate) fn count_endpoints(&self, counts: EndpointCounts) {
+        let EndpointCounts { healthy, ejected, unhealthy } = counts;
+        self.counters.set_endpoints([healthy, ejected, unhealthy]);
+    }
+
+    /// Counts a response that an upstream or a service has given.
+    pub(crate) fn answered(&self, status: StatusCode) {
+        self.counters.answered(status, false);
+    }
+
+    /// Counts and returns a response of our own.
+    pub(crate) fn own(&self, response: impl Into<Response>) -> Response {
+        let response = response.into();
+        self.counters.answered(response.status, true);
+        response
+    }
+
+    /// Counts a failure and returns the response to it.
+    pub(crate) fn failed(&self, failure: &Failure) -> Response {
+        if let Some(limit) = failure.limit() {
+            self.server.limit_reached(limit);
+        }
+        self.own(failure.reply())
+    }
+
+    /// Starts the passage of a request.
+    pub(crate) fn begin(&self, context: &Context, request: &Request) -> Passage {
+        let trace = Trace::begin(self.traces.as_ref(), self.listener, request, context.peer.tls.is_some());
+        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, request, &trace))));
+        Passage::new(self.counters.in_flight(), trace, entry)
+    }
+
+    /// What the access log says of a request, as far as it is known at its beginning.
+    fn record(&self, context: &Context, request: &Request, trace: &Trace) -> Record {
+        let client = self.client(&context.peer, &request.headers).map(|client| client.address);
+        let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
+        Record { trace_id: trace.id().or(record.trace_id), ..record }
+    }
+
+    /// Counts and logs a request whose head could not be read.
+    pub(crate) fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
+        self.counters.answered(response.status, true);
+        let Some(log) = &self.access_log else { return };
+        let peer = &context.peer;
+        let record = Record::rejected(self.clock.now(), peer.address(), peer.subject(), version, error.to_string());
+        let mut entry = log.begin(record);
+        entry.record.status = response.status.as_u16();
+        if let ResponseBody::Text(text) = &response.body {
+            entry.sent(text.len());
+        }
+    }
+
+    /// The client of a peer's request; `None` if a load balancer did not name the peer.
+    pub(crate) fn client(&self, peer: &Peer, headers: &Headers) -> Option<ClientAddress> {
+        peer.address().map(|address| self.server.trusted_proxies.client(address, headers))
+    }
+}
