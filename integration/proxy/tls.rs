@@ -270,7 +270,7 @@ fn plain_http_is_told_that_the_port_speaks_tls() {
     let weir = serve(&authority, &["own"], WIDE, &[]);
     let mut wire = weir.connect();
     let response = wire.get("/");
-    assert_eq!((response.status(), response.text()), (400, "this port speaks TLS: write https:// instead of http://"));
+    assert_eq!((response.status(), response.text()), (400, "this port requires TLS: use https:// instead of http://"));
     wire.expect_end();
     let mut wire = weir.connect();
     wire.send([0x80, 0x2e, 1, 0, 2]);

@@ -1,4 +1,4 @@
-//! What a client's connection or stream is doing, since when, and how long it may.
+//! The deadlines of a client's connection or stream.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,19 +12,19 @@ use super::observer::HttpLimit;
 use super::slow_readers::SlowReaders;
 use super::timeouts::Timeouts;
 
-/// The state of one client's connection, or of one stream of an HTTP/2 connection, that its deadlines depend on.
+/// The state of a client's connection, or of one HTTP/2 stream, that determines its deadlines.
 ///
-/// There is one timer, which looks at this when it fires; what happens in between only writes a stamp. So a request
-/// costs the timer wheel nothing.
+/// A single timer looks at it when it fires; events only write a timestamp. So a request does not touch the timer
+/// wheel.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// The time at which the task was woken: what happens in one go happens at one time.
+    /// When the task was woken. All events of one wake-up share this time.
     now: Cell<Instant>,
     phase: Cell<Phase>,
     since: Cell<Instant>,
     uploading: Cell<bool>,
     late: Cell<bool>,
-    /// Whether the process is to end.
+    /// True once the process is shutting down.
     draining: Cell<bool>,
     upload: Pace,
     download: Pace,
@@ -32,39 +32,37 @@ pub(crate) struct Activity {
     slow_readers: Rc<SlowReaders>,
 }
 
-/// How the client takes the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
-    /// It takes what there is.
+    /// The client reads the response as it comes.
     Prompt,
-    /// The response waits for it, and is counted.
+    /// The response waits for the client and counts as slow.
     Slow,
-    /// The response would have to wait, and too many do.
+    /// The response would have to wait, but too many already do.
     Refused,
 }
 
-/// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The first byte of all.
+    /// Waits for the connection's first byte.
     Opened,
-    /// The first byte of another request.
+    /// Waits for the next request's first byte.
     Idle,
-    /// The rest of a request's headers, counted from their first byte: a trickle does not extend it.
+    /// Waits for the rest of the headers. The time counts from their first byte, so a trickle does not extend it.
     Head,
-    /// The upstream's response headers.
+    /// Waits for the upstream's response headers.
     Exchange,
-    /// The end of the response.
+    /// Waits for the end of the response.
     Answer,
-    /// Nothing: the answer goes on for as long as both sides want it to.
+    /// Waits for nothing: the response continues as long as both sides want it to.
     Stream,
-    /// Anything to move in either direction of another protocol.
+    /// Waits for bytes of another protocol, in either direction.
     Tunnel,
 }
 
-/// How long a client makes us wait for a body, and how much it moves in that time.
+/// The time that a client kept us waiting for a body, and the bytes it moved in that time.
 ///
-/// Only the time counts in which it is the client that is waited for: one whose upstream is slow is not slow itself.
+/// Time spent waiting for the upstream does not count, so a slow upstream does not make its client slow.
 #[derive(Debug, Default)]
 struct Pace {
     waited: Cell<Duration>,
@@ -72,8 +70,8 @@ struct Pace {
     since: Cell<Option<Instant>>,
 }
 
-/// How long a client may take to begin, whatever its rate: connections pause, and windows fill. As much as Kestrel
-/// gives (`MinRequestBodyDataRate`).
+/// A grace period at the start of each body, because connections pause and windows fill. Kestrel's
+/// `MinRequestBodyDataRate` has the same.
 const RATE_GRACE: Duration = Duration::from_secs(5);
 
 impl Pace {
@@ -96,7 +94,7 @@ impl Pace {
         }
     }
 
-    /// When the wait for the client has been longer than its bytes allow, if it is waited for.
+    /// Returns when the client, if it is being waited for, falls below the rate.
     fn deadline(&self, rate: u64) -> Option<Instant> {
         let since = self.since.get().filter(|_| rate > 0)?;
         let earned = RATE_GRACE + Duration::from_millis(self.bytes.get().saturating_mul(1_000) / rate);
@@ -105,7 +103,6 @@ impl Pace {
 }
 
 impl Activity {
-    /// Of what begins now.
     pub(super) fn new(now: Instant, slow_readers: Rc<SlowReaders>) -> Self {
         Self {
             now: Cell::new(now),
@@ -121,8 +118,8 @@ impl Activity {
         }
     }
 
-    /// When the task was woken. One look at the clock a wake-up instead of one an event saves a request a dozen of them,
-    /// 0.3 us.
+    /// Returns when the task was woken. Reading the clock once per wake-up instead of once per event saves each request
+    /// a dozen reads, 0.3 us.
     pub(crate) fn now(&self) -> Instant {
         self.now.get()
     }
@@ -132,8 +129,8 @@ impl Activity {
         self.moved();
     }
 
-    /// The first byte of a request has come. What a client sends on its own while it is answered (the next request,
-    /// pipelined) buys it no time.
+    /// Called at a request's first byte. Bytes sent while the previous request is answered (pipelining) do not extend
+    /// any deadline.
     pub(crate) fn received(&self) {
         if matches!(self.phase.get(), Phase::Opened | Phase::Idle) {
             self.enter(Phase::Head);
@@ -155,8 +152,8 @@ impl Activity {
         self.enter(Phase::Answer);
     }
 
-    /// The response is a stream of ours, on which nothing may move for as long as there is nothing to say. A client that
-    /// does not take what there is to say is waited for as any other.
+    /// The response is a stream of our own and may be silent for any time. A client that does not read it still times
+    /// out.
     pub(crate) fn stream(&self) {
         self.enter(Phase::Stream);
     }
@@ -171,7 +168,7 @@ impl Activity {
         self.enter(Phase::Tunnel);
     }
 
-    /// The process is to end: who says nothing now is not waited for much longer.
+    /// The process is shutting down, so an idle connection is closed soon.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.moved();
@@ -181,30 +178,30 @@ impl Activity {
         self.draining.get()
     }
 
-    /// Something has moved.
+    /// Some progress was made.
     pub(crate) fn moved(&self) {
         self.since.set(self.now.get());
     }
 
-    /// Nothing more of the request's body has come yet.
+    /// The client has sent no more of the request's body yet.
     pub(crate) fn awaits_upload(&self) {
         self.upload.wait(self.now.get());
     }
 
-    /// A part of the request's body has come.
+    /// A part of the request's body has arrived.
     pub(crate) fn uploaded(&self, bytes: u64) {
         self.upload.moved(bytes, self.now.get());
         self.moved();
     }
 
-    /// The request's body has ended; from now on it is the upstream that is waited for.
+    /// The request's body has ended. From now on the upstream is waited for.
     pub(crate) fn upload_ended(&self) {
         self.uploading.set(false);
         self.upload.since.set(None);
         self.moved();
     }
 
-    /// The client does not take what there is for it.
+    /// The client is not reading the response.
     pub(crate) fn awaits_download(&self) {
         if self.reader.get() == Reader::Prompt {
             self.reader.set(if self.slow_readers.begin() { Reader::Slow } else { Reader::Refused });
@@ -212,32 +209,30 @@ impl Activity {
         self.download.wait(self.now.get());
     }
 
-    /// The client has taken a part of the response.
+    /// The client has read a part of the response.
     pub(crate) fn downloaded(&self, bytes: u64) {
         self.waits_no_more();
         self.download.moved(bytes, self.now.get());
         self.moved();
     }
 
-    /// The response does not wait for the client any longer.
     fn waits_no_more(&self) {
         if self.reader.replace(Reader::Prompt) == Reader::Slow {
             self.slow_readers.end();
         }
     }
 
-    /// Whether the request has a body that has not ended.
+    /// Returns whether the request has a body that has not ended.
     pub(crate) fn is_uploading(&self) -> bool {
         self.uploading.get()
     }
 
-    /// Whether the upstream's response headers are overdue.
+    /// Returns whether the upstream's response headers are overdue.
     pub(crate) fn is_late(&self) -> bool {
         self.late.get()
     }
 
-    /// When the patience ends as things stand, and which limit of the listener that is; `None` if it is the upstream that is
-    /// waited for.
+    /// Returns the next deadline and the limit that it enforces; no limit if the upstream is being waited for.
     fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<HttpLimit>) {
         if self.reader.get() == Reader::Refused {
             return (self.now.get(), Some(HttpLimit::SlowReaders));
@@ -268,8 +263,8 @@ impl Activity {
         deadline
     }
 
-    /// The deadline has passed. Returns whether a response can still say so; if not, this is the end. A response that is
-    /// not there one more deadline later will never be.
+    /// Handles a missed deadline. Returns whether a response can still report it. If no response starts by the next
+    /// deadline, the connection or stream is closed.
     fn expire(&self) -> bool {
         let answerable = self.phase.get() == Phase::Exchange && !self.late.replace(true);
         self.upload.reset();
@@ -279,8 +274,8 @@ impl Activity {
         answerable
     }
 
-    /// Drives what this is the activity of, until it ends or nothing moves in time, which `overdue` is told of. `clock`
-    /// says when the task was woken.
+    /// Runs `work` until it ends, or returns `None` if nothing moves in time. `overdue` is told of each limit that is
+    /// reached, and `clock` returns when the task was woken.
     pub(super) async fn watch<T>(
         &self,
         timeouts: &Timeouts,
@@ -318,11 +313,11 @@ impl Drop for Activity {
     }
 }
 
-/// How long a connection without a request is kept when the process is to end. A request that crosses our close on its
-/// way would be lost; a round trip takes less than this nearly everywhere.
+/// How long an idle connection is kept while the process is shutting down. A request that crosses our close would be
+/// lost; nearly all round trips are shorter than this.
 pub(crate) const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Ten years, for a timeout that is so long that the clock cannot add it.
+/// Ten years, in place of timeouts that overflow the clock.
 const FOREVER: Duration = Duration::from_hours(87_600);
 
 #[cfg(test)]

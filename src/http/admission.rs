@@ -1,4 +1,4 @@
-//! How many connections clients may have, in all and each.
+//! Bounds on client connections, in total and per address.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,29 +12,28 @@ use parking_lot::Mutex;
 use super::slow_readers::{RESPONSE_MEMORY, SlowReaders};
 use crate::message::client_address::TrustedProxies;
 
-/// Connections in all, unless told otherwise. At 64 KiB of buffers each way this is the most that clients can make the
-/// process hold: 2 GiB, if every one of them is as slow as can be.
+/// Default total. With 64 KiB of buffers in each direction, the slowest clients possible hold 2 GiB.
 pub const MAX_CONNECTIONS: usize = 16_384;
 
-/// Connections from one address, unless told otherwise: 170 browsers with six each behind one address of an office or a
-/// mobile network, and a sixteenth of all.
+/// Default per address: 170 browsers with six connections each behind one office's or mobile network's address, and a
+/// sixteenth of the total.
 pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
 
-/// Requests at once by HTTP/2 from one address, unless told otherwise: as many as its connections of HTTP/1.1 could have.
+/// Default number of concurrent HTTP/2 requests per address: as many as its HTTP/1.1 connections could have.
 pub const MAX_STREAMS: NonZeroU32 = MAX_PER_ADDRESS;
 
-/// How many connections clients may have, and what of the process.
+/// Bounds on client connections and what they hold.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// In all, of the whole process.
+    /// In the whole process.
     pub total: usize,
-    /// From one address, IPv6 ones by their /64, because a client is given at least that; `None` for no limit.
+    /// Per address, and per /64 for IPv6, which is the least that a client is assigned. `None` for no limit.
     pub per_address: Option<NonZeroU32>,
-    /// Requests at once by HTTP/2 from one address; `None` for no limit.
+    /// Concurrent HTTP/2 requests per address. `None` for no limit.
     pub streams_per_address: Option<NonZeroU32>,
     /// Bytes for responses that wait for clients which read slowly.
     pub response_memory: u64,
-    /// Proxies bring the connections of many clients, so those that are trusted are not limited one by one.
+    /// Trusted proxies carry many clients' connections, so they are exempt from limits per address.
     pub exempt: TrustedProxies,
 }
 
@@ -55,22 +54,21 @@ impl Default for ConnectionLimits {
 pub struct Admission {
     limits: ConnectionLimits,
     open: AtomicUsize,
-    /// Addresses with connections, so it has no more entries than there are connections in all.
+    /// Addresses with connections, so there are never more entries than connections.
     addresses: Mutex<HashMap<IpAddr, Address>>,
-    /// The responses of all workers that wait for their clients.
+    /// Responses of all workers that wait for their clients.
     pub(super) slow_readers: SlowReaders,
 }
 
-/// What one address has.
+/// What one address has open.
 #[derive(Debug, Default)]
 struct Address {
     connections: u32,
-    /// Requests at once by HTTP/2, on all of its connections.
+    /// Concurrent HTTP/2 requests on all of its connections.
     streams: Arc<AtomicU32>,
 }
 
 impl Admission {
-    /// Begins with no connections.
     pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self {
             slow_readers: SlowReaders::new(limits.response_memory),
@@ -82,7 +80,7 @@ impl Admission {
 
     /// Counts a new connection until the place is dropped; `None` if there are too many.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
-        // Nothing else is read by this number, so only its own order matters.
+        // Relaxed is enough: no other data depends on this number.
         let more = |open: usize| (open < self.limits.total).then_some(open + 1);
         if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
             return None;
@@ -109,7 +107,7 @@ impl Admission {
     }
 }
 
-/// A place among all connections.
+/// One of all connections.
 #[derive(Debug)]
 pub struct Place(Arc<Admission>);
 
@@ -119,7 +117,7 @@ impl Drop for Place {
     }
 }
 
-/// A place among the connections of one address, if they are counted.
+/// One of an address's connections, if those are counted.
 #[derive(Debug)]
 #[must_use = "the connection is counted for as long as this is held"]
 pub struct Permit(Option<Counted>);
@@ -132,7 +130,7 @@ struct Counted {
 }
 
 impl Permit {
-    /// The requests of a connection by HTTP/2, none so far.
+    /// Returns a counter for a connection's HTTP/2 requests.
     pub(super) const fn streams(&self) -> Streams<'_> {
         Streams { permit: self, open: 0 }
     }
@@ -149,7 +147,7 @@ impl Drop for Counted {
     }
 }
 
-/// The requests at once of one connection by HTTP/2, which count among those of its address until this is dropped.
+/// A connection's concurrent HTTP/2 requests. They count for its address until this is dropped.
 #[derive(Debug)]
 pub(super) struct Streams<'p> {
     permit: &'p Permit,
@@ -157,7 +155,7 @@ pub(super) struct Streams<'p> {
 }
 
 impl Streams<'_> {
-    /// Counts another one, unless its address has too many.
+    /// Counts another request; returns false if the address has too many.
     pub(super) fn begin(&mut self) -> bool {
         let Some(counted) = &self.permit.0 else { return true };
         let Some(limit) = counted.admission.limits.streams_per_address else { return true };
@@ -170,7 +168,7 @@ impl Streams<'_> {
         is_admitted
     }
 
-    /// Counts `count` of them as ended.
+    /// Counts `count` requests as ended.
     pub(super) fn end(&mut self, count: u32) {
         let count = count.min(self.open);
         self.open -= count;
@@ -186,7 +184,7 @@ impl Drop for Streams<'_> {
     }
 }
 
-/// What counts as one client.
+/// Returns the address or network that counts as one client.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

@@ -1,4 +1,4 @@
-//! A timer for a deadline that moves with everything that happens.
+//! A timer for a deadline that moves with every event.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -6,21 +6,22 @@ use std::time::Instant;
 
 use tokio::time::{Sleep, sleep_until};
 
-/// A timer that rings when something is due, or earlier.
+/// A timer that fires at its deadline or earlier.
 ///
-/// A deadline is as a rule moved to a later time long before it comes, with every request and every piece of a body. So
-/// the timer is set only to an earlier time than it has, and it is looked at only when that time has come: what happens in
-/// between costs the timer wheel nothing.
+/// A deadline usually moves to a later time long before it passes, with every request and every part of a body. So the
+/// timer is only ever set to an earlier time than before, and the deadline is checked again when it fires. Events in
+/// between do not touch the timer wheel.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// In a box, since it must not move.
+    /// Boxed because it must not move.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// When it rings, and whom it wakes then.
+    /// When it fires, and the task to wake.
     set: Option<(Instant, Waker)>,
 }
 
 impl Alarm {
-    /// Whether the deadline has come; if not, the task is woken when it has. `now` is when the task was woken.
+    /// Returns whether the deadline has passed; if not, the task is woken when it has. `now` is when the task was
+    /// woken.
     pub(super) fn poll(&mut self, deadline: Instant, now: Instant, cx: &mut Context<'_>) -> bool {
         if deadline <= now {
             return true;
@@ -31,7 +32,7 @@ impl Alarm {
             sleep.as_mut().reset(deadline.into());
             self.set = Some((deadline, cx.waker().clone()));
             if sleep.as_mut().poll(cx).is_ready() {
-                // It has come since the task was woken.
+                // It has passed since the task was woken.
                 self.set = None;
                 cx.waker().wake_by_ref();
             }

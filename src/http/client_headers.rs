@@ -1,4 +1,4 @@
-//! Which headers of a client the proxy takes.
+//! Headers that clients may send.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use super::forwarding;
 use crate::message::headers::Headers;
 use crate::message::underscores::{REASON, Underscores};
 
-/// Which headers of clients are taken.
+/// Which headers are accepted from clients.
 #[derive(Clone, Debug, Default)]
 pub struct ClientHeaders {
-    /// What becomes of names with underscores.
+    /// How names with underscores are handled.
     pub underscores: Underscores,
-    /// Headers that are removed unless a trusted proxy sends them, beside those that Weir writes itself: in lower case,
-    /// with hyphens for underscores.
+    /// Headers that are removed unless a trusted proxy sends them, in addition to those that Weir writes itself. In
+    /// lower case, with hyphens for underscores.
     pub dropped: Arc<[String]>,
 }
 
@@ -35,7 +35,7 @@ impl ClientHeaders {
         let is_kept = |name: &[u8]| {
             let name = hyphened(name);
             let is_listed = || self.dropped.iter().any(|dropped| dropped.as_bytes() == name);
-            // No proxy spells its own headers like this, so these are the client's whoever sends them.
+            // Proxies do not spell these names with underscores, so the client sent them.
             !forwarding::is_own(&name) && (is_trusted || !is_listed())
         };
         match self.underscores {
@@ -47,7 +47,7 @@ impl ClientHeaders {
     }
 }
 
-/// A name in lower case, with hyphens for underscores.
+/// Returns a name in lower case, with hyphens for underscores.
 pub(super) fn hyphened(name: &[u8]) -> Vec<u8> {
     name.iter().map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }).collect()
 }

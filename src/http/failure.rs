@@ -10,25 +10,19 @@ use super::message::BodyError;
 use super::observer::HttpLimit;
 use crate::message::reply::{Reply, problem};
 
-/// Why there is no head, and never will be.
+/// Why a message's head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
-    /// It is not what RFC 9112 says.
     #[error("{0}")]
     Malformed(&'static str),
-    /// It is of another version of HTTP.
-    #[error("this is not HTTP/1.1 or HTTP/1.0")]
+    #[error("unsupported HTTP version")]
     Version,
-    /// The body comes in a coding that is not `chunked`.
-    #[error("the only transfer coding that is understood is `chunked`")]
+    #[error("`chunked` is the only supported transfer coding")]
     Coding,
-    /// The target is longer than the limit.
     #[error("the target is too long")]
     Target,
-    /// There are more bytes than the limit.
     #[error("the headers are too large")]
     Bytes,
-    /// There are more lines than the limit.
     #[error("there are too many headers")]
     Lines,
 }
@@ -36,34 +30,34 @@ pub(crate) enum HeadError {
 /// Why an upstream gave no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
-    #[error("no address is known: {0}")]
+    #[error("no address: {0}")]
     Unresolved(Rc<io::Error>),
-    #[error("no address is known within {0:?}")]
+    #[error("no address within {0:?}")]
     ResolveTimeout(Duration),
-    #[error("no connection to spare within {0:?}")]
+    #[error("no free connection within {0:?}")]
     Busy(Duration),
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
-    /// Not the upstream's fault: this process or machine has no descriptor, port or memory left for a connection.
-    #[error("no connection can be opened from here: {0}")]
+    /// Not the upstream's fault: this process or machine is out of descriptors, ports or memory.
+    #[error("out of resources for a connection: {0}")]
     Exhausted(#[source] io::Error),
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
     #[error("no response in time")]
     ResponseTimeout,
-    #[error("no response within {0:?}, the time of one try")]
+    #[error("no response within {0:?}, the timeout of one try")]
     TryTimeout(Duration),
     #[error("the connection broke before the response: {0}")]
     Closed(#[source] io::Error),
-    #[error("its response cannot be read: {0}")]
+    #[error("malformed response: {0}")]
     Head(#[source] HeadError),
-    #[error("it switched protocols unasked")]
+    #[error("unrequested protocol switch")]
     SwitchedProtocols,
-    /// Not the upstream's fault: the client stopped in the middle of its body.
+    /// Not the upstream's fault: the client stopped sending its body.
     #[error("the client stopped sending")]
     UploadStalled,
-    /// Not the upstream's fault: what the client sends as a body is none.
-    #[error("the client's body cannot be read: {0}")]
+    /// Not the upstream's fault: the client's body is malformed.
+    #[error("the client's body is invalid: {0}")]
     Upload(#[source] BodyError),
 }
 
@@ -77,7 +71,7 @@ impl BodyError {
 }
 
 impl HeadError {
-    /// The response. Nobody knows where the next request begins, so the connection ends with it.
+    /// Returns the response. The connection ends with it, because the start of the next request is not known.
     pub(super) fn reply(self) -> Reply {
         let status = match self {
             Self::Malformed(_) => StatusCode::BAD_REQUEST,
@@ -100,7 +94,7 @@ impl HeadError {
 }
 
 impl UpstreamError {
-    /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not to blame.
+    /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not at fault.
     pub(crate) const fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unresolved(_) | Self::ResolveTimeout(_) => Some("resolve"),
@@ -115,7 +109,7 @@ impl UpstreamError {
         }
     }
 
-    /// The response to the client. It names no addresses: clients need not know the upstream.
+    /// Returns the response. It contains no addresses, so clients learn nothing about the upstream.
     pub(crate) fn reply(&self) -> Reply {
         if let Self::Upload(BodyError::TooLong(_)) = self {
             return BodyError::too_long();

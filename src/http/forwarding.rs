@@ -1,4 +1,4 @@
-//! The headers that a proxy takes away, and those that it adds.
+//! Headers that a proxy removes and adds.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use crate::message::client_address::TrustedProxies;
 use crate::message::headers::{Headers, QUEUE_ENTRY, is_name, text};
 use crate::message::host::host_of;
 
-/// The name under which we appear in `Via`.
+/// Our name in `Via`.
 pub(crate) const PSEUDONYM: &str = "weir";
 
-/// Whether a header is of one hop (RFC 9110 section 7.6.1), or holds credentials for a proxy, which we are.
+/// Returns whether a header applies to one hop (RFC 9110 section 7.6.1) or holds credentials for a proxy.
 ///
-/// `Transfer-Encoding` goes because each side frames its own messages. `Upgrade` and `HTTP2-Settings` go because an
-/// `h2c` that slips through would take the following requests past every limit; an upgrade that is passed on is added
-/// again by [`upgrade`]'s caller. `Expect` is answered by us.
+/// `Transfer-Encoding` is removed because each side frames its own messages. `Upgrade` and `HTTP2-Settings` are removed
+/// because the requests after a forwarded `h2c` upgrade would pass no limit; the caller of [`upgrade`] adds a permitted
+/// upgrade again. We answer `Expect` ourselves.
 fn is_hop_by_hop(name: &[u8]) -> bool {
     match name.len() {
         2 => name.eq_ignore_ascii_case(b"te"),
@@ -36,22 +36,21 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Whether a peer says in a header who the client is, or how it came here. All of `X-Forwarded-*` is a proxy's to say:
-/// frameworks build links from `-Prefix` and believe `-Ssl`.
+/// Returns whether a header claims who the client is or how its request came here. Only proxies may send
+/// `X-Forwarded-*`: frameworks build links from `-Prefix` and trust `-Ssl`.
 fn is_claim(name: &[u8]) -> bool {
     begins_with(name, b"x-forwarded-")
         || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
-/// Whether a header says where a client stands, or which entry of a queue its request is. That is said by us, and by no
-/// client; the former in a response, before its body.
+/// Returns whether a header reports the state of limits or a queue entry. Only we send these.
 fn is_of_limits(name: &[u8]) -> bool {
     begins_with(name, b"ratelimit")
         || begins_with(name, b"x-ratelimit-")
         || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
 }
 
-/// Whether a header is written, removed or replaced by the proxy whatever the client says.
+/// Returns whether the proxy itself writes, removes or replaces a header.
 pub(super) fn is_own(name: &[u8]) -> bool {
     is_claim(name) || is_of_limits(name) || is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"content-length")
 }
@@ -60,14 +59,14 @@ fn begins_with(name: &[u8], start: &[u8]) -> bool {
     name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
 }
 
-/// Takes away the headers that are not meant for the next hop: those of one hop, and those that `Connection` names.
+/// Removes the headers for this hop only, and those that `Connection` names.
 pub(crate) fn strip(headers: &mut Headers) {
     strip_named(headers);
     headers.retain(|name, _| !is_hop_by_hop(name));
 }
 
-/// Takes away the headers that `Connection` names, but not itself. This comes before the rules: the upstream will not see
-/// these headers, so a limit that counts by one of them would count by something that means nothing.
+/// Removes the headers that `Connection` names, but not `Connection` itself. Called before the rules are applied,
+/// because a limit must not go by headers that the upstream does not receive.
 pub(crate) fn strip_named(headers: &mut Headers) {
     let named = named(headers);
     if !named.is_empty() {
@@ -77,10 +76,10 @@ pub(crate) fn strip_named(headers: &mut Headers) {
     }
 }
 
-/// What nearly every `Connection` header says, and what is no header.
+/// The options that nearly all `Connection` headers consist of. None of them names a header.
 const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
 
-/// What the `Connection` headers name beside that.
+/// Returns the other options of the `Connection` headers.
 fn named(headers: &Headers) -> Vec<String> {
     let is_usual = |option: &[u8]| USUAL.iter().any(|usual| option.eq_ignore_ascii_case(usual.as_bytes()));
     if headers.all("connection").all(is_usual) {
@@ -90,10 +89,10 @@ fn named(headers: &Headers) -> Vec<String> {
     options.filter(|option| !is_usual(option.as_bytes())).map(str::to_owned).collect()
 }
 
-/// The protocol that a client wants to upgrade to and may.
+/// Returns the protocol to upgrade to, if the client asks for one and may have it.
 ///
-/// Not HTTP/2: the requests that came by it would pass no limit ("h2c smuggling"). Not TLS, which ends here. A WebSocket
-/// begins with GET (RFC 6455 section 4.1), and nothing begins with HTTP/1.0 or with a body behind it.
+/// HTTP/2 may not: its requests would pass no limit ("h2c smuggling"). TLS may not, because it ends here. A WebSocket
+/// starts with GET (RFC 6455 section 4.1), and no upgrade starts with HTTP/1.0 or is followed by a body.
 pub(crate) fn upgrade(request: &Request) -> Option<&str> {
     let protocol = wanted_protocol(&request.headers)?;
     let is_possible = request.version == Version::HTTP_11
@@ -103,8 +102,8 @@ pub(crate) fn upgrade(request: &Request) -> Option<&str> {
 }
 
 fn wanted_protocol(headers: &Headers) -> Option<&str> {
-    // One line with one protocol (RFC 9110 section 7.8): an upstream may choose any of a list, or read one that is none
-    // as a list.
+    // Only one line with one protocol (RFC 9110 section 7.8): an upstream may choose any protocol of a list, or read an
+    // invalid name as a list.
     let mut lines = headers.all("upgrade");
     let protocol = lines.next().filter(|_| lines.next().is_none()).and_then(text)?.trim();
     let (name, version) = protocol.split_once('/').map_or((protocol, None), |(name, version)| (name, Some(version)));
@@ -117,8 +116,8 @@ fn wanted_protocol(headers: &Headers) -> Option<&str> {
     (is_wanted && !refused).then_some(protocol)
 }
 
-/// Trailers without what must not be in them (RFC 9110 section 6.5.1), however it is spelt: what frames or routes
-/// a message, what gives access, and what we say before it.
+/// Returns trailers without those that are forbidden there (RFC 9110 section 6.5.1), in any spelling: framing, routing,
+/// credentials, and headers that we send before the body.
 pub(crate) fn trailers(mut trailers: Headers) -> Headers {
     const FORBIDDEN: [&str; 16] = [
         "content-encoding",
@@ -145,29 +144,29 @@ pub(crate) fn trailers(mut trailers: Headers) -> Headers {
     trailers
 }
 
-/// The client's end of a connection.
+/// The other end of a client's connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Whose connection it is, IPv4-mapped addresses folded.
+    /// Where the connection comes from, IPv4-mapped addresses folded.
     pub(crate) source: Source,
-    /// The address as text, made once a connection; empty if it is not known.
+    /// The address as text, made once per connection; empty if it is not known.
     text: String,
-    /// Whether it is one of the trusted proxies.
+    /// True for a trusted proxy.
     pub(crate) is_trusted: bool,
-    /// What the TLS handshake came to, if there was one.
+    /// The result of the TLS handshake, if there was one.
     pub(crate) tls: Option<TlsInfo>,
-    /// What it asked for last.
+    /// The last request's host.
     host: RefCell<Option<KnownHost>>,
 }
 
-/// A `Host` header, and what host that is.
+/// A `Host` header and its host.
 #[derive(Debug)]
 struct KnownHost {
     header: Box<[u8]>,
     host: Rc<str>,
 }
 
-/// Bytes of a `Host` header that is remembered, at most: the longest name (RFC 1035 section 2.3.4) and a port.
+/// The longest `Host` header that is remembered, in bytes: the longest name (RFC 1035 section 2.3.4) and a port.
 const LONGEST_HOST: usize = 260;
 
 impl Peer {
@@ -180,15 +179,14 @@ impl Peer {
         Self { source, text: address.to_string(), is_trusted, tls, host: RefCell::default() }
     }
 
-    /// The address, if it is known.
     pub(crate) const fn address(&self) -> Option<IpAddr> {
         if let Source::Address(address) = self.source { Some(address) } else { None }
     }
 
-    /// What [`host_of`] says of a `Host` header; `None` if it is no text either.
+    /// Returns the host of a `Host` header, as [`host_of`] does; `None` if it is not valid.
     ///
-    /// The requests of a connection are nearly all for one host, and to see that a header is the last one again takes a
-    /// tenth of the instructions of reading it.
+    /// Nearly all requests of a connection name the same host. Comparing the header takes a tenth of the instructions
+    /// of parsing it.
     pub(crate) fn host(&self, header: &[u8]) -> Option<Rc<str>> {
         let mut last = self.host.borrow_mut();
         if let Some(known) = last.as_ref().filter(|known| *known.header == *header) {
@@ -201,24 +199,23 @@ impl Peer {
         Some(host)
     }
 
-    /// The subject of its certificate, if it showed one that was verified.
+    /// Returns the subject of its verified certificate.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.tls.as_ref().and_then(|tls| tls.subject.as_deref())
     }
 
-    /// The scheme of what it asks for.
     pub(crate) const fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Adds to a request what the upstream should know. Whatever the peer claims to know of the client is kept only if
-    /// it is trusted.
+    /// Adds the headers that tell the upstream about the client. A peer's claims about the client are kept only if it
+    /// is trusted.
     pub(crate) fn forward(&self, version: Version, headers: &mut Headers) {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";
         const HOST: &str = "x-forwarded-host";
         let proto = self.scheme();
-        // Copied, as the list that it stands in is written to.
+        // Copied because the list that contains it is modified.
         let host = headers.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
             let chain = self.chain(headers);
@@ -243,7 +240,7 @@ impl Peer {
         headers.append("via", via(version));
     }
 
-    /// The `X-Forwarded-For` so far, all lines in one, and the peer.
+    /// Returns all `X-Forwarded-For` lines as one, and the peer.
     fn chain(&self, headers: &Headers) -> Vec<u8> {
         let mut chain = Vec::new();
         for line in headers.all("x-forwarded-for") {
@@ -255,7 +252,7 @@ impl Peer {
     }
 }
 
-/// Our entry in `Via`: the protocol by which the message came, and the pseudonym.
+/// Returns our `Via` entry for a message that came by this version.
 const fn via(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "1.0 weir",
@@ -264,7 +261,7 @@ const fn via(version: Version) -> &'static str {
     }
 }
 
-/// How often a request has been here, by its `Via`.
+/// Returns how often a request has passed through Weir, by its `Via`.
 pub(crate) fn hops(headers: &Headers) -> usize {
     let entries = headers.all("via").flat_map(|line| line.split(|byte| *byte == b','));
     let received_by = |entry: &[u8]| {

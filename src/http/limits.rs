@@ -1,22 +1,22 @@
-//! What the listener itself takes, whatever the rules say.
+//! Bounds on what a client may send, independent of the rules.
 
 use std::time::Duration;
 
 use crate::message::path::EscapedSlashes;
 
-/// How much of everything the proxy takes from a client.
+/// Bounds on what a client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// The head of a request.
+    /// On a request's head.
     pub head: HeadLimits,
-    /// Bytes of a request's body. Bodies stream, so this keeps nothing in memory; it ends those that never end.
+    /// Bytes of a request's body. Bodies stream, so this bounds time, not memory.
     pub body_bytes: u64,
-    /// Requests of one connection; the last is answered with `Connection: close`. So that a client which stays for ever
-    /// comes to another process now and then.
+    /// Requests per connection; the last is answered with `Connection: close`. This moves long-lived clients to another
+    /// process now and then.
     pub requests: u32,
-    /// The connections of HTTP/2.
+    /// On an HTTP/2 connection.
     pub http2: Http2Limits,
-    /// What `%2F` and `%5C` in a path mean.
+    /// How `%2F` and `%5C` in a path are read.
     pub escaped_slashes: EscapedSlashes,
 }
 
@@ -32,14 +32,14 @@ impl Default for HttpLimits {
     }
 }
 
-/// How large a head may be.
+/// Bounds on the size of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes of start line and headers.
+    /// Bytes of the start line and headers.
     pub bytes: usize,
-    /// Bytes of the target. RFC 9112 section 3 wants 8000 at least.
+    /// Bytes of the target. RFC 9112 section 3 recommends at least 8000.
     pub target: usize,
-    /// Lines of headers, at most 256.
+    /// Header lines, at most 256.
     pub lines: usize,
 }
 
@@ -49,37 +49,38 @@ impl Default for HeadLimits {
     }
 }
 
-/// What one connection of a client may take.
+/// Bounds on a client's HTTP/2 connection.
 ///
-/// The memory of a connection is bounded by `connection_window` for what comes, by `max_streams` times `send_buffer` for
-/// what goes, and by `max_streams` times [`HeadLimits::bytes`] for heads: 13 MiB by default if a client fills it all, and
-/// some 10 KiB if it has one small request at a time.
+/// `connection_window` bounds the memory for received bodies, `max_streams` times `send_buffer` that for responses, and
+/// `max_streams` times [`HeadLimits::bytes`] that for heads. By default a client can fill 13 MiB; one with a single
+/// small request takes about 10 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Streams at once; one more is refused with `REFUSED_STREAM`. RFC 9113 section 6.5.2 wants at least 100, and nginx
-    /// has 128.
+    /// Concurrent streams; further ones are refused with `REFUSED_STREAM`. RFC 9113 section 6.5.2 recommends at least
+    /// 100, and nginx allows 128.
     pub max_streams: u32,
-    /// Bytes of one request's body that may be on their way or wait for the upstream: at 20 ms to the client this is
-    /// 13 MB/s.
+    /// Bytes of one request's body that may be in flight or wait for the upstream. With a round trip of 20 ms this
+    /// allows 13 MB/s.
     pub stream_window: u32,
-    /// The same for all requests of a connection. Four uploads that stand still do not hold up the others, and a client
-    /// cannot make us keep more than this (CVE-2019-9511 and CVE-2019-9517 are the other direction).
+    /// The same for all requests of a connection. Four stalled uploads do not block the others, and a client cannot
+    /// make us hold more than this (CVE-2019-9511 and CVE-2019-9517 are about the other direction).
     pub connection_window: u32,
     /// Bytes of one response that wait for the client's window or socket (CVE-2019-9517).
     pub send_buffer: u32,
-    /// Requests that a client may take back within 10 s, each within a second of its coming and before its response
-    /// (CVE-2023-44487, rapid reset). More end the connection. Each is charged all the same.
+    /// Requests that a client may cancel within 10 s, each within a second of its arrival and before its response
+    /// (CVE-2023-44487, rapid reset). More end the connection. Cancelled requests are charged.
     pub max_resets: u32,
-    /// Streams of a connection that may end because the client breaks the rules on them: each is a request that was
-    /// begun for nothing (CVE-2025-8671, `MadeYouReset`).
+    /// Streams that may end in a protocol error by the client. Each is a request that was started for nothing
+    /// (CVE-2025-8671, `MadeYouReset`).
     pub max_errors: u32,
-    /// Frames that are neither requests nor bodies and that neither these nor the time explain: SETTINGS, PING, PRIORITY,
-    /// `WINDOW_UPDATE`, `RST_STREAM` and unknown ones (CVE-2019-9512, CVE-2019-9513, CVE-2019-9514, CVE-2019-9515). Empty
-    /// and tiny DATA frames (CVE-2019-9518) are bounded by the library: 100, and half of `connection_window`.
+    /// Frames that carry neither requests nor bodies, beyond what requests, bodies and time explain: SETTINGS, PING,
+    /// PRIORITY, `WINDOW_UPDATE`, `RST_STREAM` and unknown ones (CVE-2019-9512, CVE-2019-9513, CVE-2019-9514,
+    /// CVE-2019-9515). The library bounds empty and tiny DATA frames (CVE-2019-9518): 100, and half of
+    /// `connection_window`.
     pub max_control_frames: u32,
-    /// How long nothing may be heard of a client that waits for a response, until it is asked by a PING.
+    /// How long a client that waits for a response may be silent before it is sent a PING.
     pub ping_interval: Duration,
-    /// How long it has for the answer.
+    /// How long the client has to answer the PING.
     pub ping_timeout: Duration,
 }
 

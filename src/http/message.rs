@@ -1,7 +1,7 @@
-//! Requests and responses on their way through, whatever protocol they came by and whatever they leave by.
+//! Requests and responses in transit, independent of the protocols on both sides.
 //!
-//! Bodies are pulled: whoever sends a body on asks for the next piece when there is room for it, so a slow receiver
-//! slows the sender down and nothing piles up in between.
+//! Bodies are pulled: the sending side asks for the next part when it has room, so a slow receiver slows its sender
+//! down and nothing piles up in between.
 
 use std::cell::OnceCell;
 use std::fmt::Debug;
@@ -17,20 +17,20 @@ use super::tunnel::Tunnel;
 use crate::message::headers::Headers;
 use crate::message::reply::Reply;
 
-/// A request, in the form that a server takes it.
+/// A request in the form that a server receives it.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: Method,
     /// The target as it was sent, in origin form (`/path?query`) or `*`.
     pub(crate) target: String,
-    /// By which the client sent it.
+    /// The version that the client used.
     pub(crate) version: Version,
-    /// The headers, `Host` among them unless an HTTP/1.0 client named none. HTTP/2's `:authority` is a `Host` here.
+    /// Includes `Host` unless an HTTP/1.0 client sent none. HTTP/2's `:authority` becomes `Host`.
     pub(crate) headers: Headers,
     pub(crate) body: RequestBody,
 }
 
-/// A response, in the form that a client is sent it.
+/// A response in the form that a client receives it.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: StatusCode,
@@ -38,20 +38,20 @@ pub(crate) struct Response {
     pub(crate) body: ResponseBody,
 }
 
-/// The headers of a response: its own, or those of an answer that is given many times. Who changes them gets a copy.
+/// A response's headers: its own, or shared ones. Changing shared headers copies them.
 #[derive(Debug)]
 pub(crate) enum ResponseHeaders {
     Own(Headers),
     Kept(Rc<KeptHeaders>),
 }
 
-/// The headers of an answer of ours that is given many times, always with the same status and body.
+/// The headers of a response that is sent many times, always with the same status and body.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptHeaders {
     headers: Headers,
-    /// As HTTP/1.1 sends them, with the status before them and the body's length behind them.
+    /// The HTTP/1.1 form: status line, headers and the body's length.
     pub(crate) http1: OnceCell<Vec<u8>>,
-    /// As HTTP/2 sends them, with what it adds to them.
+    /// The HTTP/2 form, including the headers that it adds.
     pub(crate) http2: OnceCell<HeaderMap>,
 }
 
@@ -61,9 +61,9 @@ pub(super) const MAX_DISCARDED: usize = 64 * 1024;
 /// A part of a body.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Some bytes, never none.
+    /// At least one byte.
     Data(Bytes),
-    /// The headers after the content (RFC 9110 section 6.5). Nothing comes after them.
+    /// Trailers (RFC 9110 section 6.5). Nothing follows them.
     Trailers(Headers),
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Piece {
 pub(crate) enum RequestBody {
     #[default]
     Empty,
-    /// What follows the headers on a client's connection or stream, which has a share in it too.
+    /// Read from the client's connection or stream, which shares it.
     Upload(Rc<dyn Upload>),
 }
 
@@ -94,13 +94,13 @@ pub(crate) enum ResponseBody {
     Text(Bytes),
     /// Text with trailers: the answer to a unary gRPC call.
     Message(Box<Message>),
-    /// Messages of our own, each when there is one.
+    /// Messages of our own that are produced over time.
     Stream(Box<dyn BodyStream>),
-    /// What an upstream sends; `None` once it has ended.
+    /// Received from an upstream; `None` once it has ended.
     Download(Option<Box<dyn Download>>),
-    /// What an upstream sends, with a watcher for its trailers.
+    /// Received from an upstream, with a watcher for its trailers.
     Watched(Box<Watched>),
-    /// Another protocol, to which an upstream has switched.
+    /// An upstream's connection that switched to another protocol.
     Tunnel(Box<Tunnel>),
 }
 
@@ -132,37 +132,33 @@ pub(crate) struct Message {
     pub(crate) trailers: Option<Headers>,
 }
 
-/// A body of our own that takes its time.
+/// A body of our own that is produced over time.
 pub(crate) trait BodyStream: Debug {
     /// The next part, `None` at the end.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
 }
 
-/// A body that is passed on as it comes, and whose trailers are shown to somebody first.
+/// A body that is forwarded, and a watcher that sees its trailers first.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) body: ResponseBody,
-    /// Dropped with the body: then there will be no trailers any more.
+    /// Dropped with the body: no trailers can come after that.
     pub(crate) watcher: Box<dyn Watcher>,
 }
 
-/// Who looks out for trailers.
+/// Waits for trailers.
 pub(crate) trait Watcher: Debug {
-    /// These have come.
     fn trailers(&mut self, trailers: &Headers);
 }
 
-/// Why a body broke off.
+/// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// The sender closed or reset the connection or the stream before the end.
-    #[error("it was cut off: {0}")]
+    #[error("cut off: {0}")]
     Cut(String),
-    /// The sender breaks the rules of its protocol.
-    #[error("it breaks the rules of HTTP: {0}")]
+    #[error("malformed: {0}")]
     Malformed(String),
-    /// It is longer than the listener allows.
-    #[error("it is longer than {0} bytes")]
+    #[error("longer than {0} bytes")]
     TooLong(u64),
 }
 
@@ -175,7 +171,7 @@ impl RequestBody {
         }
     }
 
-    /// As [`Self::poll_piece`], to wait for.
+    /// As [`Self::poll_piece`], asynchronous.
     pub(crate) async fn piece(&mut self) -> Option<Result<Piece, BodyError>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
@@ -198,7 +194,6 @@ impl RequestBody {
 }
 
 impl ResponseBody {
-    /// What an upstream sends.
     pub(super) fn download(download: Box<dyn Download>) -> Self {
         let mut body = Some(download);
         release(&mut body);
@@ -254,7 +249,7 @@ impl ResponseBody {
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Self::Text(text) => Some(text.len() as u64),
-            // With a length, HTTP/1 has no place for trailers.
+            // HTTP/1 has no place for trailers in a message with a length.
             Self::Message(_) | Self::Stream(_) => None,
             Self::Download(Some(body)) => body.length(),
             Self::Watched(watched) => watched.body.length(),

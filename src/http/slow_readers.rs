@@ -1,22 +1,22 @@
-//! Responses that wait for clients which read slowly, counted over all workers.
+//! Responses that wait for slow clients, counted over all workers.
 //!
-//! Each of them keeps what was read of the upstream and not sent yet. A stream of HTTP/2 costs a client nothing and this
-//! process [`BYTES`], so there is a bound on all of them together.
+//! Each holds what was read from the upstream and not sent yet. An HTTP/2 stream costs a client nothing but costs this
+//! process up to [`BYTES`], so their total is bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a response that waits for its client takes at most, in bytes: 64 KiB to be sent, and as much for the connection to
-/// the upstream and what comes there. Measured: 80 KiB.
+/// The most bytes that a waiting response holds: 64 KiB to be sent, and as much on the upstream's connection. Measured:
+/// 80 KiB.
 const BYTES: u64 = 128 * 1024;
 
-/// The rate at which clients must read while more than half of the memory is taken, in bytes per second.
+/// The rate in bytes per second at which clients must read while more than half of the memory is used.
 const PRESSED_RATE: u64 = 16 * 1024;
 
-/// The default of `--response-memory`: enough for [`super::MAX_CONNECTIONS`] connections of HTTP/1.1 that all read slowly.
+/// The default of `--response-memory`: enough for [`super::MAX_CONNECTIONS`] HTTP/1.1 connections that all read slowly.
 pub const RESPONSE_MEMORY: u64 = 2 * 1024 * 1024 * 1024;
 
-/// The responses that wait. Clones count together.
+/// The responses that wait. Clones share one count.
 #[derive(Clone, Debug)]
 pub struct SlowReaders {
     waiting: Arc<AtomicU64>,
@@ -24,12 +24,12 @@ pub struct SlowReaders {
 }
 
 impl SlowReaders {
-    /// With so many bytes for all of them.
+    /// Allows responses to hold this many bytes in total.
     pub fn new(bytes: u64) -> Self {
         Self { waiting: Arc::default(), most: (bytes / BYTES).max(1) }
     }
 
-    /// A response begins to wait; whether there is memory for it.
+    /// A response starts to wait. Returns whether there is memory for it.
     pub(super) fn begin(&self) -> bool {
         let has_room = self.waiting.fetch_add(1, Ordering::Relaxed) < self.most;
         if !has_room {
@@ -38,12 +38,12 @@ impl SlowReaders {
         has_room
     }
 
-    /// It goes on, or has ended.
+    /// A response continues or has ended.
     pub(super) fn end(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The rate at which clients must read, of which `usual` is enough while there is plenty of memory.
+    /// Returns the rate at which clients must read. It is `usual` while there is plenty of memory.
     pub(super) fn rate(&self, usual: u64) -> u64 {
         let is_pressed = self.waiting.load(Ordering::Relaxed) > self.most / 2;
         if is_pressed { usual.max(PRESSED_RATE) } else { usual }

@@ -1,4 +1,4 @@
-//! What remains when a client and an upstream have both left HTTP: bytes, both ways.
+//! Bytes in both directions, after a client and an upstream have switched to another protocol.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use super::activity::Activity;
 use super::transport::Stream;
 
-/// Bytes that are on their way at once, in each direction.
+/// Bytes buffered in each direction.
 const BUFFER: usize = 16 * 1024;
 
 /// An upstream's connection after a `101 Switching Protocols`.
@@ -24,7 +24,7 @@ pub(crate) struct Tunnel {
     _lease: Box<dyn Debug>,
 }
 
-/// One side, and what was read of it before HTTP ended.
+/// One side, and what was read from it before HTTP ended.
 #[derive(Debug)]
 struct Side<S> {
     stream: S,
@@ -37,7 +37,8 @@ impl Tunnel {
         Self { stream, read_ahead, _lease: Box::new(lease) }
     }
 
-    /// Passes bytes both ways until both sides have ended. `read_ahead` was read from the client before HTTP ended.
+    /// Forwards bytes in both directions until both sides have ended. `read_ahead` was read from the client before HTTP
+    /// ended.
     pub(super) async fn run<C>(
         self: Box<Self>,
         client: C,

@@ -1,8 +1,8 @@
-//! A connection to an upstream, and one request and its response on it.
+//! Upstream connections: one request and its response at a time.
 //!
-//! A connection is driven by whoever uses it: the task of the client's connection sends the request, waits, and passes
-//! the body on. A task of its own for each upstream connection would cost two wake-ups a request more, and would outlive
-//! a client that went away.
+//! The task of the client's connection drives the upstream's connection too: it sends the request, waits and forwards
+//! the body. A task per upstream connection would cost two more wake-ups per request and would outlive a client that
+//! has gone.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,43 +28,42 @@ use super::head::{self, ResponseHead};
 use super::poll_fill;
 use crate::message::headers::Headers;
 
-/// How large the head of a response may be. Servers set many cookies, and these servers are the operator's own.
+/// Bounds on a response's head. Servers set many cookies, and they are the operator's own.
 const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head::MOST_LINES };
 
-/// Interim responses before the real one. A server that sends more of them is broken.
+/// Interim responses before the final one. A server that sends more is broken.
 const MOST_INTERIM: usize = 16;
 
-/// A lease of an endpoint that keeps idle connections.
+/// A lease on an endpoint that keeps idle connections.
 pub(crate) trait Keep: Lease + Sized {
     /// Keeps a clean connection for another request.
     fn keep(self, connection: Box<Connection<Self>>, now: Instant);
 }
 
-/// A connection to an upstream. It is boxed because it moves between the pool, the request and the response's body.
+/// An upstream connection. Boxed because it moves between the pool, the request and the response's body.
 #[derive(Debug)]
 pub(crate) struct Connection<L> {
     stream: Stream,
     input: BytesMut,
     outbox: Outbox,
-    /// The request's body, while it has not ended.
+    /// The request's body until it has ended.
     upload: Option<RequestBody>,
     encoder: Encoder,
     decoder: Decoder,
-    /// Whether another request may follow, as far as the heads say.
+    /// True if the heads allow another request.
     is_persistent: bool,
-    /// Whether a part of the request's body was taken, so that the request cannot be sent again.
+    /// True if a part of the request's body was taken, so the request cannot be sent again.
     has_taken: bool,
-    /// Whether something has come since the request was begun.
+    /// True if bytes have arrived since the request began.
     has_received: bool,
-    /// Whose response's body is being read.
+    /// Set while a response's body is read.
     reading: Option<(L, Rc<Activity>)>,
 }
 
 /// Why a request's body did not arrive.
 enum UploadError {
-    /// The client's fault.
     Client(BodyError),
-    /// The upstream takes no more.
+    /// The upstream stopped reading.
     Upstream(io::Error),
 }
 
@@ -75,7 +74,6 @@ impl From<WrongLength> for UploadError {
 }
 
 impl<L: Keep> Connection<L> {
-    /// Speaks HTTP/1.1 on a new stream.
     pub(crate) fn new(stream: Stream) -> Box<Self> {
         Box::new(Self {
             stream,
@@ -91,10 +89,10 @@ impl<L: Keep> Connection<L> {
         })
     }
 
-    /// Whether nothing has come while it was idle: neither the end nor a response that nobody asked for.
+    /// Returns whether nothing has arrived while it was idle: neither an end nor an unrequested response.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        // A socket that has nothing to say is known from what the system has told, without asking it.
+        // The reactor knows that a socket is not readable without asking the system.
         self.stream.is_silent(&mut cx) || poll_fill(&mut self.stream, &mut self.input, 0, &mut cx).is_pending()
     }
 
@@ -109,7 +107,7 @@ impl<L: Keep> Connection<L> {
         self.begin(&mut request);
         let mut interim = 0;
         let received = poll_fn(|cx| {
-            // An upstream that answers early may stop reading, so a failed write is no reason not to look for an answer.
+            // An upstream that responds early may stop reading, so a failed write may still be followed by a response.
             let broken = match self.poll_upload(cx) {
                 Poll::Ready(Err(UploadError::Client(error))) => {
                     return Poll::Ready(Err(UpstreamError::Upload(error)));
@@ -124,7 +122,8 @@ impl<L: Keep> Connection<L> {
                         if interim > MOST_INTERIM {
                             return Poll::Ready(Err(MALFORMED));
                         }
-                        // A `100 Continue` the client has from us, for which RFC 9110 section 15.2 makes an exception.
+                        // The client already has a `100 Continue` from us; RFC 9110 section 15.2 exempts it from
+                        // forwarding.
                         if head.status != StatusCode::CONTINUE {
                             context.send_interim(head.status, head.headers);
                         }
@@ -179,7 +178,7 @@ impl<L: Keep> Connection<L> {
         Box::new(SendFailed { error, lease, request: is_whole.then_some(request), was_sent })
     }
 
-    /// Sends what there is of the request. Ready when all of it was, or when it never will be.
+    /// Sends as much of the request as possible. Ready when all of it is sent or the rest never will be.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
         while let Some(upload) = &mut self.upload {
             if !self.outbox.has_room() {
@@ -198,7 +197,7 @@ impl<L: Keep> Connection<L> {
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => trailers,
                 Poll::Ready(None) => Headers::new(),
                 Poll::Ready(Some(Err(error))) => {
-                    // Without its body this is another request, which must not be sent in place of the first.
+                    // The request must not be sent again without its body.
                     self.has_taken = true;
                     self.upload = None;
                     self.is_persistent = false;
@@ -227,7 +226,7 @@ impl<L: Keep> Connection<L> {
         })
     }
 
-    /// Reads the head of a response.
+    /// Reads a response's head.
     fn poll_head(&mut self, method: &Method, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, UpstreamError>> {
         let mut is_worth_a_look = !self.input.is_empty();
         loop {
@@ -247,8 +246,8 @@ impl<L: Keep> Connection<L> {
                 Ok(_) => self.has_received = true,
                 Err(error) => return Poll::Ready(Err(UpstreamError::Closed(error))),
             }
-            // As for a client's: a long line that comes in small pieces is looked at once. The first piece is looked at
-            // whatever it is, to tell early what is no HTTP at all.
+            // As for client connections, a long line that arrives in small pieces is parsed only once. The first piece
+            // is always parsed, to detect early that it is not HTTP.
             is_worth_a_look = before == 0
                 || memchr::memchr(b'\n', &self.input[before..]).is_some()
                 || self.input.len() >= LIMITS.bytes;
@@ -263,7 +262,7 @@ impl<L: Keep> Connection<L> {
         Response { status, headers: headers.into(), body: ResponseBody::download(self) }
     }
 
-    /// Whether another request can follow: both messages have ended, and nothing came after them.
+    /// Returns whether another request can follow: both messages have ended and nothing came after them.
     fn is_reusable(&self) -> bool {
         self.is_persistent
             && self.decoder.is_end()
@@ -273,10 +272,10 @@ impl<L: Keep> Connection<L> {
     }
 }
 
-const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there are too many interim responses"));
+const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("too many interim responses"));
 
 impl<L: Keep> Connection<L> {
-    /// Ends the response without another one after it.
+    /// Ends the response without allowing another request.
     fn end(&mut self) {
         self.decoder = Decoder::Ended;
         self.is_persistent = false;
@@ -286,7 +285,7 @@ impl<L: Keep> Connection<L> {
 
 impl<L: Keep> Download for Connection<L> {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        // The request may still be under way. If its client cut it off, there is nobody to send the response to.
+        // The request may still be in progress. If its client cut it off, nobody can receive the response.
         if let Poll::Ready(Err(UploadError::Client(error))) = self.poll_upload(cx) {
             self.end();
             return Poll::Ready(Some(Err(error)));

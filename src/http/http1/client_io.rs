@@ -1,4 +1,4 @@
-//! The two directions of a client's connection: the body of a request is read from it while the response is written.
+//! Both directions of a client's connection. The request's body is read while the response is written.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -19,27 +19,27 @@ use super::encode::{self, Outbox};
 use super::poll_fill;
 use crate::message::headers::Headers;
 
-/// What a client may send ahead while it is answered. What is read of it is the sign that the client is still there.
+/// How many bytes a client may send ahead while it is being answered. They are read to notice when the client closes.
 const MOST_AHEAD: usize = 16 * 1024;
 
-/// What interim responses may wait for a client that does not read.
+/// How many bytes of interim responses may wait for a client that does not read.
 const MOST_INTERIM: usize = 64 * 1024;
 
-/// The two directions of a client's connection. The body of a request is read from it while the response is written.
+/// Both directions of a client's connection.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     stream: RefCell<Stream>,
     pub(super) input: RefCell<BytesMut>,
     pub(super) outbox: RefCell<Outbox>,
-    /// The body of the request that is being answered.
+    /// Of the request that is being answered.
     pub(super) decoder: Cell<Decoder>,
     /// Bytes of the body that may still come.
     allowance: Cell<u64>,
-    /// The whole of it.
+    /// The limit for the whole body.
     most: u64,
-    /// Whether the client waits for a `100 Continue` before it sends the body.
+    /// True while the client waits for a `100 Continue` before it sends the body.
     pub(super) awaits_continue: Cell<bool>,
-    /// Whether the client understands interim responses, which HTTP/1.0 has none of.
+    /// False for HTTP/1.0, which does not have interim responses.
     takes_interim: Cell<bool>,
     activity: Rc<Activity>,
 }
@@ -59,7 +59,7 @@ impl ClientIo {
         })
     }
 
-    /// A request's head was read, and its body comes next.
+    /// A request's head was read; its body comes next.
     pub(super) fn begin(&self, framing: Framing, takes_interim: bool, awaits_continue: bool) {
         self.decoder.set(Decoder::new(framing));
         self.allowance.set(self.most);
@@ -67,7 +67,7 @@ impl ClientIo {
         self.awaits_continue.set(awaits_continue);
     }
 
-    /// What was read and not used.
+    /// Returns what was read but not used.
     pub(super) fn take_input(&self) -> BytesMut {
         self.input.take()
     }
@@ -76,7 +76,7 @@ impl ClientIo {
         poll_fill(&mut self.stream.borrow_mut(), &mut self.input.borrow_mut(), expected, cx)
     }
 
-    /// Writes what waits to be written.
+    /// Writes what is waiting to be written.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut outbox = self.outbox.borrow_mut();
         let before = outbox.total();
@@ -91,7 +91,7 @@ impl ClientIo {
         flushed
     }
 
-    /// Whether the client has closed, as far as can be told while it is answered.
+    /// Returns whether the client has closed, as far as that can be known while it is answered.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
         loop {
             if !self.decoder.get().is_end() || self.input.borrow().len() > MOST_AHEAD {
@@ -116,12 +116,12 @@ impl Downstream for ClientIo {
     }
 
     fn commit(&self) -> bool {
-        // A client that has gone ends its connection's task.
+        // When an HTTP/1 client goes, its connection's task ends, and the exchange with it.
         true
     }
 }
 
-/// The body of the request that is being answered. It is read only when a part is asked for.
+/// The body of the request that is being answered. It is read only on demand.
 impl Upload for ClientIo {
     fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         loop {
@@ -183,7 +183,7 @@ impl Upload for ClientIo {
     }
 }
 
-/// The stream of a client, for what comes after HTTP.
+/// The client's stream after HTTP has ended.
 #[derive(Debug)]
 pub(super) struct ClientStream(pub(super) Rc<ClientIo>);
 

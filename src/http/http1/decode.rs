@@ -1,4 +1,4 @@
-//! Where a body ends, and what is in it (RFC 9112 sections 6 and 7).
+//! Reads bodies (RFC 9112 sections 6 and 7).
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -7,16 +7,16 @@ use super::super::limits::HeadLimits;
 use super::head;
 use crate::message::headers::Headers;
 
-/// How a body's end is known.
+/// How the end of a body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// There is no body, or an empty one.
     Empty,
-    /// It has this many bytes, at least one.
+    /// After this many bytes, at least one.
     Length(u64),
-    /// It comes in chunks.
+    /// After the last chunk.
     Chunked,
-    /// It ends with the connection. Only a response's may.
+    /// At the end of the connection. For responses only.
     UntilClose,
 }
 
@@ -26,57 +26,54 @@ impl Framing {
     }
 }
 
-/// Bytes of a chunk's size and extensions, at most. Nobody sends extensions but attackers, who hide in them what one
-/// side reads as a chunk's end and the other does not; a size has 16 digits.
+/// The longest line with a chunk's size and extensions. Only attackers send extensions, to hide in them what one side
+/// reads as the chunk's end and the other does not. A size has at most 16 digits.
 const LONGEST_CHUNK_LINE: usize = 256;
 
-/// Limits of the headers after a chunked body: a checksum, a status, a signature.
+/// Bounds on trailers: a checksum, a status, a signature.
 const TRAILERS: HeadLimits = HeadLimits { bytes: 8 * 1024, target: 0, lines: 32 };
 
-/// What is left of a body.
+/// The part of a body that is still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoder {
-    /// It has ended.
     Ended,
     /// This many bytes, at least one.
     Length(u64),
     /// The size of the next chunk.
     ChunkSize,
-    /// This many bytes of a chunk, at least one, and more chunks after it.
+    /// This many bytes of a chunk, at least one, then more chunks.
     Chunk(u64),
-    /// The line's end after a chunk.
+    /// The CR LF after a chunk.
     ChunkEnd,
-    /// The headers after the last chunk.
+    /// The trailers.
     Trailers,
-    /// All that comes.
+    /// Everything up to the end of the connection.
     UntilClose,
 }
 
-/// What a body has next.
+/// The next part of a body.
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// Some bytes.
     Data(Bytes),
-    /// Its trailers, at least one, and the end.
+    /// At least one trailer. The body ends with them.
     Trailers(Headers),
-    /// Its end.
     End,
-    /// Nothing before more bytes come.
+    /// More bytes are needed.
     More,
 }
 
-/// Why the bytes are no body.
+/// Why bytes are not a valid body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DecodeError {
-    #[error("a chunk's size is a hexadecimal number and CR LF")]
+    #[error("invalid chunk size")]
     ChunkSize,
-    #[error("a chunk's size is too large")]
+    #[error("chunk size too large")]
     ChunkTooLarge,
-    #[error("a chunk ends in CR LF")]
+    #[error("expected CR LF after a chunk")]
     ChunkEnd,
-    #[error("a chunk's extensions are too long")]
+    #[error("chunk extensions too long")]
     Extensions,
-    #[error("the trailers: {0}")]
+    #[error("invalid trailers: {0}")]
     Trailers(#[from] HeadError),
 }
 
@@ -90,17 +87,16 @@ impl Decoder {
         }
     }
 
-    /// Whether the body has ended.
     pub(super) const fn is_end(self) -> bool {
         matches!(self, Self::Ended)
     }
 
-    /// Whether the sender may close the connection now without cutting the body off.
+    /// Returns whether the sender may close the connection now without cutting the body off.
     pub(super) const fn may_close(self) -> bool {
         matches!(self, Self::Ended | Self::UntilClose)
     }
 
-    /// The bytes that are still to come, if that is known.
+    /// Returns the bytes still to come, if that is known.
     pub(super) const fn length(self) -> Option<u64> {
         match self {
             Self::Ended => Some(0),
@@ -109,7 +105,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes that are known to come, at least.
+    /// Returns a lower bound on the bytes still to come.
     pub(super) fn expected(self) -> usize {
         match self {
             Self::Length(left) | Self::Chunk(left) => usize::try_from(left).unwrap_or(usize::MAX),
@@ -118,7 +114,7 @@ impl Decoder {
         }
     }
 
-    /// Takes what comes next from the bytes that have been read, and leaves what comes after the body.
+    /// Takes the next part out of the buffer and leaves what follows the body.
     pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, DecodeError> {
         loop {
             match *self {
@@ -161,8 +157,8 @@ impl Decoder {
     }
 }
 
-/// What is copied out of the buffer rather than cut off from it: to share a buffer costs an allocation, and the buffer
-/// its place, more than a copy of this.
+/// Up to this length, parts are copied out of the buffer. Sharing the buffer costs an allocation, and the buffer cannot
+/// be reused meanwhile.
 const SMALL: usize = 1024;
 
 fn take(buffer: &mut BytesMut, most: u64) -> Bytes {
@@ -176,7 +172,7 @@ fn take(buffer: &mut BytesMut, most: u64) -> Bytes {
     }
 }
 
-/// The size of a chunk and the length of its line, extensions included, which are read over (RFC 9112 section 7.1.1).
+/// Returns the size of a chunk and the length of its line. Extensions are skipped (RFC 9112 section 7.1.1).
 fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
     let line = &buffer[..buffer.len().min(LONGEST_CHUNK_LINE)];
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
@@ -186,7 +182,7 @@ fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
     match line.get(digits) {
         None => return Ok(None),
         Some(b'\r' | b';') if digits > 0 => {}
-        // White space before an extension is for bad senders only ("BWS"), and other readers end the size there.
+        // Only bad senders put white space before an extension ("BWS"), and some readers end the size there.
         Some(_) => return Err(DecodeError::ChunkSize),
     }
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {

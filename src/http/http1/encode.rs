@@ -1,4 +1,4 @@
-//! What is written to a connection: heads, and bodies in their frames (RFC 9112).
+//! Writes heads and bodies (RFC 9112).
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -10,26 +10,25 @@ use tokio::io::AsyncWrite;
 
 use crate::message::headers::Headers;
 
-/// What is copied behind the head, so that both leave in one piece with one system call; `writev` costs the system
-/// 0.2 us more than `send`, and this copy less.
+/// Up to this length, a body's part is copied behind the head, so that one `send` writes both. A `writev` costs 0.2 us
+/// more than a `send`, which is more than this copy.
 pub(super) const SMALL: usize = 4 * 1024;
 
-/// From here on what there is leaves before more is added. It is more than a head and what was read with it of the body
-/// (4 KiB), so that those leave with the large piece behind them.
+/// From this length on, the outbox is flushed before more is added. It is longer than a head and the part of the body
+/// that was read with it (4 KiB), so those leave together with the large part behind them.
 const FULL: usize = 6 * 1024;
 
-/// What an idle connection keeps of the memory for its heads.
+/// The memory for heads that an idle connection keeps.
 const KEPT: usize = 8 * 1024;
 
-/// Bytes that wait to be written to a connection: heads and small pieces, then at most one large piece and the end of
-/// its chunk.
+/// Bytes to be written: heads and small parts, then at most one large part and the end of its chunk.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     text: Vec<u8>,
     written: usize,
     large: Bytes,
     tail: Bytes,
-    /// Bytes that the system took since [`Self::begin`].
+    /// Bytes of the current message that the system has accepted.
     total: u64,
 }
 
@@ -40,27 +39,25 @@ impl Outbox {
         self.written == self.text.len() && self.large.is_empty() && self.tail.is_empty()
     }
 
-    /// A message begins; what was counted before does not count any more.
+    /// Starts counting a new message's bytes.
     pub(super) const fn begin(&mut self) {
         self.total = 0;
     }
 
-    /// Bytes of the message that the system took.
     pub(super) const fn total(&self) -> u64 {
         self.total
     }
 
-    /// Forgets what was not written: the other side takes no more.
+    /// Drops what was not written, because the receiver takes no more.
     pub(super) fn discard(&mut self) {
         *self = Self { total: self.total, ..Self::default() };
     }
 
-    /// Where heads go. Nothing may be added behind a large piece; it is flushed first.
+    /// The buffer for heads. It must not be added to behind a large part, which is flushed first.
     pub(super) const fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
-    /// Whether something can be added.
     pub(super) fn has_room(&self) -> bool {
         self.large.is_empty() && self.tail.is_empty() && self.text.len() < FULL
     }
@@ -75,7 +72,7 @@ impl Outbox {
         }
     }
 
-    /// Writes what there is. Ready when all of it was.
+    /// Writes everything. Ready when done.
     pub(super) fn poll_flush<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
@@ -100,7 +97,7 @@ impl Outbox {
         if self.text.capacity() > KEPT {
             self.text = Vec::new();
         }
-        // TLS keeps what it has not sent; for a plain socket this is nothing.
+        // TLS buffers data until it is flushed. For a plain socket this does nothing.
         Pin::new(stream).poll_flush(cx)
     }
 
@@ -115,7 +112,7 @@ impl Outbox {
     }
 }
 
-/// Writes the head of a request. `framing` is the line that says how its body ends, if it needs one.
+/// Writes a request's head, with the header that frames its body if it needs one.
 pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, headers: &Headers, encoder: Encoder) {
     text.extend_from_slice(method.as_str().as_bytes());
     text.push(b' ');
@@ -123,16 +120,16 @@ pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, he
     text.extend_from_slice(b" HTTP/1.1\r\n");
     headers.write(text);
     match encoder {
-        // A server takes a request without either line as one without a body.
+        // Without either header, a server reads no body.
         Encoder::Empty => {}
-        // The client's own line is checked, and it is what its body was read by.
+        // The client's own header was validated, and its body was read by it.
         Encoder::Length(_) if headers.contains("content-length") => {}
         other => framing(text, other),
     }
     text.extend_from_slice(CRLF);
 }
 
-/// Writes the status line and the headers of a response, all but the empty line at the end.
+/// Writes a response's status line and headers, without the empty line at the end.
 pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, headers: &Headers) {
     text.extend_from_slice(b"HTTP/1.1 ");
     text.extend_from_slice(status.as_str().as_bytes());
@@ -142,7 +139,6 @@ pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, headers: &H
     headers.write(text);
 }
 
-/// Writes one header.
 pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(name);
     text.extend_from_slice(b": ");
@@ -150,7 +146,7 @@ pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(CRLF);
 }
 
-/// Writes the header that says how the body ends.
+/// Writes the header that frames the body.
 pub(super) fn framing(text: &mut Vec<u8>, encoder: Encoder) {
     match encoder {
         Encoder::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
@@ -165,24 +161,22 @@ pub(super) fn framing(text: &mut Vec<u8>, encoder: Encoder) {
 /// How a body is framed, and how much of it may still come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Encoder {
-    /// There is none.
     #[default]
     Empty,
     /// This many bytes are still to come.
     Length(u64),
-    /// In chunks.
     Chunked,
     /// Up to the end of the connection.
     UntilClose,
 }
 
-/// A body that is not as long as its head has said. The connection cannot be used any more.
+/// A body's length differs from the announced one. The connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body is not as long as was announced")]
+#[error("the body's length differs from the announced one")]
 pub(super) struct WrongLength;
 
 impl Encoder {
-    /// Puts a piece of the body into the outbox, which has room.
+    /// Adds a part to the outbox, which must have room.
     pub(super) fn data(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), WrongLength> {
         match self {
             Self::Empty => return Err(WrongLength),
@@ -192,7 +186,7 @@ impl Encoder {
             }
             Self::UntilClose => outbox.data(data, b""),
             Self::Chunked => {
-                // A chunk of no bytes would be the last one.
+                // An empty chunk would end the body.
                 if !data.is_empty() {
                     // Writing to a vector cannot fail.
                     let _ = write!(outbox.text(), "{:x}\r\n", data.len());
@@ -203,7 +197,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Ends the body. Trailers fit behind chunks only, and are left out elsewhere (RFC 9110 section 6.5.1).
+    /// Ends the body. Only chunked bodies can have trailers; others drop them (RFC 9110 section 6.5.1).
     pub(super) fn end(&mut self, trailers: &Headers, outbox: &mut Outbox) -> Result<(), WrongLength> {
         match std::mem::take(self) {
             Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),

@@ -1,7 +1,7 @@
-//! The start line and the headers of a message (RFC 9112 sections 2 to 5).
+//! Reads start lines and headers (RFC 9112 sections 2 to 5).
 //!
-//! httparse splits the bytes; what the pieces mean is decided here, and strictly: whoever reads a message otherwise than
-//! the server behind us can be made to see another request than it does.
+//! httparse splits the bytes, and this decides what the pieces mean, strictly: if two servers in a row read a message
+//! differently, a request can be hidden from the first one.
 
 use std::mem::MaybeUninit;
 
@@ -13,13 +13,13 @@ use super::super::limits::HeadLimits;
 use super::decode::Framing;
 use crate::message::headers::{self, Headers};
 
-/// Lines of headers that a message may have at the very most, whatever is configured: they are split on the stack.
+/// The most header lines that a message may have, whatever is configured. They are split on the stack.
 pub(crate) const MOST_LINES: usize = 256;
 
-/// Room for the lines of a head. Not written before it is used: to clear these 8 KiB takes 0.1 us.
+/// Space for the lines of a head, uninitialised because clearing these 8 KiB takes 0.1 us.
 const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
 
-/// What the `Connection` headers say.
+/// The options of the `Connection` headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) close: bool,
@@ -27,7 +27,6 @@ pub(crate) struct Options {
     pub(crate) upgrade: bool,
 }
 
-/// The head of a request.
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub(super) method: Method,
@@ -38,7 +37,6 @@ pub(super) struct RequestHead {
     pub(super) options: Options,
 }
 
-/// The head of a response.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
@@ -49,22 +47,22 @@ pub(super) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Whether another response follows (RFC 9110 section 15.2). After a 101 another protocol does.
+    /// Returns whether another response follows (RFC 9110 section 15.2). A 101 is followed by another protocol.
     pub(super) fn is_interim(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 }
 
-/// Reads the head of a request; `None` if there is more to come. Also says how many bytes it is long.
+/// Reads a request's head and returns it with its length; `None` if more bytes are needed.
 pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(RequestHead, usize)>, HeadError> {
-    // A server ignores one empty line before a request (RFC 9112 section 2.2); httparse would take any number.
+    // A server ignores one empty line before a request (RFC 9112 section 2.2); httparse would accept any number.
     let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &buffer[skipped..];
     if bytes == b"\r" && skipped == 0 {
         return Ok(None);
     }
     if matches!(bytes.first(), Some(b'\r' | b'\n')) {
-        return Err(HeadError::Malformed("a request begins with a method"));
+        return Err(HeadError::Malformed("expected a method at the start of a request"));
     }
     let mut lines = NO_LINES;
     let mut parsed = httparse::Request::new(&mut []);
@@ -87,15 +85,16 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     };
     only_crlf(&bytes[..length])?;
     let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(HeadError::Malformed("there is no request line"));
+        return Err(HeadError::Malformed("missing request line"));
     };
     if target.len() > limits.target {
         return Err(HeadError::Target);
     }
     if method.len() > LONGEST_METHOD {
-        return Err(HeadError::Malformed("the method is too long"));
+        return Err(HeadError::Malformed("method too long"));
     }
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is no token"))?;
+    let method =
+        Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is not a token"))?;
     let version = http_version(version);
     let read = read_headers(parsed.headers, &bytes[..length])?;
     let framing = read.request_framing(version)?;
@@ -110,7 +109,7 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     Ok(Some((head, skipped + length)))
 }
 
-/// Whether a request line ends in another version of HTTP, or in something else.
+/// Tells other versions of HTTP from malformed request lines.
 fn version_error(bytes: &[u8]) -> HeadError {
     let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ').skip(2);
@@ -120,17 +119,17 @@ fn version_error(bytes: &[u8]) -> HeadError {
         {
             HeadError::Version
         }
-        _ => HeadError::Malformed("a request line is a method, a target and a version, with one space between them"),
+        _ => HeadError::Malformed("expected a request line: method, target and version with one space between them"),
     }
 }
 
-/// Bytes of a method, at most. The longest that is registered has 17 (`UPDATEREDIRECTREF`).
+/// The longest method in bytes. The longest registered one has 17 (`UPDATEREDIRECTREF`).
 const LONGEST_METHOD: usize = 50;
 
-/// What else is in a request line: the version, two spaces and a CR.
+/// The rest of a request line: the version, two spaces and a CR.
 const REST_OF_LINE: usize = " HTTP/1.1 \r".len();
 
-/// Reads the head of a response to a `method`; `None` if there is more to come. Also says how many bytes it is long.
+/// Reads the head of a response to a `method` and returns it with its length; `None` if more bytes are needed.
 pub(super) fn response(
     buffer: &[u8],
     method: &Method,
@@ -146,16 +145,17 @@ pub(super) fn response(
         Err(error) => return Err(HeadError::from(error)),
     };
     let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
-        return Err(HeadError::Malformed("there is no status line"));
+        return Err(HeadError::Malformed("missing status line"));
     };
-    let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("the status is no number"))?;
+    let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("invalid status code"))?;
     let version = http_version(version);
     let read = read_headers(parsed.headers, &buffer[..length])?;
     let framing = read.response_framing(method, status)?;
     Ok(Some((ResponseHead { status, version, headers: read.headers, framing, options: read.options }, length)))
 }
 
-/// Reads the headers after a chunked body (RFC 9112 section 7.1.2); `None` if there is more to come.
+/// Reads the trailers after a chunked body (RFC 9112 section 7.1.2) and returns them with their length; `None` if more
+/// bytes are needed.
 pub(super) fn trailers(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Headers, usize)>, HeadError> {
     if buffer.starts_with(b"\r\n") {
         return Ok(Some((Headers::new(), 2)));
@@ -172,30 +172,30 @@ pub(super) fn trailers(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Hea
     }
 }
 
-/// Refuses lines that end without a CR. httparse takes them, and a recipient may (RFC 9112 section 2.2), but one in
-/// front of another that reads a bare LF otherwise is what smuggling is made of.
+/// Rejects lines that end without a CR. httparse and RFC 9112 section 2.2 allow them, but two servers that read a bare
+/// LF differently make smuggling possible.
 fn only_crlf(head: &[u8]) -> Result<(), HeadError> {
-    // All pairs are looked at whatever they are, which the compiler does sixteen at a time: a head is many short lines,
-    // and to search for the next end of a line takes longer than to look at the line.
+    // Checking all pairs vectorises to sixteen at a time. Searching for each line end would be slower, because lines
+    // are short.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
     let is_bare = |before: u8, byte: u8| byte == b'\n' && before != b'\r';
     let bare = pairs.fold(0, |bare, (before, byte)| bare | u8::from(is_bare(*before, *byte)));
     let bare = bare != 0 || head.starts_with(b"\n");
-    if bare { Err(HeadError::Malformed("a line ends in CR LF")) } else { Ok(()) }
+    if bare { Err(HeadError::Malformed("lines must end in CR LF")) } else { Ok(()) }
 }
 
 fn http_version(minor: u8) -> Version {
     if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 }
 }
 
-/// Headers, and what those among them say that frame the message and the connection.
+/// Headers, and what they say about framing and the connection.
 #[derive(Default)]
 struct Read {
     headers: Headers,
     options: Options,
     length: Option<u64>,
     is_chunked: bool,
-    /// Whether a transfer coding was named that is not ours.
+    /// True if a transfer coding other than `chunked` was named.
     is_coded: bool,
     has_coding: bool,
 }
@@ -205,7 +205,7 @@ fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
     let mut read = Read { headers: Headers::of_head(head, parts, ROOM), ..Read::default() };
     for line in lines {
         let (name, value) = (line.name, line.value);
-        // Almost every name is told from these by its length alone.
+        // The length alone rules out nearly all names.
         match name.len() {
             10 if name.eq_ignore_ascii_case("connection") => read.connection(value)?,
             14 if name.eq_ignore_ascii_case("content-length") => read.content_length(value)?,
@@ -216,11 +216,11 @@ fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
     Ok(read)
 }
 
-/// Lines and bytes that a proxy usually adds to a message.
+/// Space for the lines and bytes that a proxy usually adds to a message.
 const ROOM: (usize, usize) = (8, 256);
 
-/// Headers that a `Connection` header must not name: to take them away would change where the message goes, how long it
-/// is, or what we say of the client ("hop-by-hop abuse").
+/// Headers that a `Connection` header must not name. Removing them would change the message's destination or length, or
+/// what we say about the client ("hop-by-hop abuse").
 fn is_protected(name: &str) -> bool {
     const NAMES: [&str; 9] = [
         "host",
@@ -240,8 +240,8 @@ fn is_protected(name: &str) -> bool {
 
 impl Read {
     fn connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        const MALFORMED: HeadError = HeadError::Malformed("the `Connection` header names a header that it must not");
-        // Nearly every line says one of these and nothing else.
+        const MALFORMED: HeadError = HeadError::Malformed("`Connection` must not name this header");
+        // Nearly all lines consist of one of these.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.options.keep_alive = true;
             return Ok(());
@@ -250,7 +250,7 @@ impl Read {
             self.options.close = true;
             return Ok(());
         }
-        // What takes the headers away reads no other text either: the two must see the same names.
+        // The code that removes the named headers decodes them in the same way, so both see the same names.
         let value = headers::text(value).ok_or(MALFORMED)?;
         for option in value.split(',').map(str::trim) {
             if option.eq_ignore_ascii_case("keep-alive") {
@@ -266,10 +266,10 @@ impl Read {
         Ok(())
     }
 
-    /// RFC 9110 section 8.6: digits and nothing else, once. A second one may be repaired if it is the same, but no
-    /// honest sender needs that, nor a zero before the others, which is octal to some and too long for others.
+    /// Accepts one value of digits only (RFC 9110 section 8.6). A receiver may accept equal duplicates, but no honest
+    /// sender needs them, nor leading zeros, which some read as octal and others as too long.
     fn content_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        const MALFORMED: HeadError = HeadError::Malformed("`Content-Length` is one number");
+        const MALFORMED: HeadError = HeadError::Malformed("`Content-Length` must be a single number");
         let is_padded = value.len() > 1 && value.starts_with(b"0");
         if self.length.is_some() || value.is_empty() || is_padded || !value.iter().all(u8::is_ascii_digit) {
             return Err(MALFORMED);
@@ -281,25 +281,25 @@ impl Read {
 
     fn transfer_encoding(&mut self, value: &[u8]) {
         self.has_coding = true;
-        // `chunked` twice, or anything beside it, is no coding of ours.
+        // `chunked` twice, or together with another coding, is not supported.
         self.is_coded |= self.is_chunked || !value.eq_ignore_ascii_case(b"chunked");
         let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
         self.is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
     }
 
-    /// RFC 9112 section 6.3 for requests, the doubtful cases refused.
+    /// Returns a request's framing by RFC 9112 section 6.3. Ambiguous requests are rejected.
     fn request_framing(&self, version: Version) -> Result<Framing, HeadError> {
         if !self.has_coding {
             return Ok(self.length.map_or(Framing::Empty, Framing::of_length));
         }
         if version == Version::HTTP_10 {
-            return Err(HeadError::Malformed("HTTP/1.0 has no `Transfer-Encoding`"));
+            return Err(HeadError::Malformed("HTTP/1.0 does not have `Transfer-Encoding`"));
         }
         self.chunked()?;
         Ok(Framing::Chunked)
     }
 
-    /// RFC 9112 section 6.3 for responses.
+    /// Returns a response's framing by RFC 9112 section 6.3.
     fn response_framing(&self, method: &Method, status: StatusCode) -> Result<Framing, HeadError> {
         if method == Method::HEAD || status.is_informational() || matches!(status.as_u16(), 204 | 304) {
             return Ok(Framing::Empty);
@@ -311,14 +311,14 @@ impl Read {
         Ok(self.length.map_or(Framing::UntilClose, Framing::of_length))
     }
 
-    /// The transfer coding is exactly `chunked`, and no `Content-Length` contradicts it. The RFC lets the coding win and
-    /// calls it an attack in the same breath (section 6.1).
+    /// Requires the transfer coding `chunked` alone and no `Content-Length`. RFC 9112 section 6.1 lets the coding win
+    /// but warns of an attack.
     fn chunked(&self) -> Result<(), HeadError> {
         if self.length.is_some() {
-            return Err(HeadError::Malformed("a message has a `Content-Length` or a `Transfer-Encoding`, not both"));
+            return Err(HeadError::Malformed("a message must not have both `Content-Length` and `Transfer-Encoding`"));
         }
         if !self.is_chunked {
-            return Err(HeadError::Malformed("the last transfer coding is `chunked`"));
+            return Err(HeadError::Malformed("the last transfer coding must be `chunked`"));
         }
         if self.is_coded { Err(HeadError::Coding) } else { Ok(()) }
     }
@@ -330,12 +330,12 @@ impl From<Error> for HeadError {
             Error::TooManyHeaders => Self::Lines,
             Error::Version => Self::Version,
             Error::HeaderName => {
-                Self::Malformed("a header is `name: value`, without a space before the colon or a fold")
+                Self::Malformed("invalid header: expected `name: value` on one line, without a space before the colon")
             }
-            Error::HeaderValue => Self::Malformed("a header's value has no control characters"),
-            Error::NewLine => Self::Malformed("a line ends in CR LF"),
-            Error::Token => Self::Malformed("the start line is malformed"),
-            Error::Status => Self::Malformed("the status is no number"),
+            Error::HeaderValue => Self::Malformed("control character in a header's value"),
+            Error::NewLine => Self::Malformed("lines must end in CR LF"),
+            Error::Token => Self::Malformed("malformed start line"),
+            Error::Status => Self::Malformed("invalid status code"),
         }
     }
 }

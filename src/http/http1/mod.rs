@@ -1,9 +1,9 @@
-//! HTTP/1.1 and HTTP/1.0, in and out (RFC 9112).
+//! HTTP/1.1 and HTTP/1.0 (RFC 9112).
 //!
-//! The codec is our own, on top of httparse's tokens, because a proxy that enforces something must read a message as the
-//! server behind it does: what libraries forgive (a bare LF, two lengths, a length beside chunks) is what requests are
-//! smuggled by. [`head`] and [`decode`] read, [`encode`] writes, and none of them does input or output; [`server`] is a
-//! client's connection and [`client`] an upstream's.
+//! The codec is our own, on top of httparse's tokens: a proxy that enforces limits must read a message exactly as the
+//! server behind it does, and what libraries tolerate (a bare LF, two lengths, a length with chunks) is how requests
+//! are smuggled. [`head`] and [`decode`] read, [`encode`] writes, and none of them does I/O. [`server`] is a client's
+//! connection and [`client`] an upstream's.
 
 mod client;
 mod client_io;
@@ -26,10 +26,10 @@ use tokio_util::io::poll_read_buf;
 
 use super::transport::{SMALL_READ, Stream};
 
-/// What is read at once where a long body is expected: as much as a socket usually has.
+/// Bytes read at once where a long body is expected: as much as a socket usually buffers.
 const BODY_READ: usize = 64 * 1024;
 
-/// Reads what there is, 0 bytes at the end. `expected` are the bytes that are known to come.
+/// Reads what is available; 0 bytes at the end. At least `expected` bytes are known to come.
 fn poll_fill(
     stream: &mut Stream,
     input: &mut BytesMut,

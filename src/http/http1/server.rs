@@ -1,4 +1,4 @@
-//! One client's HTTP/1 connection, from its first byte to its last.
+//! A client's HTTP/1 connection.
 
 use std::future::poll_fn;
 use std::io;
@@ -31,12 +31,12 @@ use super::encode::{self, Encoder};
 use super::head::{self, RequestHead};
 use crate::message::headers::Headers;
 
-/// How long a client may go on sending a body that nobody reads, so that it gets to read the answer: to close while
-/// bytes are under way would make the client's system throw the answer away (RFC 9112 section 9.6).
+/// How long to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
+/// flight would make the client's system drop it (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request that
-/// was on its way.
+/// Serves a client's connection to its end. When `drain` is cancelled, the current request is answered, and one more
+/// that was on its way.
 pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
     let server = service.server();
     let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
@@ -55,15 +55,15 @@ struct Connection<'a, S> {
     server: &'a Server,
     io: &'a Rc<ClientIo>,
     context: context::Context,
-    /// Requests so far.
+    /// Number of requests so far.
     served: u32,
 }
 
-/// What of a request decides about its response.
-struct Asked {
+/// The properties of a request that determine how it is answered.
+struct RequestSummary {
     is_head: bool,
     version: Version,
-    /// Whether the client wants to send another request.
+    /// True if the client wants to send another request.
     stays: bool,
 }
 
@@ -75,12 +75,12 @@ impl<S: Service> Connection<'_, S> {
             let mut is_first = true;
             let head = poll_fn(|cx| {
                 let polled = self.poll_head(cx);
-                // To ask whether the process is to end takes a lock. Once asked, this is woken when it is, so only a
-                // wake-up without a byte is a reason to ask again.
+                // Polling the token takes a lock. Once polled it wakes the task, so it is only polled again after a
+                // wake-up without a byte.
                 let is_asked = std::mem::replace(&mut is_first, false) && is_told;
                 if polled.is_pending() && !is_asked && !self.context.activity.is_draining() {
                     is_told = true;
-                    // A connection that says nothing is closed a little later, since a request may be on its way to us.
+                    // An idle connection is closed a little later, because a request may be on its way to us.
                     if drained.as_mut().poll(cx).is_ready() {
                         self.context.activity.drain();
                     }
@@ -102,7 +102,7 @@ impl<S: Service> Connection<'_, S> {
         }
     }
 
-    /// Reads the head of a request; `None` if the client closes instead.
+    /// Reads a request's head; `None` if the client closes instead.
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
         let limits = &self.server.limits.head;
         let mut is_worth_a_look = !self.io.input.borrow().is_empty();
@@ -121,7 +121,7 @@ impl<S: Service> Connection<'_, S> {
                 Ok(_) => {}
             }
             self.context.activity.received();
-            // A head is complete with a line, so what comes byte by byte is not looked at again for every byte.
+            // A head ends with a line, so input that arrives byte by byte is not parsed for every byte.
             let input = self.io.input.borrow();
             is_worth_a_look = memchr::memchr(b'\n', &input[before..]).is_some()
                 || input.len() >= limits.bytes
@@ -129,21 +129,21 @@ impl<S: Service> Connection<'_, S> {
         }
     }
 
-    /// Answers a request that cannot be read. Nobody knows where the next one begins, so there is none.
+    /// Answers a request that cannot be read. The start of the next one is not known, so the connection ends.
     async fn refuse(&self, error: HeadError) {
         let response = self.server.reject(error);
         self.service.rejected(&self.context, Version::HTTP_11, error, &response);
         self.context.activity.exchange(false);
-        let asked = Asked { is_head: false, version: Version::HTTP_11, stays: false };
-        if self.respond(&asked, response, None).await.is_ok() {
+        let summary = RequestSummary { is_head: false, version: Version::HTTP_11, stays: false };
+        if self.respond(&summary, response, None).await.is_ok() {
             self.close().await;
         }
     }
 
-    /// Answers a request; returns whether another may follow.
+    /// Answers a request. Returns whether another may follow.
     async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
         let RequestHead { method, target, version, headers, framing, options } = head;
-        let mut asked = Asked {
+        let mut summary = RequestSummary {
             is_head: method == Method::HEAD,
             version,
             stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
@@ -165,12 +165,12 @@ impl<S: Service> Connection<'_, S> {
         if is_last && !drain.is_cancelled() {
             self.server.limit_reached(HttpLimit::Requests);
         }
-        asked.stays &= !is_last && (response.body.is_upstreams() || self.discard());
-        self.respond(&asked, response, Some(&exchange)).await
+        summary.stays &= !is_last && (response.body.is_upstreams() || self.discard());
+        self.respond(&summary, response, Some(&exchange)).await
     }
 
-    /// The answer to a request, `None` if the client has gone before there was one. It is pinned before, as it is
-    /// kilobytes that would be moved in here with each request.
+    /// Waits for the response; `None` if the client goes first. The future is pinned by the caller because it is
+    /// kilobytes that would be moved for each request.
     async fn while_here<T>(&self, mut answer: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         poll_fn(|cx| {
             if let Poll::Ready(response) = answer.as_mut().poll(cx) {
@@ -183,10 +183,10 @@ impl<S: Service> Connection<'_, S> {
         .await
     }
 
-    /// Throws away what has come of a body that nobody wants; returns whether that was all of it.
+    /// Discards what has arrived of an unread body. Returns whether that was all of it.
     ///
-    /// A client that waits for a `100 Continue` may send its body after any answer or leave it out (RFC 9110 section
-    /// 10.1.1), so nobody could tell where its next request begins.
+    /// A client that waits for a `100 Continue` may send its body after any response or omit it (RFC 9110 section
+    /// 10.1.1), so the start of its next request is not known.
     fn discard(&self) -> bool {
         let mut left = MAX_DISCARDED;
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -203,10 +203,15 @@ impl<S: Service> Connection<'_, S> {
         true
     }
 
-    /// Sends a response; returns whether another request may follow.
-    async fn respond(&self, asked: &Asked, mut response: Response, exchange: Option<&S::Exchange>) -> io::Result<bool> {
-        // Only an answer of ours has one: an upstream's is about its own connection and was taken away. Headers that are kept
-        // have none, and are copied by who would take it away.
+    /// Sends a response. Returns whether another request may follow.
+    async fn respond(
+        &self,
+        request: &RequestSummary,
+        mut response: Response,
+        exchange: Option<&S::Exchange>,
+    ) -> io::Result<bool> {
+        // Only our own responses have this header: an upstream's is about its own connection and was removed. Shared
+        // headers never have it, so they are not copied here.
         let wants_close = !response.body.is_upstreams()
             && response.headers.contains("connection")
             && response.headers.remove("connection");
@@ -215,48 +220,25 @@ impl<S: Service> Connection<'_, S> {
         }
         let body = &response.body;
         let bodiless =
-            asked.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
+            request.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
         let mut encoder = match body.length() {
             _ if bodiless => Encoder::Empty,
             Some(0) => Encoder::Empty,
             Some(length) => Encoder::Length(length),
-            None if asked.version == Version::HTTP_11 => Encoder::Chunked,
+            None if request.version == Version::HTTP_11 => Encoder::Chunked,
             None => Encoder::UntilClose,
         };
-        // A client that waits for a `100 Continue` gets none any more, since it would stand in the middle of this. Whether
-        // it sends its body now is left to it (RFC 9110 section 10.1.1), so nobody could tell where its next request begins.
+        // A client that waits for a `100 Continue` will not get one, because it would stand in the middle of this
+        // response. The client may or may not send its body now (RFC 9110 section 10.1.1), so the start of its next
+        // request is not known.
         let is_uncertain = self.io.awaits_continue.take() && !self.io.decoder.get().is_end();
-        let stays = asked.stays && !wants_close && !is_uncertain && encoder != Encoder::UntilClose;
+        let stays = request.stays && !wants_close && !is_uncertain && encoder != Encoder::UntilClose;
         let mut is_written = bodiless;
         {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = outbox.text();
-            // What a HEAD is answered with says how long the body would have been, if that is known.
-            let framing = match body.length() {
-                Some(length) if asked.is_head && length > 0 => Some(Encoder::Length(length)),
-                _ if bodiless => None,
-                _ => Some(encoder),
-            };
-            match &response.headers {
-                ResponseHeaders::Kept(kept) if !bodiless => {
-                    text.extend_from_slice(kept.http1.get_or_init(|| {
-                        let mut start = Vec::new();
-                        write_start(&mut start, &response, framing);
-                        start
-                    }));
-                }
-                _ => write_start(text, &response, framing),
-            }
-            if !response.headers.contains("date") {
-                self.server.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
-            }
-            if !stays {
-                encode::line(text, b"connection", b"close");
-            } else if asked.version == Version::HTTP_10 {
-                encode::line(text, b"connection", b"keep-alive");
-            }
-            text.extend_from_slice(b"\r\n");
-            // A short answer of ours goes with its head at once.
+            self.write_head(text, request, &response, (!bodiless).then_some(encoder), stays);
+            // A short response of our own is sent together with its head.
             if let ResponseBody::Text(body) = body
                 && !bodiless
                 && body.len() <= encode::SMALL
@@ -277,7 +259,41 @@ impl<S: Service> Connection<'_, S> {
         Ok(stays && self.discard())
     }
 
-    /// Sends a body. Ready when all of it was.
+    /// Writes a response's head. `encoder` is `None` if no body follows.
+    fn write_head(
+        &self,
+        text: &mut Vec<u8>,
+        request: &RequestSummary,
+        response: &Response,
+        encoder: Option<Encoder>,
+        stays: bool,
+    ) {
+        match &response.headers {
+            ResponseHeaders::Kept(kept) if encoder.is_some() => {
+                text.extend_from_slice(kept.http1.get_or_init(|| {
+                    let mut start = Vec::new();
+                    write_start(&mut start, response, encoder);
+                    start
+                }));
+            }
+            _ => {
+                // The response to a HEAD announces the body's length, if that is known.
+                let length = response.body.length().filter(|length| request.is_head && *length > 0);
+                write_start(text, response, length.map(Encoder::Length).or(encoder));
+            }
+        }
+        if !response.headers.contains("date") {
+            self.server.date(self.context.activity.now(), |date| encode::line(text, b"date", date.as_bytes()));
+        }
+        if !stays {
+            encode::line(text, b"connection", b"close");
+        } else if request.version == Version::HTTP_10 {
+            encode::line(text, b"connection", b"keep-alive");
+        }
+        text.extend_from_slice(b"\r\n");
+    }
+
+    /// Sends a body. Ready when done.
     fn poll_body(
         &self,
         body: &mut ResponseBody,
@@ -287,7 +303,7 @@ impl<S: Service> Connection<'_, S> {
     ) -> Poll<io::Result<()>> {
         loop {
             if !self.io.outbox.borrow().has_room() && self.io.poll_flush(cx)?.is_pending() {
-                // A client that sends all of its request before it reads gets on with that meanwhile.
+                // A client may send its whole request before it reads the response.
                 body.drive_upload(cx);
                 return Poll::Pending;
             }
@@ -305,13 +321,14 @@ impl<S: Service> Connection<'_, S> {
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => forwarding::trailers(trailers),
                 Poll::Ready(None) => Headers::new(),
                 Poll::Ready(Some(Err(error))) => {
-                    // What came before the break is the client's; that there is no end tells it of the break.
+                    // The client gets what came before the failure. The missing end tells it that the body is
+                    // incomplete.
                     let _ = self.io.poll_flush(cx);
                     return Poll::Ready(Err(io::Error::other(error)));
                 }
                 Poll::Pending => {
                     let _ = self.io.poll_flush(cx)?;
-                    // An upstream that says nothing for a while would otherwise work on for nobody.
+                    // Without this check, a silent upstream would continue to work for a client that has gone.
                     let gone = self.io.poll_gone(cx);
                     return if gone {
                         Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
@@ -327,7 +344,7 @@ impl<S: Service> Connection<'_, S> {
         }
     }
 
-    /// Leaves HTTP for another protocol.
+    /// Switches to another protocol.
     async fn switch(&self, response: Response) -> io::Result<bool> {
         let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
         {
@@ -342,7 +359,7 @@ impl<S: Service> Connection<'_, S> {
         Ok(false)
     }
 
-    /// Closes the connection so that the client gets to read the answer.
+    /// Closes the connection in a way that lets the client read the response.
     async fn close(&self) {
         let mut stream = ClientStream(self.io.clone());
         let is_read = self.io.decoder.get().is_end() && self.io.input.borrow().is_empty();
@@ -355,7 +372,7 @@ impl<S: Service> Connection<'_, S> {
     }
 }
 
-/// Writes the status line, the headers, and the one that says how the body ends.
+/// Writes the status line, the headers and the framing.
 fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Encoder>) {
     encode::response_start(text, response.status, &response.headers);
     if let Some(encoder) = framing

@@ -1,4 +1,4 @@
-//! Bodies that come and go by HTTP/2, piece by piece.
+//! HTTP/2 bodies in both directions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody, Upload};
 use crate::http::service::Exchange;
 use crate::message::headers::Headers;
 
-/// A body that comes.
+/// A body that is received.
 ///
-/// The sender's window is opened again when the next piece is asked for: then the last one has been passed on, and what
-/// a slow receiver leaves lying is never more than a window.
+/// The sender's window is reopened when the next part is requested, which is when the previous one has been forwarded.
+/// So a slow receiver holds up at most one window.
 #[derive(Debug)]
 pub(super) struct Incoming {
     stream: RecvStream,
-    /// Bytes of the last piece, which the sender has not been given back.
+    /// Bytes of the last part, not yet returned to the sender's window.
     owed: usize,
     length: Option<u64>,
     phase: Phase,
@@ -88,7 +88,7 @@ impl Incoming {
     fn release(&mut self) {
         let owed = std::mem::take(&mut self.owed);
         if owed > 0 {
-            // It fails only if more is given back than was taken.
+            // Fails only if more is returned than was taken.
             let _ = self.stream.flow_control().release_capacity(owed);
         }
     }
@@ -102,14 +102,14 @@ impl Incoming {
     }
 }
 
-/// The body of a client's request.
+/// A client's request body.
 #[derive(Debug)]
 pub(super) struct ClientBody {
     incoming: RefCell<Incoming>,
     activity: Rc<Activity>,
     /// Bytes that may still come.
     allowed: Cell<u64>,
-    /// The bound that `allowed` started with.
+    /// The limit for the whole body.
     limit: u64,
     /// Where to send a `100 Continue` if the client waits for one before it sends the body.
     awaits_continue: RefCell<Option<Rc<Responder>>>,
@@ -161,13 +161,13 @@ impl Upload for ClientBody {
     }
 }
 
-/// Where a body comes from that goes by HTTP/2.
+/// The source of a body that is sent.
 pub(super) trait Source {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
 
     fn is_end(&self) -> bool;
 
-    /// Goes on with what is to go on although nobody has room for a piece.
+    /// Continues other work of the exchange while nobody takes the next part.
     fn drive(&mut self, cx: &mut Context<'_>);
 }
 
@@ -197,7 +197,7 @@ impl Source for ResponseBody {
     }
 }
 
-/// A client to which a body goes: how it takes it is noted.
+/// A client that receives a body, for its deadlines and metrics.
 #[derive(Clone, Copy)]
 pub(super) struct Receiver<'a> {
     pub(super) activity: &'a Activity,
@@ -213,27 +213,27 @@ impl Receiver<'_> {
     }
 }
 
-/// A body that goes.
+/// A body that is sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     stream: SendStream<Bytes>,
-    /// What of a piece the receiver has no window for yet.
+    /// The rest of a part, waiting for the receiver's window.
     rest: Bytes,
-    /// Whether a piece was taken from its source.
+    /// True once a part was taken from the source.
     has_begun: bool,
 }
 
-/// Why a body does not go on.
+/// Why a body is not sent any further.
 #[derive(Debug)]
 pub(super) enum Halt {
     /// The receiver reset the stream, or the connection is closed.
     Gone,
-    /// It cannot be read.
+    /// The source failed.
     Body(BodyError),
 }
 
-/// The last piece of a body up to which it is handed over at once if the receiver has room for all of it. A stream with a
-/// small response needs no second look then.
+/// The longest last part that is sent at once if it fits into the receiver's window. Streams with small responses then
+/// need no second poll.
 const SMALL: usize = 16 * 1024;
 
 impl Outgoing {
@@ -241,7 +241,7 @@ impl Outgoing {
         Self { stream, rest: Bytes::new(), has_begun: false }
     }
 
-    /// Sends as much as there is and as the receiver takes; ready at the end of the body.
+    /// Sends as much as there is and as the receiver takes. Ready at the end of the body.
     pub(super) fn poll_send(
         &mut self,
         source: &mut impl Source,
@@ -280,8 +280,8 @@ impl Outgoing {
                     return Poll::Ready(self.stream.send_data(data, true).map_err(gone));
                 }
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
-                    // Only for what there is: a window that is reserved for nothing is one that the other streams of
-                    // the connection lack.
+                    // Only for what there is: capacity reserved for nothing is missing on the connection's other
+                    // streams.
                     self.stream.reserve_capacity(data.len());
                     self.rest = data;
                 }
@@ -297,13 +297,13 @@ impl Outgoing {
         }
     }
 
-    /// Whether the receiver takes so much now. What is handed over beyond that waits in the library, where nobody counts it.
+    /// Returns whether the receiver's window has this much room. Anything beyond waits uncounted in the library.
     fn has_room(&mut self, length: usize) -> bool {
         self.stream.reserve_capacity(length);
         self.stream.capacity() >= length
     }
 
-    /// How much the receiver takes now; `None` if it takes nothing any more.
+    /// Returns the room in the receiver's window; `None` if the receiver takes no more.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Option<usize>> {
         match self.stream.capacity() {
             0 => Poll::Ready(ready!(self.stream.poll_capacity(cx)).and_then(Result::ok)),
@@ -311,12 +311,12 @@ impl Outgoing {
         }
     }
 
-    /// Whether something was taken from where it comes from.
+    /// Returns whether a part was taken from the source.
     pub(super) const fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Breaks the body off, so that nobody takes what was sent for all of it.
+    /// Resets the stream, so that the receiver does not take the part that was sent for the whole.
     pub(super) fn reset(&mut self, reason: h2::Reason) {
         self.stream.send_reset(reason);
     }

@@ -1,22 +1,21 @@
-//! A connection to an upstream, which many requests share.
+//! Upstream connections that many requests share.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Ping, PingPong, Reason, RecvStream};
+use h2::{Reason, RecvStream};
 use http::{HeaderValue, StatusCode, Uri, Version, header};
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
 
 use super::body::{Halt, Incoming, Outgoing};
 use super::convert;
+use super::drive::drive;
 use super::watch::{Traffic, Watched};
 use crate::http::activity::Activity;
 use crate::http::context::Context as Surroundings;
@@ -25,33 +24,23 @@ use crate::http::lease::{Lease, SendFailed};
 use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::transport::Stream;
 
-/// Bytes of a response's headers, as for HTTP/1: servers set many cookies, and they are ours.
+/// Bytes of a response's headers, as for HTTP/1.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
 /// Bytes of one response that may wait for its client.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same for all responses of a connection. It is so large because what one slow client leaves lying takes the others'
-/// room: sixty-four of them do not hold up the rest.
+/// The same for all responses of a connection. It is this large because responses to slow clients use up the others'
+/// room: sixty-four of them do not block the rest.
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Bytes of one request that wait for the upstream's window or socket.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Interim responses before the real one; a server that sends more of them is broken.
+/// Interim responses before the final one. A server that sends more is broken.
 const MOST_INTERIM: usize = 16;
 
-/// How long nothing may come while a response is waited for, until the upstream is asked by a PING.
-const PING_AFTER: Duration = Duration::from_secs(10);
-
-/// How long a second PING waits if nothing else came since the first: gRPC's servers take two within five minutes for an
-/// attack, unless they have sent something in between.
-const PING_AGAIN_AFTER: Duration = Duration::from_secs(310);
-
-/// How long the upstream has to answer it.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A connection to an upstream. Clones share it; the last one, and the last response on it, closes it.
+/// An upstream connection. Clones share it. It is closed with the last clone and the last response on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     shared: Rc<Shared>,
@@ -72,7 +61,7 @@ impl Drop for Shared {
 }
 
 impl Connection {
-    /// Speaks HTTP/2 on a new stream. Its other end has said by ALPN, or is known, to do so too.
+    /// Starts HTTP/2 on a new stream whose other end supports it, by ALPN or prior knowledge.
     pub(crate) async fn connect(stream: Stream) -> io::Result<Self> {
         let traffic = Traffic::new(0);
         let mut builder = h2::client::Builder::new();
@@ -90,21 +79,22 @@ impl Connection {
         Ok(Self { shared: Rc::new(Shared { sender: RefCell::new(sender), active, driver }) })
     }
 
-    /// Whether another request may be sent on it: it is not closed, and the upstream has not said that it will be.
+    /// Returns whether another request may be sent: the connection is neither closed nor about to be.
     pub(crate) fn is_open(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         !matches!(self.shared.sender.borrow_mut().poll_ready(&mut cx), Poll::Ready(Err(_)))
     }
 
-    /// How many requests there are on it whose response has not ended.
+    /// Returns the number of requests whose response has not ended.
     pub(crate) fn active(&self) -> usize {
         self.shared.active.get()
     }
 
-    /// Sends a request and waits for the response's headers. Without room it waits for that too, until its deadline.
+    /// Sends a request and waits for the response's headers. If all streams are in use, it waits for one until its
+    /// deadline.
     ///
-    /// A request that fails was not sent if the upstream says that it has not worked on it and will not: whatever its
-    /// method, it can go another way (RFC 9113 section 8.7).
+    /// A failed request counts as not sent if the upstream says that it has not processed it. Such a request may be
+    /// sent elsewhere, whatever its method (RFC 9113 section 8.7).
     pub(crate) async fn send<L: Lease>(
         &self,
         mut request: Request,
@@ -116,7 +106,7 @@ impl Connection {
             Err(error) => return Err(failed(error, lease, Some(request), false)),
         };
         let is_end = request.body.is_end();
-        // The handle that sends is a new one: one that has sent waits until its last request was.
+        // Uses a new handle, because one that has sent a request waits until that request was sent.
         let mut sender = self.shared.sender.borrow().clone();
         let (mut response, stream) = match sender.send_request(head, is_end) {
             Ok(sent) => sent,
@@ -160,7 +150,7 @@ impl Connection {
     }
 }
 
-const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("there are too many interim responses"));
+const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("too many interim responses"));
 
 /// Why there is no response.
 enum Fault {
@@ -179,22 +169,22 @@ fn io_error(error: h2::Error) -> io::Error {
     io::Error::other(error)
 }
 
-/// Whether the upstream says that it has not worked on a request and will not: it refused its stream, or told at its
-/// GOAWAY that it was not among those that it looks at. The library ends only those streams with the GOAWAY.
+/// Returns whether the upstream has not processed the request: it refused the stream or excluded it in its GOAWAY. The
+/// library ends only excluded streams with the GOAWAY.
 fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
-/// The head of a request, as HTTP/2 has it (RFC 9113 section 8.3.1).
+/// Returns a request's head in HTTP/2's form (RFC 9113 section 8.3.1).
 fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, UpstreamError> {
     let authority = request.headers.get("host").unwrap_or_default();
     let uri = Uri::builder().scheme(context.peer.scheme()).authority(authority).path_and_query(request.target.as_str());
     let uri = uri
         .build()
-        .map_err(|_| UpstreamError::Upload(BodyError::Malformed("HTTP/2 has no way to say its target".into())))?;
+        .map_err(|_| UpstreamError::Upload(BodyError::Malformed("the target cannot be sent by HTTP/2".into())))?;
     let mut map = convert::header_map(&request.headers, 0, |name| !name.eq_ignore_ascii_case(b"host"));
     if request.headers.is_grpc() {
-        // It is of one hop and was taken away with the others, but gRPC's servers insist on it, and we pass trailers on.
+        // `TE` was removed as a hop-by-hop header, but gRPC servers require it, and we do forward trailers.
         map.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     let mut head = http::Request::new(());
@@ -216,7 +206,7 @@ fn poll_response(
         if *interim > MOST_INTERIM {
             return Poll::Ready(Err(Fault::Error(MALFORMED)));
         }
-        // The client was told to go on by us (RFC 9110 section 15.2: unless the proxy itself asked).
+        // The client already has a `100 Continue` from us; RFC 9110 section 15.2 exempts it from forwarding.
         if head.status() != StatusCode::CONTINUE {
             context.send_interim(head.status(), convert::headers(head.headers()));
         }
@@ -240,7 +230,7 @@ fn respond<L: Lease>(
     Response { status: head.status, headers: headers.into(), body }
 }
 
-/// A request that counts as active.
+/// Counts a request as active.
 #[derive(Debug)]
 struct Active(Rc<Shared>);
 
@@ -257,8 +247,8 @@ impl Drop for Active {
     }
 }
 
-/// The request's body on its way. It goes on while the response comes, because the server may answer each piece by
-/// itself (gRPC's streams in both directions).
+/// A request's body in transit. It continues while the response arrives, because the server may answer each part by
+/// itself (gRPC's bidirectional streams).
 #[derive(Debug)]
 struct Pump {
     outgoing: Outgoing,
@@ -267,8 +257,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Sends what there is. Fails if the client's body does; an upstream that takes no more of it is no failure, because
-    /// its response tells.
+    /// Sends as much as possible. Fails only if the client's body does: if the upstream stops reading, its response
+    /// tells why.
     fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         if self.is_done {
             return Ok(());
@@ -278,7 +268,7 @@ impl Pump {
             Poll::Ready(Ok(()) | Err(Halt::Gone)) => self.is_done = true,
             Poll::Ready(Err(Halt::Body(error))) => {
                 self.is_done = true;
-                // Its stream must not end as if this were all.
+                // The stream must not end as if the body were complete.
                 self.outgoing.reset(Reason::CANCEL);
                 return Err(error);
             }
@@ -286,7 +276,7 @@ impl Pump {
         Ok(())
     }
 
-    /// The body, if nothing was taken from it.
+    /// Returns the body if nothing was taken from it.
     fn untouched(self) -> Option<RequestBody> {
         (!self.outgoing.has_begun()).then_some(self.body)
     }
@@ -298,7 +288,7 @@ struct Reading<L> {
     incoming: Incoming,
     upload: Pump,
     activity: Rc<Activity>,
-    /// The use of the upstream's address, and of the connection, until this is dropped.
+    /// Held until the response is dropped.
     lease: L,
     _active: Active,
 }
@@ -316,7 +306,7 @@ impl<L: Lease> Download for Reading<L> {
     }
 
     fn drive_upload(&mut self, cx: &mut Context<'_>) {
-        // A failure resets the stream, and is seen when the next piece is asked for.
+        // A failure resets the stream and is reported with the next part.
         if let Err(error) = self.upload.poll(cx) {
             tracing::debug!("a request broke off: {error}");
         }
@@ -331,73 +321,9 @@ impl<L: Lease> Download for Reading<L> {
     }
 
     fn is_done(&self) -> bool {
-        // The server may have ended its response before the request has.
+        // The server may end its response while it still reads the request.
         false
     }
 
     fn release(self: Box<Self>) {}
-}
-
-/// Reads and writes until the connection is closed, or until the upstream is found to be gone.
-async fn drive(
-    connection: h2::client::Connection<Watched, Bytes>,
-    mut pings: Option<PingPong>,
-    traffic: Rc<Traffic>,
-    active: Rc<Cell<usize>>,
-) {
-    let mut connection = pin!(connection);
-    let mut alarm = pin!(sleep_until((traffic.now() + PING_AFTER).into()));
-    let mut asked: Option<Asked> = None;
-    poll_fn(|cx| {
-        let now = traffic.wake();
-        loop {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                if let Err(error) = ended {
-                    tracing::debug!("a connection to an upstream ended: {error}");
-                }
-                return Poll::Ready(());
-            }
-            // Nothing is held up here: an upstream's responses are asked for.
-            if !traffic.release() {
-                break;
-            }
-        }
-        while alarm.as_mut().poll(cx).is_ready() {
-            let heard = traffic.heard();
-            let deadline = match asked {
-                Some(Asked { at, .. }) if heard <= at => at + PING_TIMEOUT,
-                Some(Asked { at, content }) if content == traffic.content() => at + PING_AGAIN_AFTER,
-                _ => heard + PING_AFTER,
-            };
-            if deadline > now {
-                alarm.as_mut().reset(deadline.into());
-                continue;
-            }
-            if asked.is_some_and(|asked| heard <= asked.at) {
-                tracing::debug!("a connection to an upstream ended: it does not answer");
-                return Poll::Ready(());
-            }
-            if active.get() == 0 {
-                // Whoever keeps it idle decides how long.
-                alarm.as_mut().reset((now + PING_AFTER).into());
-                continue;
-            }
-            if let Some(pings) = &mut pings {
-                let _ = pings.poll_pong(cx);
-                let _ = pings.send_ping(Ping::opaque());
-            }
-            asked = Some(Asked { at: now, content: traffic.content() });
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    })
-    .await;
-}
-
-/// A PING that was sent.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    at: Instant,
-    /// What had come until then.
-    content: u64,
 }

@@ -1,8 +1,7 @@
-//! Between the messages of HTTP/2 and ours (RFC 9113 section 8).
+//! Converts messages from and to HTTP/2 (RFC 9113 section 8).
 //!
-//! What the library has refused already, with a reset of the stream: names in upper case, values with CR, LF or NUL,
-//! headers of a connection, pseudo-headers that are unknown, repeated, missing or late, and bodies that are not as long as
-//! their `content-length` says.
+//! The library has already reset streams with upper case names, values with CR, LF or NUL, connection headers, unknown,
+//! repeated, missing or late pseudo-headers, and bodies that contradict their `content-length`.
 
 use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
@@ -14,14 +13,15 @@ use crate::http::limits::HeadLimits;
 use crate::http::message::{Request, RequestBody};
 use crate::message::headers::Headers;
 
-/// Headers of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library refuses to send them.
+/// Returns whether a header is one of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library
+/// refuses to send these.
 fn is_of_connection(name: &[u8]) -> bool {
     const NAMES: [&str; 7] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te", "http2-settings"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// The head of a client's request; its body is added when it is known to be in order.
+/// Returns a client's request without its body.
 pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Request, HeadError> {
     let request::Parts { method, uri, headers: map, .. } = head;
     let target = target(&method, &uri).map_err(HeadError::Malformed)?;
@@ -35,46 +35,46 @@ pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Reque
     }
     let mut headers = Headers::with_capacity(map.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
     headers.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
-    // The library compares the length with the body. What it lets pass and an HTTP/1 server may read otherwise is refused,
-    // as it is from a client of HTTP/1.
+    // The library compares the length with the body. Values that an HTTP/1 server might read differently are rejected,
+    // as from HTTP/1 clients.
     if !is_one_length(known.lengths.iter().copied()) {
         return Err(LENGTH);
     }
     let is_split = known.crumbs.len() > 1;
     for (name, value) in &map {
         if value.as_bytes() != value.as_bytes().trim_ascii() {
-            // RFC 9113 section 8.2.1. An HTTP/1 server would take it for another value.
-            return Err(HeadError::Malformed("a header's value begins or ends with white space"));
+            // RFC 9113 section 8.2.1. An HTTP/1 server would read another value.
+            return Err(HeadError::Malformed("a header's value must not start or end with white space"));
         }
         if name != HOST && !(is_split && name == COOKIE) {
             headers.append(name, value);
         }
     }
     if is_split {
-        // Clients send each crumb by itself, so that the compression finds it again; nobody else knows that of HTTP/2
-        // (RFC 9113 section 8.2.3).
+        // Clients split cookies to help compression. Only HTTP/2 allows it, so they are joined again (RFC 9113 section
+        // 8.2.3).
         let crumbs: Vec<_> = known.crumbs.iter().map(|crumb| crumb.as_bytes()).collect();
         headers.append(COOKIE, crumbs.join(&b"; "[..]));
     }
     Ok(Request { method, target, version: Version::HTTP_2, headers, body: RequestBody::Empty })
 }
 
-const LENGTH: HeadError = HeadError::Malformed("`Content-Length` is one number");
+const LENGTH: HeadError = HeadError::Malformed("`Content-Length` must be a single number");
 
-/// Whether these are the values of no `Content-Length`, or of one that has digits only and no zero before others. The
-/// library takes an empty one for 0.
+/// Returns whether there is no `Content-Length`, or a single one of digits without leading zeros. The library reads an
+/// empty value as 0.
 fn is_one_length<'a>(mut values: impl Iterator<Item = &'a HeaderValue>) -> bool {
     let Some(length) = values.next().map(HeaderValue::as_bytes) else { return true };
     let is_number = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
     is_number && (length.len() == 1 || !length.starts_with(b"0")) && values.next().is_none()
 }
 
-/// The head of an upstream's response is one that every server behind reads alike.
+/// Rejects response heads that servers could read differently.
 pub(super) fn check_response(map: &HeaderMap) -> Result<(), HeadError> {
     if is_one_length(map.get_all(CONTENT_LENGTH).iter()) { Ok(()) } else { Err(LENGTH) }
 }
 
-/// The headers of a request that are looked at, found in one walk: to ask the map for a name costs a hash.
+/// The headers that are examined, found in one pass: each lookup in the map costs a hash.
 #[derive(Default)]
 struct Known<'a> {
     hosts: SmallVec<[&'a HeaderValue; 1]>,
@@ -101,13 +101,14 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Room for what the proxy adds to a request: `X-Forwarded-*`, `Via`.
+/// Space for the headers that the proxy adds to a request: `X-Forwarded-*`, `Via`.
 const SPARE_LINES: usize = 6;
 const SPARE_BYTES: usize = 160;
 
-/// The library has cut a fragment off `:path` and does not say so; the rules and the upstream both see what is left.
+/// Returns the target. The library silently drops a fragment from `:path`, so neither the rules nor the upstream see
+/// it.
 fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
-    // It has no path, and is refused whatever it has.
+    // CONNECT does not have a path, and is rejected in any case.
     if method == Method::CONNECT {
         return Ok(uri.authority().map_or_else(String::new, ToString::to_string));
     }
@@ -115,25 +116,25 @@ fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
     if target.starts_with('/') || (target == "*" && method == Method::OPTIONS) {
         return Ok(target.to_owned());
     }
-    Err("`:path` does not begin with `/`")
+    Err("`:path` must start with `/`")
 }
 
-/// Whom the request is for: `:authority` and `Host` are the same thing said in two ways, and a request that says it in
-/// both must say the same (RFC 9113 section 8.3.1).
+/// Returns the request's host. `:authority` and `Host` mean the same, so a request with both must not contradict itself
+/// (RFC 9113 section 8.3.1).
 fn host<'a>(uri: &'a Uri, hosts: &[&'a HeaderValue]) -> Result<&'a [u8], &'static str> {
     let scheme = uri.scheme();
     if scheme.is_some_and(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
-        return Err("`:scheme` is neither `http` nor `https`");
+        return Err("`:scheme` must be `http` or `https`");
     }
     if hosts.len() > 1 {
-        return Err("a request has one `Host` header");
+        return Err("a request must not have several `Host` headers");
     }
     let host = hosts.first();
     let Some(authority) = uri.authority() else {
-        return host.map(|host| host.as_bytes()).ok_or("a request has an `:authority`");
+        return host.map(|host| host.as_bytes()).ok_or("missing `:authority`");
     };
     if authority.as_str().contains('@') {
-        return Err("`:authority` has a user name");
+        return Err("`:authority` must not contain a user name");
     }
     if host.is_some_and(|host| !is_same(authority, scheme, host)) {
         return Err("`:authority` and `Host` differ");
@@ -156,18 +157,17 @@ fn is_same(authority: &Authority, scheme: Option<&Scheme>, host: &HeaderValue) -
     })
 }
 
-/// Our own names, which need not be read and kept for each response.
+/// Names that we often send, which need no parsing.
 static OWN: [HeaderName; 2] = [HeaderName::from_static("ratelimit"), HeaderName::from_static("ratelimit-policy")];
 
-/// Headers that have another value in each response, or each second. They are sent as "never indexed" (RFC 7541 section
-/// 6.2.3): the table of the compression would fill with values that do not come again, and each new one is compared with
-/// all of them.
+/// Headers whose value changes with each response or second. They are sent as "never indexed" (RFC 7541 section 6.2.3),
+/// because values that never recur would fill the compression table, and each new one is compared with all of them.
 const CHANGING: [&str; 6] =
     ["date", "ratelimit", "ratelimit-remaining", "ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// Headers as they are sent by HTTP/2: without those of a connection, and with names in lower case. A line that the
-/// library does not take is left out; what we have received has none such. There is room for `more` headers: to grow costs
-/// the map more than to take five.
+/// Returns headers in HTTP/2's form: without those of the connection, and with names in lower case. Lines that the
+/// library does not accept are dropped; headers that were received do not contain any. Reserves space for `more`
+/// headers, because growing costs the map more than five of them.
 pub(super) fn header_map(headers: &Headers, more: usize, wanted: impl Fn(&[u8]) -> bool) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(headers.len() + more);
     for (name, value) in headers.iter().filter(|(name, _)| !is_of_connection(name) && wanted(name)) {
@@ -181,9 +181,9 @@ pub(super) fn header_map(headers: &Headers, more: usize, wanted: impl Fn(&[u8]) 
     map
 }
 
-/// Headers that came by HTTP/2.
+/// Returns received headers in our form.
 pub(super) fn headers(map: &HeaderMap) -> Headers {
-    // A value's white space is no part of it; a server that sends some breaks RFC 9113 section 8.2.1.
+    // White space around a value violates RFC 9113 section 8.2.1 and is not part of it.
     map.iter().map(|(name, value)| (name, value.as_bytes().trim_ascii())).collect()
 }
 
@@ -215,12 +215,12 @@ mod tests {
         check("GET", "http://a.example/", &["a.example:443"], Err("differ"));
         check("GET", "http://a.example/", &["b.example"], Err("differ"));
         check("GET", "http://a.example/", &["u@a.example"], Err("differ"));
-        check("GET", "http://a.example/", &["a.example", "a.example"], Err("one `Host`"));
+        check("GET", "http://a.example/", &["a.example", "a.example"], Err("several `Host`"));
         check("GET", "http://u@a.example/", &[], Err("user name"));
-        check("GET", "ftp://a.example/", &[], Err("neither"));
-        check("GET", "/x", &[], Err("has an `:authority`"));
+        check("GET", "ftp://a.example/", &[], Err("must be `http`"));
+        check("GET", "/x", &[], Err("missing `:authority`"));
         check("OPTIONS", "*", &["a"], Ok(("*", "a")));
-        check("GET", "*", &["a"], Err("begin with"));
+        check("GET", "*", &["a"], Err("must start"));
         check("CONNECT", "a.example:443", &[], Ok(("a.example:443", "a.example:443")));
     }
 

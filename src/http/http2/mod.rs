@@ -1,12 +1,13 @@
-//! HTTP/2, in and out (RFC 9113).
+//! HTTP/2 (RFC 9113).
 //!
-//! Frames, compression and flow control are the `h2` crate's. hyper, which has it too, makes a task of each stream and a
-//! body of each message, and has no way to send an interim response; so it is used as it is. [`server`] is a client's
-//! connection and [`stream`] a request on it, [`client`] a connection to an upstream.
+//! Frames, compression and flow control come from the `h2` crate, without hyper's layer, which spawns a task per stream
+//! and cannot send interim responses. [`server`] is a client's connection and [`stream`] a request on it, [`client`] an
+//! upstream's connection.
 
 mod body;
 mod client;
 mod convert;
+mod drive;
 mod server;
 mod stream;
 mod tasks;
@@ -17,5 +18,5 @@ use std::time::Duration;
 pub(super) use client::Connection;
 pub(super) use server::serve;
 
-/// How long a client has to read that its connection is over, and a server of ours to answer the last `PING`.
+/// How long a client has to read that its connection is over, and to answer the last PING.
 const LINGER: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! One client's connection, from its preface to its last frame.
+//! A client's HTTP/2 connection.
 //!
 //! A connection is one task, and its streams run in it ([`super::tasks`]).
 
@@ -29,18 +29,19 @@ use crate::http::server::Server;
 use crate::http::service::Service;
 use crate::http::transport::Stream;
 
-/// Streams that were reset by us and are remembered for a moment, because the client may still send on them: one that is
-/// forgotten counts as a mistake of the client. A limiter refuses many requests whose bodies are on their way.
+/// Streams that we have reset and that are remembered for a moment, because the client may still send on them; sending
+/// on a forgotten stream counts as the client's error. A limiter rejects many requests whose bodies are in flight.
 const REMEMBERED_RESETS: usize = 512;
 
-/// Requests that may be reset while they wait to be accepted. They are accepted before more is read, see
-/// [`watch::Watched`], so this is more than fits into one read; the bound is [`Http2Limits::max_resets`].
+/// Requests that may be reset while they wait to be accepted. They are accepted before more is read (see [`Watched`]),
+/// so this is more than fits into one read, and [`Http2Limits::max_resets`] is the effective bound.
 const PENDING_RESETS: usize = 4096;
 
-/// How often the socket and the streams may wake each other before other connections of the worker have a turn.
+/// How often the socket and the streams may wake each other before the worker's other connections get a turn.
 const ROUNDS: usize = 16;
 
-/// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered and nothing after it.
+/// Serves a client's connection to its end. When `drain` is cancelled, running requests are answered and no more
+/// accepted.
 pub(crate) async fn serve<S: Service>(
     service: Rc<S>,
     stream: Stream,
@@ -85,10 +86,10 @@ pub(crate) async fn serve<S: Service>(
     session.run(server, &drain).await;
 }
 
-/// The library answers 431 to heads of this size and ends the connection at four times as much. The bound on
-/// CONTINUATION frames follows from it (CVE-2024-27316), and it bounds what a small compressed block unfolds to
-/// (CVE-2016-1544). It counts 32 bytes for each header (RFC 9113 section 6.5.2), and it has some room above our own
-/// limits, because only what we refuse ourselves is counted.
+/// Returns the size of a head from which on the library answers 431; at four times this size it ends the connection.
+/// This bounds CONTINUATION frames (CVE-2024-27316) and what a small compressed block expands to (CVE-2016-1544). The
+/// library adds 32 bytes per header (RFC 9113 section 6.5.2). The value is above our own limits, because only our own
+/// rejections are counted.
 fn header_list(head: &HeadLimits) -> u32 {
     u32::try_from(2 * head.bytes + 32 * head.lines).unwrap_or(u32::MAX)
 }
@@ -107,20 +108,19 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
     builder
 }
 
-/// A client's connection.
 struct Session<'p, F, M> {
     wire: Wire,
-    /// What the connection itself is polled with.
+    /// Wakes the connection itself.
     socket: Waker,
     tasks: Tasks<Opened, Ended, F, M>,
-    /// Those that have work, among all of the client's address.
+    /// The running streams, counted for the client's address.
     open: Streams<'p>,
     wakeups: Arc<Wakeups>,
     limits: Http2Limits,
     traffic: Rc<Traffic>,
     alarm: Alarm,
     resets: Resets,
-    /// That have been accepted.
+    /// Number of accepted requests.
     requests: u32,
     /// When the last stream ended.
     idle_since: Instant,
@@ -130,33 +130,33 @@ struct Session<'p, F, M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The client was told to send no more, and what runs is answered.
+    /// The client was told to send no more requests; running ones are answered.
     Draining(Instant),
-    /// The client was told that it is over.
+    /// The client was told that the connection is over.
     Closing(Instant),
 }
 
-/// The connection, and whether it is alive.
+/// The connection and its PINGs.
 struct Wire {
     connection: Connection<Watched, Bytes>,
     pings: Option<PingPong>,
     sent: Option<Instant>,
 }
 
-/// What there is to do at a deadline.
+/// What to do at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// Close it without a word.
+    /// Close the connection without a frame.
     Drop,
-    /// Tell the client that it is over.
+    /// Tell the client that the connection is over.
     Close,
-    /// A header block did not end.
+    /// A header block did not end in time.
     Incomplete,
-    /// No stream for a while.
+    /// No stream was open for too long.
     Idle,
-    /// Ask whether the client is there.
+    /// Check whether the client is still there.
     Ping,
-    /// It is not.
+    /// The client did not answer.
     Dead,
 }
 
@@ -167,7 +167,7 @@ where
 {
     async fn run(mut self, server: &Server, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
-        // To ask whether the process is to end takes a lock, so it is asked once, and again when it is.
+        // Polling the token takes a lock, so it is polled once, and again when it wakes.
         let draining = self.wakeups.drain();
         draining.wake_by_ref();
         self.wakeups.wake_socket();
@@ -198,7 +198,7 @@ where
         })
         .await;
         let Self { wire, mut tasks, wakeups, traffic, .. } = self;
-        // Its streams are told by this. Those that the limits have not judged yet go on until they are.
+        // Its streams notice. Those that have not been charged yet continue until they are.
         drop(wire);
         let rest = poll_fn(|cx| {
             traffic.wake();
@@ -215,7 +215,7 @@ where
         let _ = timeout(LINGER, rest).await;
     }
 
-    /// Reads and writes what can be read and written, and opens the streams that have come. Ready at the end.
+    /// Reads, writes, and accepts streams. Ready at the end.
     fn poll_socket(&mut self, server: &Server) -> Poll<()> {
         let socket = self.socket.clone();
         let mut cx = Context::from_waker(&socket);
@@ -241,7 +241,7 @@ where
                 }
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending if self.traffic.release() => {
-                    // What has come is judged before more is read.
+                    // Accepted requests are charged before more is read.
                     self.poll_streams(server);
                 }
                 Poll::Pending => break,
@@ -253,8 +253,8 @@ where
         Poll::Pending
     }
 
-    /// Begins to answer a request, if the client's address may have another one. What is refused so may be sent again (RFC
-    /// 9113 section 8.7).
+    /// Starts to answer a request, unless the client's address has too many. The client may send a refused request
+    /// again (RFC 9113 section 8.7).
     fn start(&mut self, server: &Server, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         if self.open.begin() {
             self.tasks.start((request, respond));
@@ -282,14 +282,14 @@ where
         }
     }
 
-    /// The client is told to open no more streams (RFC 9113 section 6.8).
+    /// Tells the client to open no more streams (RFC 9113 section 6.8).
     fn drain(&mut self) {
         self.phase = Phase::Draining(self.traffic.now());
         self.wire.connection.graceful_shutdown();
         self.wakeups.wake_socket();
     }
 
-    /// The client is told that it asks for too much, and what runs is dropped.
+    /// Tells the client that it asks for too much, and drops what runs.
     fn calm(&mut self, server: &Server, limit: HttpLimit) {
         if !matches!(self.phase, Phase::Closing(_)) {
             server.limit_reached(limit);
@@ -303,7 +303,7 @@ where
         self.wakeups.wake_socket();
     }
 
-    /// When something is to be done next, as things stand, and what.
+    /// Returns the next deadline and what to do then.
     fn deadline(&self, server: &Server) -> (Instant, Due) {
         let timeouts = &server.timeouts;
         let after = |since: Instant, patience: Duration| {
@@ -315,15 +315,15 @@ where
         let incomplete = self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), Due::Incomplete));
         let next = match self.phase {
             _ if !self.tasks.is_empty() => self.wire.deadline(&self.limits, &self.traffic),
-            // The library waits for an answer to the `PING` that it sends with the GOAWAY.
+            // The library waits for an answer to the PING that it sends with the GOAWAY.
             Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), Due::Close),
-            // What has begun to come is no idle time.
+            // A connection is not idle while a frame is incomplete.
             _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), Due::Idle)),
         };
         incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
     }
 
-    /// Does what is due. Ready at the end of the connection.
+    /// Handles missed deadlines. Ready at the end of the connection.
     fn poll_alarm(&mut self, server: &Server, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let (deadline, due) = self.deadline(server);
@@ -354,7 +354,7 @@ impl Wire {
         Self { connection, pings, sent: None }
     }
 
-    /// Whatever the client sends says that it is there, not only the answer to a `PING`.
+    /// Anything that the client sends shows that it is there, not only the answer to a PING.
     fn deadline(&self, limits: &Http2Limits, traffic: &Traffic) -> (Instant, Due) {
         match self.sent.filter(|sent| traffic.heard() <= *sent) {
             Some(sent) => (sent + limits.ping_timeout, Due::Dead),
@@ -364,7 +364,7 @@ impl Wire {
 
     fn send(&mut self, traffic: &Traffic) {
         let Some(pings) = &mut self.pings else { return };
-        // The answer to the last one is fetched, if it has come; if not, something else was heard of the client since.
+        // Takes the last PING's answer, if it has come. If not, something else has arrived since.
         let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
         let _ = pings.send_ping(Ping::opaque());
         self.sent = Some(traffic.now());

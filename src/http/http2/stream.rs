@@ -1,4 +1,4 @@
-//! One stream of a client's connection: one request and its response.
+//! One stream of a client's connection: a request and its response.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -25,32 +25,31 @@ use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, Response
 use crate::http::service::{Exchange, Service};
 use crate::message::headers::Headers;
 
-/// A reset within this time of a request's coming, and before its response, is a rapid one (CVE-2023-44487). Who gives
-/// up later has waited for something.
+/// A reset within this time of a request's arrival and before its response is a rapid one (CVE-2023-44487). Later ones
+/// come from clients that have waited.
 const RAPID: Duration = Duration::from_secs(1);
 
-/// How long a stream whose answer is sent waits for the rest of its request.
+/// How long an answered stream waits for the rest of its request.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Headers that may be added to those of a response: `Date` and `Content-Length`.
+/// Headers that may be added to a response: `Date` and `Content-Length`.
 const OWN_HEADERS: usize = 2;
 
-/// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// As it should, or by the upstream's fault.
+    /// Regularly, or by the upstream's fault.
     Answered,
-    /// By the client, before there was an answer, and soon.
+    /// The client cancelled it soon, before there was a response.
     RapidReset,
-    /// By the client otherwise, or by us because it was too slow.
+    /// The client cancelled it later, or was too slow.
     Broken,
 }
 
-/// The way to answer a stream's request.
+/// A stream's way back to its client.
 #[derive(Debug)]
 pub(crate) struct Responder {
     respond: RefCell<SendResponse<Bytes>>,
-    /// Whether the service has committed itself to an answer.
+    /// True once the service has committed itself to an answer.
     is_committed: Cell<bool>,
     gone: Cell<bool>,
 }
@@ -60,7 +59,7 @@ impl Responder {
         Self { respond: RefCell::new(respond), is_committed: Cell::new(false), gone: Cell::new(false) }
     }
 
-    /// Whether the client has reset the stream, or is gone.
+    /// Returns whether the client has reset the stream or is gone.
     fn poll_gone(&self, cx: &mut task::Context<'_>) -> bool {
         if !self.gone.get() {
             self.gone.set(self.respond.borrow_mut().poll_reset(cx).is_ready());
@@ -70,7 +69,7 @@ impl Responder {
 }
 
 impl Downstream for Responder {
-    /// An interim response is lost if the stream is gone, and nobody misses it.
+    /// If the stream is gone, the interim response is dropped.
     fn send_interim(&self, status: StatusCode, headers: &Headers) {
         let mut response = http::Response::new(());
         *response.status_mut() = status;
@@ -89,7 +88,7 @@ impl Downstream for Responder {
 /// A stream that a client has opened.
 pub(super) type Opened = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// The connection of a stream.
+/// The connection that a stream belongs to.
 pub(super) struct Connection<'a, S> {
     pub(super) service: &'a S,
     pub(super) peer: &'a Rc<Peer>,
@@ -97,7 +96,7 @@ pub(super) struct Connection<'a, S> {
 }
 
 impl<S: Service> Connection<'_, S> {
-    /// Answers a stream's request. `alarm` is one that streams before this had.
+    /// Answers a stream's request. `alarm` is reused from earlier streams.
     pub(super) async fn serve(&self, (request, respond): Opened, alarm: &mut Alarm) -> Ended {
         let Self { service, peer, traffic } = *self;
         let (head, body) = request.into_parts();
@@ -109,12 +108,12 @@ impl<S: Service> Connection<'_, S> {
         let stream = Stream { service, context: &context, responder: &responder };
         let overdue = |limit| server.limit_reached(limit);
         let work = pin!(stream.serve(head, body));
-        // Dropped before the end of its response, the stream is reset with CANCEL.
+        // A stream that is dropped before the end of its response is reset with CANCEL.
         activity.watch(&server.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(Ended::Broken)
     }
 }
 
-/// A response, and what is left of its request.
+/// A response and the rest of its request.
 struct Answered<E> {
     response: Response,
     /// `None` if the request's head was rejected.
@@ -122,7 +121,7 @@ struct Answered<E> {
     upload: RequestBody,
 }
 
-/// What a stream's request is answered with.
+/// A stream that is being answered.
 struct Stream<'a, S> {
     service: &'a S,
     context: &'a Context,
@@ -136,8 +135,8 @@ impl<S: Service> Stream<'_, S> {
         let is_head = head.method == Method::HEAD;
         let mut answering = pin!(self.answer(head, body));
         let answered = poll_fn(|cx| {
-            // Who opens a stream is charged for it even if it is reset at once. So the limits are asked first, and only
-            // then does it matter that nobody waits for the answer; for a store in memory both is in the first poll.
+            // A stream is charged even if it is reset at once. So the service runs until it has charged the request,
+            // and only then does a reset matter. With a store in memory both happen in the first poll.
             let gone = self.responder.poll_gone(cx);
             match answering.as_mut().poll(cx) {
                 Poll::Pending if gone && self.responder.is_committed.get() => Poll::Ready(None),
@@ -158,7 +157,7 @@ impl<S: Service> Stream<'_, S> {
             activity.answer();
         }
         let ended = self.respond(status, &headers, &mut body, is_head, exchange.as_ref()).await;
-        // The rest of an upload that nobody waits for is no request in flight.
+        // A request whose response was sent is not in flight, even if its upload continues.
         exchange.iter().for_each(S::Exchange::ended);
         drop(exchange);
         if ended == Ended::Answered && !matches!(body, ResponseBody::Stream(_)) {
@@ -180,7 +179,8 @@ impl<S: Service> Stream<'_, S> {
                 return Answered { response, exchange: None, upload: RequestBody::Empty };
             }
         };
-        // Kept here too, so that the stream is not reset while the response is sent if the service does not read the body.
+        // Held here as well: if the service drops an unread body, the stream must not be reset while the response is
+        // sent.
         let mut upload = RequestBody::Empty;
         if let Some(incoming) = incoming {
             let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
@@ -203,7 +203,7 @@ impl<S: Service> Stream<'_, S> {
         is_head: bool,
         exchange: Option<&S::Exchange>,
     ) -> Ended {
-        // RFC 9110 section 6.4.1: these have no content, whatever their headers say of it.
+        // These have no content, whatever their headers say (RFC 9110 section 6.4.1).
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
         let mut head = http::Response::new(());
         *head.status_mut() = status;
@@ -226,8 +226,8 @@ impl<S: Service> Stream<'_, S> {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {
-                // The client has seen the beginning of a response and must not take it for the whole (RFC 9113 section
-                // 8.1). The library forgets what it has not written when a stream is reset, so that gets a turn first.
+                // The client must not take the part that it received for the whole (RFC 9113 section 8.1). On a reset
+                // the library drops what it has not written, so the socket gets a turn first.
                 tracing::debug!("a response broke off: {error}");
                 next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
@@ -244,7 +244,7 @@ impl<S: Service> Stream<'_, S> {
     }
 
     fn new_headers(&self, status: StatusCode, headers: &Headers, body: &ResponseBody) -> HeaderMap {
-        // RFC 9110 section 8.6: a 204 has no `Content-Length`.
+        // A 204 must not have `Content-Length` (RFC 9110 section 8.6).
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
         let mut map = convert::header_map(headers, OWN_HEADERS, is_wanted);
         self.date(headers, &mut map);
@@ -256,7 +256,7 @@ impl<S: Service> Stream<'_, S> {
         map
     }
 
-    /// Says the time, if the headers do not.
+    /// Adds `Date` if it is missing.
     fn date(&self, headers: &Headers, map: &mut HeaderMap) {
         if !headers.contains("date") {
             self.service.server().date(self.context.activity.now(), |date| {
@@ -269,8 +269,8 @@ impl<S: Service> Stream<'_, S> {
     }
 }
 
-/// Throws away what still comes of a request that has been answered, as long as it is short: to reset a stream of which a
-/// small body is just under way is allowed (RFC 9113 section 8.1), and to clients like curl an error all the same.
+/// Discards the rest of an answered request's body if it is short. Resetting a stream whose small body is in flight is
+/// allowed (RFC 9113 section 8.1), but clients like curl report an error.
 async fn discard(mut unread: RequestBody) {
     let mut left = MAX_DISCARDED;
     while !unread.is_end() && unread.length().is_none_or(|length| length <= left as u64) {
@@ -282,7 +282,7 @@ async fn discard(mut unread: RequestBody) {
     }
 }
 
-/// Waits until the socket has had a turn.
+/// Waits until the socket has been polled.
 async fn next_turn() {
     let mut has_waited = false;
     poll_fn(|cx| {

@@ -1,8 +1,8 @@
-//! The streams of a connection, as futures that run in the connection's task.
+//! Runs the streams of a connection as futures in the connection's task.
 //!
-//! A task of the runtime for each stream would be an allocation of some kilobytes a request, and would have to be found
-//! and ended when its connection ends. Here a future takes one stream after the other, so that it is made and moved once
-//! and not with each request (0.5 us of copying), and a connection that is dropped drops its streams.
+//! A runtime task per stream would allocate kilobytes per request, and would have to be aborted with its connection.
+//! Here a future serves one stream after the other, so it is created and moved once instead of for each request (0.5 us
+//! of copying), and dropping a connection drops its streams.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,41 +13,41 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Futures without work that are kept for more: what a browser or a client of an API has in flight.
+/// Idle futures that are kept: as many as a browser's or API client's requests in flight.
 const SPARE: usize = 8;
 
-/// Futures that work, and who of them is to be polled. `M` makes one that takes its work from a mailbox.
+/// Futures that serve streams, and which of them to poll. `M` makes a future that takes its work from a mailbox.
 pub(super) struct Tasks<W, O, F, M> {
     make: M,
-    places: Vec<Place<W, O, F>>,
-    /// Places without work.
+    places: Vec<Slot<W, O, F>>,
+    /// Slots without work.
     vacant: Vec<usize>,
     wakeups: Arc<Wakeups>,
-    /// Who is polled in this turn; kept for its memory.
+    /// The slots polled in this turn; kept for its memory.
     turn: Vec<usize>,
 }
 
-struct Place<W, O, F> {
+struct Slot<W, O, F> {
     mailbox: Rc<Mailbox<W, O>>,
-    /// `None` in a place that gave its memory back.
+    /// `None` if its memory was freed.
     future: Option<Pin<Box<F>>>,
     waker: Waker,
 }
 
-/// What a future is to do, and what came of it.
+/// A future's work and its result.
 pub(super) struct Mailbox<W, O> {
     work: Cell<Option<W>>,
     outcome: Cell<Option<O>>,
 }
 
 impl<W, O> Mailbox<W, O> {
-    /// The next work.
+    /// Waits for work.
     pub(super) async fn receive(&self) -> W {
-        // Whoever has work for a future has it polled.
+        // The future is polled when there is work.
         poll_fn(|_| self.work.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// The work is done.
+    /// Reports the result.
     pub(super) fn done(&self, outcome: O) {
         self.outcome.set(Some(outcome));
     }
@@ -62,32 +62,32 @@ where
         Self { make, places: Vec::new(), vacant: Vec::new(), wakeups, turn: Vec::new() }
     }
 
-    /// Gives work to a future; it is polled in the next turn.
+    /// Gives work to a future, which is polled in the next turn.
     pub(super) fn start(&mut self, work: W) {
         let index = self.vacant.pop().unwrap_or_else(|| {
             let mailbox = Rc::new(Mailbox { work: Cell::new(None), outcome: Cell::new(None) });
             let waker = self.wakeups.waker(self.places.len());
-            self.places.push(Place { mailbox, future: None, waker });
+            self.places.push(Slot { mailbox, future: None, waker });
             self.places.len() - 1
         });
-        let Place { mailbox, future, .. } = &mut self.places[index];
+        let Slot { mailbox, future, .. } = &mut self.places[index];
         future.get_or_insert_with(|| Box::pin((self.make)(mailbox.clone())));
         mailbox.work.set(Some(work));
         self.wakeups.wake(index);
     }
 
-    /// Whether none has work.
+    /// Returns whether no future has work.
     pub(super) fn is_empty(&self) -> bool {
         self.places.len() == self.vacant.len()
     }
 
-    /// Polls those that were woken, each once. `done` takes what comes of work that is done.
+    /// Polls each future that was woken once. `done` receives the results.
     pub(super) fn turn(&mut self, mut done: impl FnMut(O)) {
         let mut turn = std::mem::take(&mut self.turn);
         self.wakeups.take(&mut turn);
         for index in turn.drain(..) {
-            let Some(Place { mailbox, future, waker }) = self.places.get_mut(index) else { continue };
-            // A wake-up may come late, when there is other work or none.
+            let Some(Slot { mailbox, future, waker }) = self.places.get_mut(index) else { continue };
+            // A future may be woken late, when it has other work or none.
             let Some(working) = future else { continue };
             let ended = working.as_mut().poll(&mut Context::from_waker(waker)).is_ready();
             let outcome = mailbox.outcome.take();
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// Who of a connection was woken: its streams by their places, and its socket.
+/// Which parts of a connection were woken: streams, the socket, the shutdown token.
 #[derive(Debug, Default)]
 pub(super) struct Wakeups {
     woken: Mutex<Woken>,
@@ -113,31 +113,30 @@ pub(super) struct Wakeups {
 struct Woken {
     places: Vec<usize>,
     signals: Signals,
-    /// Whether the connection's task runs: it looks here before it waits.
+    /// True while the connection's task runs. It checks for wake-ups before it waits.
     is_running: bool,
     task: Option<Waker>,
 }
 
-/// What was woken beside the streams.
+/// Wake-ups other than those of streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signals {
-    /// The socket, or the library, which has something to write.
+    /// The socket, or the library has something to write.
     pub(super) socket: bool,
-    /// The end of the process.
+    /// The shutdown token.
     pub(super) drain: bool,
 }
 
-/// The places of the socket and of the process's end among those of streams.
+/// The indexes of the socket and of the shutdown token among those of streams.
 const SOCKET: usize = usize::MAX;
 const DRAIN: usize = usize::MAX - 1;
 
 impl Wakeups {
-    /// The waker of the socket.
     pub(super) fn socket(self: &Arc<Self>) -> Waker {
         self.waker(SOCKET)
     }
 
-    /// The waker of the process's end.
+    /// Returns the waker of the shutdown token.
     pub(super) fn drain(self: &Arc<Self>) -> Waker {
         self.waker(DRAIN)
     }
@@ -146,7 +145,7 @@ impl Wakeups {
         Waker::from(Arc::new(Woke { wakeups: self.clone(), place }))
     }
 
-    /// The connection's task runs. Whatever is woken until [`Self::pause`] is found without waking the task.
+    /// The connection's task runs. Wake-ups until [`Self::pause`] are found without waking the task.
     pub(super) fn run(&self, task: &Waker) {
         let mut woken = self.woken.lock();
         woken.is_running = true;
@@ -155,14 +154,14 @@ impl Wakeups {
         }
     }
 
-    /// The connection's task is about to wait: returns whether it may, because nobody was woken in the meantime.
+    /// The connection's task is about to wait. Returns whether it may: nothing was woken in the meantime.
     pub(super) fn pause(&self) -> bool {
         let mut woken = self.woken.lock();
         woken.is_running = woken.signals != Signals::default() || !woken.places.is_empty();
         !woken.is_running
     }
 
-    /// The connection's task lets others have a turn, although somebody was woken.
+    /// The connection's task yields although something was woken.
     pub(super) fn give_way(&self) {
         let mut woken = self.woken.lock();
         woken.is_running = false;
@@ -171,12 +170,11 @@ impl Wakeups {
         }
     }
 
-    /// What was woken beside the streams since this was asked last.
+    /// Returns the wake-ups since the last call.
     pub(super) fn take_signals(&self) -> Signals {
         std::mem::take(&mut self.woken.lock().signals)
     }
 
-    /// The socket is to be looked at.
     pub(super) fn wake_socket(&self) {
         self.wake(SOCKET);
     }

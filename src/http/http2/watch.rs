@@ -1,8 +1,8 @@
-//! What passes on an HTTP/2 connection, seen frame by frame as it is read.
+//! Watches an HTTP/2 connection frame by frame as it is read.
 //!
-//! The library under us counts much, but it has no clock: a header block that never ends, or a `PING` for each turn of
-//! the loop, is within its bounds for ever. Each frame begins with nine bytes (RFC 9113 section 4.1) that say its length
-//! and kind, so what is behind them need not be looked at.
+//! The library counts frames but has no clock, so a header block that never ends, or one PING per turn of the loop,
+//! stays within its bounds forever. Each frame starts with nine bytes that contain its length and type (RFC 9113
+//! section 4.1), so payloads need not be read.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,20 +15,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http::transport::Stream;
 
-/// The length of what a client sends before its first frame (RFC 9113 section 3.4).
+/// The length of the preface (RFC 9113 section 3.4).
 pub(super) const PREFACE: usize = 24;
 
-/// Control frames that come with a request: its `PRIORITY`, its `RST_STREAM`, window updates for a small response.
+/// Control frames that belong to a request: its `PRIORITY`, its `RST_STREAM`, window updates for a small response.
 const CONTROL_FRAMES_A_REQUEST: u64 = 10;
 
-/// Bytes that explain a control frame, whichever way they go: a window update or a `PING` to measure the bandwidth comes
+/// Bytes, in either direction, that justify a control frame: a window update, or a PING to measure bandwidth, comes
 /// with every few kilobytes of a body.
 const BYTES_A_CONTROL_FRAME: u64 = 1024;
 
-/// Control frames a second that need no explanation.
+/// Control frames per second that need no justification.
 const CONTROL_FRAMES_A_SECOND: u64 = 10;
 
-/// What is copied into one piece to be written: the head of a refusal and its body.
+/// Up to this length, several pieces are copied into one for a write: the head of a denial and its body.
 const SMALL: usize = 1024;
 
 const DATA: u8 = 0x0;
@@ -36,22 +36,22 @@ const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
 
-/// What has passed on a connection.
+/// The traffic of a connection.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// The time at which the connection's task was woken.
+    /// When the connection's task was woken.
     now: Cell<Instant>,
     opened: Instant,
     scanner: RefCell<Scanner>,
-    /// Since when a frame that is no `DATA`, or a header block, is incomplete.
+    /// Since when a header block, or a frame other than `DATA`, is incomplete.
     incomplete: Cell<Option<Instant>>,
     heard: Cell<Instant>,
     requests: Cell<u64>,
-    /// Frames of bodies.
+    /// `DATA` frames.
     data_frames: Cell<u64>,
     control_frames: Cell<u64>,
     bytes: Cell<u64>,
-    /// Header blocks that have come since all that had come was looked at.
+    /// Header blocks received since the last requests were accepted.
     unseen: Cell<u64>,
     reading: Cell<Reading>,
 }
@@ -62,37 +62,37 @@ enum Reading {
     Free,
     /// The last read brought requests that have not been accepted yet.
     Held,
-    /// As before, but there is nothing more to read, and the task is woken when there is.
+    /// As before, and there is nothing more to read: the task is woken when there is.
     Drained,
 }
 
-/// Where in a frame the reading is.
+/// The position in a frame.
 #[derive(Debug)]
 struct Scanner {
     head: [u8; 9],
-    /// Bytes of the head that have come.
+    /// Bytes received of the frame's head.
     filled: usize,
-    /// Bytes of the payload that have not.
+    /// Bytes of the payload that are still to come.
     payload: usize,
-    /// Whether the frame is a part of a body.
+    /// True for a `DATA` frame.
     is_data: bool,
-    /// Whether a header block goes on in another frame.
+    /// True if a header block continues in another frame.
     in_block: bool,
-    /// Whether the frame is the last of a header block.
+    /// True for the last frame of a header block.
     ends_block: bool,
 }
 
-/// What a piece of what was read brought.
+/// What a read has brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Header blocks that are whole.
+    /// Complete header blocks.
     blocks: u64,
     data: u64,
     control: u64,
 }
 
 impl Scanner {
-    /// Walks over some bytes.
+    /// Advances over received bytes.
     fn walk(&mut self, mut bytes: &[u8]) -> Seen {
         let mut seen = Seen::default();
         while !bytes.is_empty() {
@@ -131,25 +131,25 @@ impl Scanner {
         self.end(seen);
     }
 
-    /// Counts a header block whose last byte has come. The library has a request only then: one that was counted before
-    /// would stand for another that comes with the next read, and that one would wait for a third.
+    /// Counts a complete header block. Only then has the library a request; counting an incomplete one would make it
+    /// stand for a request of the next read, which in turn would wait for a third.
     fn end(&mut self, seen: &mut Seen) {
         if self.payload == 0 {
             seen.blocks += u64::from(std::mem::take(&mut self.ends_block));
         }
     }
 
-    /// Whether something has begun that keeps all streams waiting. A part of a body keeps only its own.
+    /// Returns whether an incomplete frame blocks all streams. A `DATA` frame blocks only its own.
     const fn is_incomplete(&self) -> bool {
         self.in_block || self.filled > 0 || (self.payload > 0 && !self.is_data)
     }
 }
 
 impl Traffic {
-    /// Of a connection that begins now; `preface` is how many bytes come before the first frame.
+    /// `preface` is the number of bytes before the first frame.
     pub(super) fn new(preface: usize) -> Rc<Self> {
         let now = Instant::now();
-        // The preface has a deadline of its own, and counts as a part of a body here.
+        // The preface has its own deadline, so here it is treated as a `DATA` frame.
         let scanner =
             Scanner { head: [0; 9], filled: 0, payload: preface, is_data: true, in_block: false, ends_block: false };
         Rc::new(Self {
@@ -174,31 +174,31 @@ impl Traffic {
         now
     }
 
-    /// When the connection's task was woken.
+    /// Returns when the connection's task was woken.
     pub(super) fn now(&self) -> Instant {
         self.now.get()
     }
 
-    /// Since when a frame or a header block is incomplete that keeps all streams waiting, if one is.
+    /// Returns since when an incomplete frame or header block has blocked all streams.
     pub(super) fn incomplete_since(&self) -> Option<Instant> {
         self.incomplete.get()
     }
 
-    /// When the peer sent something last.
+    /// Returns when the peer last sent something.
     pub(super) fn heard(&self) -> Instant {
         self.heard.get()
     }
 
-    /// How many heads and parts of bodies have come.
+    /// Returns the number of heads and `DATA` frames received.
     pub(super) fn content(&self) -> u64 {
         self.requests.get() + self.data_frames.get()
     }
 
-    /// Whether the peer has sent more frames than its requests, their bodies and the time explain, and than `allowance`
-    /// on top.
+    /// Returns whether the peer has sent more control frames than its requests, their bodies and the time justify, plus
+    /// `allowance`.
     pub(super) fn is_flooded(&self, allowance: u64) -> bool {
         let control_frames = self.control_frames.get();
-        // The usual case needs no look at the rest.
+        // The usual case is decided without the rest.
         control_frames > allowance
             && control_frames
                 > allowance
@@ -207,15 +207,14 @@ impl Traffic {
                     + self.now().saturating_duration_since(self.opened).as_secs() * CONTROL_FRAMES_A_SECOND
     }
 
-    /// All requests that have come were accepted: more may be read. Returns whether there may be more that nobody is
-    /// woken for.
+    /// All received requests were accepted, so more may be read. Returns whether there may be more without a wake-up.
     pub(super) fn release(&self) -> bool {
         self.unseen.set(0);
         self.reading.replace(Reading::Free) == Reading::Held
     }
 
-    /// A request was accepted. Returns whether it was the last of those that have come, and there is no more to read, so
-    /// that the library need not be asked again.
+    /// A request was accepted. Returns whether it was the last one received and nothing is left to read, so the library
+    /// need not be polled again.
     pub(super) fn accepted(&self) -> bool {
         self.unseen.set(self.unseen.get().saturating_sub(1));
         let is_last = self.unseen.get() == 0 && self.reading.get() == Reading::Drained;
@@ -232,7 +231,7 @@ impl Traffic {
         let mut scanner = self.scanner.borrow_mut();
         let was_incomplete = scanner.is_incomplete();
         let seen = scanner.walk(bytes);
-        // What was incomplete and is so no more may have been followed by something else that is.
+        // Another incomplete frame may have followed the one that was completed.
         let ended = seen != Seen::default();
         let since = match self.incomplete.get() {
             since @ Some(_) if was_incomplete && !ended => since,
@@ -255,7 +254,7 @@ impl Traffic {
     }
 }
 
-/// A stream, watched.
+/// A watched stream.
 #[derive(Debug)]
 pub(super) struct Watched {
     stream: Stream,
@@ -269,8 +268,8 @@ impl Watched {
 }
 
 impl AsyncRead for Watched {
-    /// A read that brought requests is the last until they were accepted: the library would else go on, and throw away
-    /// those that were followed by a reset or by a mistake, unseen by the limits (CVE-2023-44487).
+    /// A read that brought requests is the last until they were accepted. The library would otherwise read on and drop
+    /// requests that are followed by a reset or an error, before limits see them (CVE-2023-44487).
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.traffic.reading.get() != Reading::Free {
             let is_drained = self.stream.is_silent(cx);
@@ -306,7 +305,7 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // `writev` costs the system 0.2 us more than `send`, and this copy less.
+        // A `writev` costs 0.2 us more than a `send`, which is more than this copy.
         if let [piece] = bytes {
             return self.poll_write(cx, piece);
         }
@@ -332,14 +331,14 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// How many resets may come in how long: a bucket that leaks.
+/// A leaky bucket of resets.
 #[derive(Debug)]
 pub(super) struct Resets {
     level: f64,
     since: Instant,
 }
 
-/// In which as many resets are forgiven as are allowed at once.
+/// The time in which as many resets drain as are allowed at once.
 const RESETS_FORGIVEN_IN: Duration = Duration::from_secs(10);
 
 impl Resets {
@@ -347,7 +346,7 @@ impl Resets {
         Self { level: 0.0, since: now }
     }
 
-    /// Counts one; returns whether that is more than `allowed`.
+    /// Counts a reset. Returns whether there are more than `allowed`.
     pub(super) fn count(&mut self, allowed: u32, now: Instant) -> bool {
         let allowed = f64::from(allowed);
         let forgiven = now.saturating_duration_since(self.since).div_duration_f64(RESETS_FORGIVEN_IN) * allowed;

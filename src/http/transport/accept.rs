@@ -1,4 +1,4 @@
-//! From a connection to the protocol that it speaks.
+//! Takes new connections up to the start of HTTP.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,31 +18,31 @@ use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER, Source};
 use super::{ServerTls, Stream, TlsInfo};
 
-/// What a client of HTTP/2 sends first (RFC 9113 section 3.4).
+/// The preface of an HTTP/2 client (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The answer to a client that takes the port for one of plain HTTP.
+/// The response to a client that uses plain HTTP on a TLS port.
 const PLAIN_ON_TLS: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 55\r\n\
-    connection: close\r\n\r\nthis port speaks TLS: write https:// instead of http://";
+    connection: close\r\n\r\nthis port requires TLS: use https:// instead of http://";
 
-/// How long a client that was answered before TLS may go on sending: to close while bytes are under way would make its
-/// system throw the answer away (RFC 9112 section 9.6). Its request's headers are under way already.
+/// How long to read from a client that was answered before TLS: closing while its request is in flight would make its
+/// system drop the response (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How new connections are taken.
+/// How connections start.
 #[derive(Clone, Debug)]
 pub struct AcceptOptions {
-    /// The peers whose connections begin with a PROXY header. They must send one, and from others none is read: that is
-    /// what keeps clients from naming their own address.
+    /// Peers whose connections must start with a PROXY header. It is not read from other peers, so clients cannot forge
+    /// their address.
     pub proxy_protocol_from: Vec<IpNet>,
-    /// TLS, if it is spoken at all.
+    /// TLS, if it is used.
     pub tls: Option<Arc<ServerTls>>,
-    /// How long a TLS handshake may take from its first byte on.
+    /// Timeout for a TLS handshake, from its first byte.
     pub handshake_timeout: Duration,
 }
 
 impl Default for AcceptOptions {
-    /// Plain HTTP of everybody.
+    /// Plain HTTP from everybody.
     fn default() -> Self {
         Self { proxy_protocol_from: Vec::new(), tls: None, handshake_timeout: Duration::from_secs(10) }
     }
@@ -51,64 +51,55 @@ impl Default for AcceptOptions {
 /// A connection that is ready for HTTP.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The connection; no byte of HTTP has been taken from it.
+    /// Nothing of HTTP has been read from it.
     pub(crate) stream: Stream,
-    /// Whose connection it is: the peer's, or whose a load balancer says in its PROXY header.
+    /// The peer, or what a load balancer says in its PROXY header.
     pub(crate) source: Source,
-    /// What the handshake came to, if there was one.
+    /// The result of the TLS handshake, if there was one.
     pub(crate) tls: Option<TlsInfo>,
-    /// What the client speaks.
     pub(crate) protocol: Protocol,
-    /// Its place among the connections of the peer.
+    /// Counts the connection for the peer's address.
     pub(crate) permit: Permit,
 }
 
-/// What a client speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// HTTP/1.1 or HTTP/1.0.
     Http1,
-    /// HTTP/2, agreed on by ALPN or known beforehand (RFC 9113 section 3.3).
+    /// HTTP/2, by ALPN or prior knowledge (RFC 9113 section 3.3).
     Http2,
 }
 
-/// Why a connection came to no HTTP.
+/// Why a connection ended before HTTP.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    /// It ended before the first byte, as a probe does that only connects.
-    #[error("the peer closed without a byte")]
+    /// Probes that only connect do this.
+    #[error("the peer closed before its first byte")]
     Closed,
-    /// No new requests are taken, and none had begun.
     #[error("the server is draining")]
     Draining,
-    /// The bytes that tell what it speaks did not come in time.
-    #[error("the first bytes did not come within {0:?}")]
+    #[error("no first bytes within {0:?}")]
     FirstByteTimeout(Duration),
-    /// It is one too many.
-    #[error("there are too many connections from its address")]
+    #[error("too many connections from its address")]
     Crowded,
-    /// The peer must send a PROXY header and did not.
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
-    /// The PROXY header is not all there.
-    #[error("the connection ended within the PROXY header")]
+    #[error("incomplete PROXY header")]
     CutOff,
-    /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Handshake(#[source] io::Error),
-    /// The handshake took too long.
     #[error("the TLS handshake took longer than {0:?}")]
     HandshakeTimeout(Duration),
-    /// The client spoke plain HTTP where TLS is spoken. It has been told.
-    #[error("the client spoke plain HTTP to a port of TLS")]
+    /// The client was told.
+    #[error("plain HTTP on a TLS port")]
     PlainHttp,
-    /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 impl Refused {
-    /// What it counts as, unless it is nothing that an operator should look into.
+    /// Returns what to count it as; `None` if an operator need not look into it.
     const fn failure(&self) -> Option<ConnectionFailure> {
         match self {
             Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded => None,
@@ -121,13 +112,11 @@ impl Refused {
     }
 }
 
-/// Takes a worker's connections as far as HTTP.
+/// Takes a worker's connections up to the start of HTTP.
 pub(crate) struct Acceptor {
-    /// What connections begin with.
     pub(crate) options: AcceptOptions,
-    /// How long a PROXY header may take, and then the first bytes of TLS or HTTP.
+    /// Timeout for a PROXY header, and then for the first bytes of TLS or HTTP.
     pub(crate) patience: Duration,
-    /// The connections of all workers.
     pub(crate) admission: Arc<Admission>,
     pub(crate) observer: Rc<dyn Observer>,
     /// Whether clients' addresses may be logged.
@@ -135,10 +124,10 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Takes a new connection of `peer` as far as HTTP; `None` if it came to an end before. One that has not sent a byte
-    /// yet ends soon after `drain` is cancelled; what has begun goes on.
+    /// Takes a new connection up to the start of HTTP; `None` if it ends before. Once `drain` is cancelled, connections
+    /// without a byte end soon, and others continue.
     ///
-    /// A connection of plain HTTP/1.1 costs one `recv` that looks at its first bytes.
+    /// A plain HTTP/1.1 connection costs one `recv` that peeks at its first bytes.
     pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
         match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
             Ok(opened) => {
@@ -154,7 +143,7 @@ impl Acceptor {
                     self.observer.connection_rejected();
                 }
                 let peer = self.logs_peers.then(|| peer.to_string());
-                tracing::debug!(peer, "a connection came to no HTTP: {refused}");
+                tracing::debug!(peer, "a connection ended before HTTP: {refused}");
                 None
             }
         }
@@ -171,14 +160,14 @@ async fn open(
 ) -> Result<Opened, Refused> {
     let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
     let source = if has_header { proxied(&mut stream, patience, drain).await? } else { Source::Address(peer) };
-    // Before the handshake, which is what costs. Whoever is not named shares the bound of the balancer.
+    // Before the handshake, which is expensive. Clients without a known address share the load balancer's bound.
     let client = if let Source::Address(client) = source { client } else { peer };
     let permit = admission.admit(client).ok_or(Refused::Crowded)?;
     let Some(tls) = &options.tls else {
         let protocol = sniff(&stream, patience, drain).await?;
         return Ok(Opened { stream, source, tls: None, protocol, permit });
     };
-    // A method begins with a letter, as a rule of upper case; a TLS record with 22 (RFC 8446 section 5.1).
+    // A method starts with a letter, usually in upper case; a TLS record starts with 22 (RFC 8446 section 5.1).
     let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
     if first_bytes(&stream, &mut [0; 1], is_method, patience, drain).await? == Some(true) {
         refuse_plain(&mut stream).await;
@@ -191,18 +180,18 @@ async fn open(
     Ok(Opened { stream, source, tls: Some(info), protocol, permit })
 }
 
-/// Takes the PROXY header off a connection, which says whose connection it is.
+/// Reads a PROXY header and returns where the connection comes from.
 async fn proxied(stream: &mut Stream, patience: Duration, drain: &CancellationToken) -> Result<Source, Refused> {
     let mut buffer = vec![0; MAX_HEADER];
     let parse = |bytes: &[u8]| proxy_protocol::parse(bytes).transpose();
     let header = first_bytes(stream, &mut buffer, parse, patience, drain).await?;
     let Header { length, source } = header.ok_or(Refused::CutOff)??;
-    // It has been seen whole, so this does not wait.
+    // The whole header was peeked at, so this does not wait.
     stream.read_exact(&mut buffer[..length]).await?;
     Ok(source)
 }
 
-/// Tells HTTP/2 from HTTP/1 by the first bytes, as soon as they differ from the preface.
+/// Tells HTTP/2 from HTTP/1 as soon as the first bytes differ from the preface.
 async fn sniff(stream: &Stream, patience: Duration, drain: &CancellationToken) -> Result<Protocol, Refused> {
     let decide = |bytes: &[u8]| match bytes {
         _ if bytes == PREFACE => Some(Protocol::Http2),
@@ -210,11 +199,11 @@ async fn sniff(stream: &Stream, patience: Duration, drain: &CancellationToken) -
         _ => Some(Protocol::Http1),
     };
     let decided = first_bytes(stream, &mut [0; PREFACE.len()], decide, patience, drain).await?;
-    // What ends within the preface is for the parser of HTTP/1 to refuse.
+    // The HTTP/1 parser rejects connections that end within the preface.
     Ok(decided.unwrap_or(Protocol::Http1))
 }
 
-/// What `decide` makes of the first bytes; `None` if they come to an end before it does.
+/// Peeks at the first bytes until `decide` returns something; `None` if they end before that.
 async fn first_bytes<T>(
     stream: &Stream,
     buffer: &mut [u8],
@@ -233,7 +222,7 @@ async fn first_bytes<T>(
             begun = readable(stream) => begun?,
             () = drain.cancelled() => tokio::select! {
                 biased;
-                // A request may be on its way from a client that has connected a moment ago.
+                // A client that connected a moment ago may have sent its request already.
                 begun = readable(stream) => begun?,
                 () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
             },
@@ -247,7 +236,7 @@ async fn first_bytes<T>(
     }
 }
 
-/// Answers plain HTTP where TLS is spoken. An error of this is of no interest: the client is refused anyway.
+/// Answers plain HTTP on a TLS port. Errors are ignored, because the connection ends anyway.
 async fn refuse_plain(stream: &mut Stream) {
     let refusing = async {
         stream.write_all(PLAIN_ON_TLS.as_bytes()).await?;
@@ -325,13 +314,13 @@ mod tests {
         ] {
             check(none, sent, Ok(("10.0.0.1", protocol, &sent.concat()))).await;
         }
-        check(none, &[], Err("the peer closed without a byte")).await;
+        check(none, &[], Err("the peer closed before its first byte")).await;
     }
 
     #[tokio::test]
     async fn a_proxy_header_is_read_from_those_who_must_send_it_and_from_nobody_else() {
         let (line, get) = ("PROXY TCP4 192.0.2.1 198.51.100.1 4711 443\r\n", "GET / HTTP/1.1\r\n\r\n");
-        let missing = "the connection does not begin with a PROXY header";
+        let missing = "missing PROXY header";
         let http1 = Protocol::Http1;
         check("10.0.0.0/8", &[line, get], Ok(("192.0.2.1", http1, get))).await;
         check("10.0.0.0/8", &[&line[..3], &line[3..], get], Ok(("192.0.2.1", http1, get))).await;
@@ -340,9 +329,9 @@ mod tests {
         let local = "\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
         check("10.0.0.0/8", &[local, get], Ok(("Local", http1, get))).await;
         check("10.0.0.0/8", &[get], Err(missing)).await;
-        check("10.0.0.0/8", &[&line[..20]], Err("the connection ended within the PROXY header")).await;
-        check("10.0.0.0/8", &[line], Err("the peer closed without a byte")).await;
-        check("10.0.0.0/8", &[], Err("the peer closed without a byte")).await;
+        check("10.0.0.0/8", &[&line[..20]], Err("incomplete PROXY header")).await;
+        check("10.0.0.0/8", &[line], Err("the peer closed before its first byte")).await;
+        check("10.0.0.0/8", &[], Err("the peer closed before its first byte")).await;
         // From others it is what it looks like: a request line that is none.
         check("192.0.2.0/24", &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
     }

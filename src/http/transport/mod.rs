@@ -1,4 +1,4 @@
-//! What a new connection of a client goes through until HTTP begins.
+//! Connections of clients up to the start of HTTP, and the streams of both sides.
 
 mod accept;
 mod address;

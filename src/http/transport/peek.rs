@@ -1,4 +1,4 @@
-//! Looking at the first bytes of a connection without taking them, so that nothing has to be handed back.
+//! Peeks at the first bytes of a connection.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,10 +8,11 @@ use tokio::io::{Interest, Ready};
 
 use super::Stream;
 
-/// Waits until `decide` makes something of the first bytes of a connection. It sees all that have come as far as `buffer`
-/// goes, and is asked again when there are more. `None` if they came to an end, or filled the buffer, before that.
+/// Waits until `decide` returns something for the first bytes of a connection. It sees all bytes that have come, up to
+/// the size of `buffer`, and is called again when there are more. `None` if they ended or filled the buffer before
+/// that.
 ///
-/// When enough of them are there at once, this is one `recv`. TLS cannot be looked into.
+/// If enough bytes are there, this is one `recv`. TLS streams cannot be peeked at.
 pub(super) async fn peek<T>(
     stream: &Stream,
     buffer: &mut [u8],
@@ -23,7 +24,7 @@ pub(super) async fn peek<T>(
             let (count, _) = recv(socket, &mut *buffer, RecvFlags::PEEK)?;
             match decide(&buffer[..count]) {
                 None if count < buffer.len() && !ready.is_read_closed() && count > 0 => {
-                    // That makes tokio wait for the next bytes, although the first are still there to be read.
+                    // This makes tokio wait for more bytes although the first ones are still unread.
                     Err(io::ErrorKind::WouldBlock.into())
                 }
                 decided => Ok(decided),
@@ -36,7 +37,7 @@ pub(super) async fn peek<T>(
     }
 }
 
-/// Waits until there is something to look at, be it the end.
+/// Waits until bytes or the end can be read.
 pub(super) async fn readable(stream: &Stream) -> io::Result<()> {
     ready(stream).await.map(drop)
 }

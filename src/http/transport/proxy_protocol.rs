@@ -1,72 +1,68 @@
-//! The PROXY protocol, versions 1 and 2: a load balancer's word on whose connection it passes on.
+//! The PROXY protocol, versions 1 and 2, by which load balancers name the client of a connection.
 //!
-//! The specification is HAProxy's `doc/proxy-protocol.txt`. Doubt is an error here: whoever is believed on addresses
-//! has to write them right.
+//! The specification is HAProxy's `doc/proxy-protocol.txt`. Anything ambiguous is an error, because the address is
+//! trusted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The longest header that is taken. Version 1 has 107 bytes at most; version 2 leaves room for 64 KiB of extensions,
-/// of which a client's certificate is the longest that anybody sends.
+/// The longest accepted header. Version 1 has at most 107 bytes; version 2 allows 64 KiB of extensions, of which a
+/// client's certificate is the longest in use.
 pub(super) const MAX_HEADER: usize = 4 * 1024;
 
 /// The longest line of version 1, with its end (section 2.1).
 const MAX_LINE: usize = 107;
 
-/// How version 1 begins.
+/// The start of version 1.
 const LINE_START: &[u8] = b"PROXY ";
 
-/// How version 2 begins (section 2.2).
+/// The start of version 2 (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Signature, version and command, family and protocol, length.
 const FIXED: usize = 16;
 
-/// Family and protocol, of those that come over a connection.
+/// Families and protocols of stream connections.
 const UNSPECIFIED: u8 = 0x00;
 const TCP_OVER_IPV4: u8 = 0x11;
 const TCP_OVER_IPV6: u8 = 0x21;
 const UNIX_STREAM: u8 = 0x31;
 
-/// The type of the extension that holds a checksum (section 2.2.3).
+/// The type of the checksum extension (section 2.2.3).
 const CRC32C: u8 = 0x03;
 
-/// A whole header.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// How many bytes it takes.
+    /// In bytes.
     pub(crate) length: usize,
-    /// Whose connection it is.
     pub(crate) source: Source,
 }
 
-/// Whose connection a balancer passes on.
+/// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The client at this address.
+    /// From the client at this address.
     Address(IpAddr),
-    /// The balancer's own, as for a health check: `LOCAL` of version 2.
+    /// From the load balancer itself, for example a health check: `LOCAL` of version 2.
     Local,
-    /// A client's, of which the balancer does not say the address: `UNKNOWN` of version 1, no family or a unix socket of
-    /// version 2.
+    /// From a client whose address the load balancer does not know: `UNKNOWN` of version 1; no family or a unix socket
+    /// in version 2.
     Unknown,
 }
 
-/// Why bytes are no header.
+/// Why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
-    /// They begin otherwise.
-    #[error("the connection does not begin with a PROXY header")]
+    #[error("missing PROXY header")]
     Missing,
-    /// A header of version 1 is wrong.
-    #[error("the PROXY line is malformed: {0}")]
+    #[error("malformed PROXY line: {0}")]
     Line(&'static str),
-    /// A header of version 2 is wrong.
-    #[error("the PROXY header is malformed: {0}")]
+    #[error("malformed PROXY header: {0}")]
     Binary(&'static str),
 }
 
-/// Reads the header at the beginning of `bytes`; `None` while more bytes are needed to tell.
+/// Reads the header at the start of `bytes`; `None` if more bytes are needed.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     if begins(bytes, LINE_START) {
         parse_line(bytes)
@@ -77,46 +73,46 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     }
 }
 
-/// Whether `bytes` begin with `start`, or may yet do.
+/// Returns whether `bytes` start with `start`, as far as there are any.
 fn begins(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(byte, wanted)| byte == wanted)
 }
 
-/// `PROXY TCP4 192.0.2.1 198.51.100.1 4711 443`, or `PROXY UNKNOWN` and whatever else (section 2.1).
+/// `PROXY TCP4 192.0.2.1 198.51.100.1 4711 443`, or `PROXY UNKNOWN` and anything after it (section 2.1).
 fn parse_line(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     let window = &bytes[..bytes.len().min(MAX_LINE)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
-        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(HeaderError::Line("it is longer than 107 bytes")) };
+        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(HeaderError::Line("longer than 107 bytes")) };
     };
     let length = end + 2;
     let line = window.get(LINE_START.len()..end).and_then(|line| str::from_utf8(line).ok());
-    let line = line.ok_or(HeaderError::Line("it is no text"))?;
+    let line = line.ok_or(HeaderError::Line("not ASCII text"))?;
     let mut words = line.split(' ');
     let client = match words.next() {
         Some("UNKNOWN") => return Ok(Some(Header { length, source: Source::Unknown })),
         Some("TCP4") => line_addresses::<Ipv4Addr>(words)?,
         Some("TCP6") => line_addresses::<Ipv6Addr>(words)?,
-        _ => return Err(HeaderError::Line("TCP4, TCP6 or UNKNOWN is wanted")),
+        _ => return Err(HeaderError::Line("expected TCP4, TCP6 or UNKNOWN")),
     };
     Ok(Some(Header { length, source: Source::Address(client) }))
 }
 
-/// The source of `source destination port port`.
+/// Returns the source of `source destination port port`.
 fn line_addresses<'a, A: FromStr + Into<IpAddr>>(
     mut words: impl Iterator<Item = &'a str>,
 ) -> Result<IpAddr, HeaderError> {
     let mut address = || words.next()?.parse::<A>().ok();
     let addresses = address().zip(address());
-    let (source, _) = addresses.ok_or(HeaderError::Line("two addresses of the family are wanted"))?;
+    let (source, _) = addresses.ok_or(HeaderError::Line("expected two addresses of the family"))?;
     let mut port = || words.next().filter(|text| is_port(text));
-    port().zip(port()).ok_or(HeaderError::Line("two ports are wanted"))?;
+    port().zip(port()).ok_or(HeaderError::Line("expected two ports"))?;
     match words.next() {
         None => Ok(source.into().to_canonical()),
-        Some(_) => Err(HeaderError::Line("something follows the ports")),
+        Some(_) => Err(HeaderError::Line("unexpected text after the ports")),
     }
 }
 
-/// A decimal number without leading zeros: `parse` alone would take `+80` and `080`.
+/// Reads a decimal number without leading zeros; `parse` alone would accept `+80` and `080`.
 fn is_port(text: &str) -> bool {
     text.parse::<u16>().is_ok_and(|port| port.to_string() == text)
 }
@@ -128,16 +124,16 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
     let is_local = match version_and_command {
         0x20 => true,
         0x21 => false,
-        _ if version_and_command >> 4 != 2 => return Err(HeaderError::Binary("the version is not 2")),
-        _ => return Err(HeaderError::Binary("the command is neither LOCAL nor PROXY")),
+        _ if version_and_command >> 4 != 2 => return Err(HeaderError::Binary("the version must be 2")),
+        _ => return Err(HeaderError::Binary("the command must be LOCAL or PROXY")),
     };
     let payload = usize::from(u16::from_be_bytes([high, low]));
     let length = FIXED + payload;
     if length > MAX_HEADER {
-        return Err(HeaderError::Binary("it is longer than 4 KiB"));
+        return Err(HeaderError::Binary("longer than 4 KiB"));
     }
     let Some(payload) = rest.get(..payload) else { return Ok(None) };
-    // Whatever stands in a LOCAL header is to be skipped.
+    // The content of a LOCAL header must be skipped.
     if is_local {
         return Ok(Some(Header { length, source: Source::Local }));
     }
@@ -146,38 +142,38 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, HeaderError> {
         TCP_OVER_IPV4 => 12,
         TCP_OVER_IPV6 => 36,
         UNIX_STREAM => 216,
-        0x12 | 0x22 | 0x32 => return Err(HeaderError::Binary("datagrams do not come over a connection")),
-        _ => return Err(HeaderError::Binary("the family is unknown")),
+        0x12 | 0x22 | 0x32 => return Err(HeaderError::Binary("datagrams are not supported on connections")),
+        _ => return Err(HeaderError::Binary("unknown family")),
     };
     let (addresses, extensions) =
-        payload.split_at_checked(addresses).ok_or(HeaderError::Binary("the addresses are cut off"))?;
-    // What follows addresses of no family is not known to be extensions.
+        payload.split_at_checked(addresses).ok_or(HeaderError::Binary("incomplete addresses"))?;
+    // Without a family, the content need not consist of extensions.
     if family != UNSPECIFIED {
         check_extensions(&bytes[..length], extensions)?;
     }
     let client = match family {
         TCP_OVER_IPV4 => addresses.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into()),
         TCP_OVER_IPV6 => addresses.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).to_canonical()),
-        // The path of a socket on the balancer's machine is no address of a client.
+        // A unix socket's path on the load balancer's machine is not a client's address.
         _ => None,
     };
     Ok(Some(Header { length, source: client.map_or(Source::Unknown, Source::Address) }))
 }
 
-/// Extensions are skipped, but their lengths must add up and a checksum must be right (section 2.2.3).
+/// Skips extensions, but checks their lengths and a checksum (section 2.2.3).
 fn check_extensions(header: &[u8], mut extensions: &[u8]) -> Result<(), HeaderError> {
-    let cut_off = HeaderError::Binary("an extension is cut off");
+    let cut_off = HeaderError::Binary("incomplete extension");
     while let Some((kind, rest)) = extensions.split_first() {
         let (length, rest) = rest.split_first_chunk::<2>().ok_or(cut_off)?;
         let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).ok_or(cut_off)?;
         if *kind == CRC32C {
-            let value: [u8; 4] = value.try_into().map_err(|_| HeaderError::Binary("a checksum has 4 bytes"))?;
-            // The checksum is over the header with zeros in its own place.
+            let value: [u8; 4] = value.try_into().map_err(|_| HeaderError::Binary("a checksum must have 4 bytes"))?;
+            // The checksum covers the header with zeros in the checksum's place.
             let place = header.len() - rest.len() - value.len();
             let own = place..place + value.len();
             let bytes = header.iter().enumerate().map(|(place, byte)| if own.contains(&place) { 0 } else { *byte });
             if crc32c(bytes) != u32::from_be_bytes(value) {
-                return Err(HeaderError::Binary("the checksum is wrong"));
+                return Err(HeaderError::Binary("wrong checksum"));
             }
         }
         extensions = rest;
@@ -185,7 +181,7 @@ fn check_extensions(header: &[u8], mut extensions: &[u8]) -> Result<(), HeaderEr
     Ok(())
 }
 
-/// CRC-32C (RFC 3720 appendix B.4), bit by bit: it runs over one header of a connection, if at all.
+/// CRC-32C (RFC 3720 appendix B.4), bit by bit, because it covers at most one header per connection.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     !bytes.fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 })
@@ -220,10 +216,10 @@ mod tests {
 
     #[test]
     fn lines_of_version_1() {
-        let addresses = HeaderError::Line("two addresses of the family are wanted");
-        let ports = HeaderError::Line("two ports are wanted");
-        let family = HeaderError::Line("TCP4, TCP6 or UNKNOWN is wanted");
-        let long = HeaderError::Line("it is longer than 107 bytes");
+        let addresses = HeaderError::Line("expected two addresses of the family");
+        let ports = HeaderError::Line("expected two ports");
+        let family = HeaderError::Line("expected TCP4, TCP6 or UNKNOWN");
+        let long = HeaderError::Line("longer than 107 bytes");
         for (line, expected) in [
             ("TCP4 192.0.2.1 198.51.100.1 4711 443", Ok(Some("192.0.2.1"))),
             ("TCP4 255.255.255.255 255.255.255.255 65535 65535", Ok(Some("255.255.255.255"))),
@@ -240,7 +236,7 @@ mod tests {
             ("TCP4 192.0.2.1 198.51.100.1 04711 443", Err(ports)),
             ("TCP4 192.0.2.1 198.51.100.1 +4711 443", Err(ports)),
             ("TCP4 192.0.2.1 198.51.100.1 4711 65536", Err(ports)),
-            ("TCP4 192.0.2.1 198.51.100.1 4711 443 ", Err(HeaderError::Line("something follows the ports"))),
+            ("TCP4 192.0.2.1 198.51.100.1 4711 443 ", Err(HeaderError::Line("unexpected text after the ports"))),
             ("UDP4 192.0.2.1 198.51.100.1 4711 443", Err(family)),
             ("unknown", Err(family)),
             ("", Err(family)),
@@ -251,7 +247,7 @@ mod tests {
         ] {
             check(format!("PROXY {line}\r\n").as_bytes(), expected);
         }
-        check(b"PROXY TCP4 192.0.2.\xff 198.51.100.1 1 2\r\n", Err(HeaderError::Line("it is no text")));
+        check(b"PROXY TCP4 192.0.2.\xff 198.51.100.1 1 2\r\n", Err(HeaderError::Line("not ASCII text")));
     }
 
     #[test]
@@ -291,19 +287,19 @@ mod tests {
             (binary(0x20, 0x11, &V4), Ok(Some("local"))),
             (binary(0x20, 0xff, b"whatever"), Ok(Some("local"))),
             (binary(0x21, 0x11, &with(&[0x04, 0, 2, 0, 0, 0xea, 0, 0])), Ok(Some("192.0.2.1"))),
-            (binary(0x21, 0x11, &with(&[0x04, 0, 2, 0])), Err(wrong("an extension is cut off"))),
-            (binary(0x21, 0x11, &with(&[0x04, 0])), Err(wrong("an extension is cut off"))),
-            (binary(0x21, 0x11, &with(&[0x03, 0, 2, 0, 0])), Err(wrong("a checksum has 4 bytes"))),
-            (binary(0x21, 0x11, &with(&[0x03, 0, 4, 1, 2, 3, 4])), Err(wrong("the checksum is wrong"))),
-            (binary(0x21, 0x11, &V4[..11]), Err(wrong("the addresses are cut off"))),
-            (binary(0x21, 0x21, &v6[..35]), Err(wrong("the addresses are cut off"))),
-            (binary(0x21, 0x31, &[0; 215]), Err(wrong("the addresses are cut off"))),
-            (binary(0x21, 0x12, &V4), Err(wrong("datagrams do not come over a connection"))),
-            (binary(0x21, 0x41, &V4), Err(wrong("the family is unknown"))),
-            (binary(0x11, 0x11, &V4), Err(wrong("the version is not 2"))),
-            (binary(0x22, 0x11, &V4), Err(wrong("the command is neither LOCAL nor PROXY"))),
+            (binary(0x21, 0x11, &with(&[0x04, 0, 2, 0])), Err(wrong("incomplete extension"))),
+            (binary(0x21, 0x11, &with(&[0x04, 0])), Err(wrong("incomplete extension"))),
+            (binary(0x21, 0x11, &with(&[0x03, 0, 2, 0, 0])), Err(wrong("a checksum must have 4 bytes"))),
+            (binary(0x21, 0x11, &with(&[0x03, 0, 4, 1, 2, 3, 4])), Err(wrong("wrong checksum"))),
+            (binary(0x21, 0x11, &V4[..11]), Err(wrong("incomplete addresses"))),
+            (binary(0x21, 0x21, &v6[..35]), Err(wrong("incomplete addresses"))),
+            (binary(0x21, 0x31, &[0; 215]), Err(wrong("incomplete addresses"))),
+            (binary(0x21, 0x12, &V4), Err(wrong("datagrams are not supported on connections"))),
+            (binary(0x21, 0x41, &V4), Err(wrong("unknown family"))),
+            (binary(0x11, 0x11, &V4), Err(wrong("the version must be 2"))),
+            (binary(0x22, 0x11, &V4), Err(wrong("the command must be LOCAL or PROXY"))),
             (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED]), Ok(Some("local"))),
-            (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED + 1]), Err(wrong("it is longer than 4 KiB"))),
+            (binary(0x20, 0x00, &[0; MAX_HEADER - FIXED + 1]), Err(wrong("longer than 4 KiB"))),
         ] {
             check(&header, expected);
         }
@@ -319,7 +315,7 @@ mod tests {
         header[FIXED + 15..FIXED + 19].copy_from_slice(&checksum);
         check(&header, Ok(Some("192.0.2.1")));
         header[FIXED] = 193;
-        check(&header, Err(HeaderError::Binary("the checksum is wrong")));
+        check(&header, Err(HeaderError::Binary("wrong checksum")));
     }
 
     proptest! {

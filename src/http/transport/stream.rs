@@ -1,4 +1,4 @@
-//! One type for every kind of connection.
+//! One type for all kinds of connections.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
@@ -11,18 +11,16 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
-/// A connection, of a client or to an upstream. For plain TCP it costs a comparison more than the socket itself.
+/// A connection of a client or to an upstream. Over plain TCP it costs one comparison more than the socket.
 #[derive(Debug)]
 pub enum Stream {
-    /// TCP.
     Tcp(TcpStream),
-    /// A unix socket.
     Unix(UnixStream),
     /// TLS over one of the others.
     Tls(Box<TlsStream<Stream>>),
 }
 
-/// Calls a method of what the stream really is.
+/// Calls a method of the wrapped stream.
 macro_rules! delegate {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {
@@ -43,7 +41,7 @@ macro_rules! delegate {
 }
 
 impl Stream {
-    /// Whether nothing has come, as far as that is known without reading. What TLS holds back is not.
+    /// Returns whether nothing has arrived, as far as that is known without reading. Unknown for TLS.
     pub(crate) fn is_silent(&self, cx: &mut Context<'_>) -> bool {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(cx).is_pending(),
@@ -52,10 +50,9 @@ impl Stream {
         }
     }
 
-    /// Reads what there is, up to [`SMALL_READ`] bytes, and adds it to `input`; 0 bytes at the end. `None` if this is
-    /// not TCP.
+    /// Reads up to [`SMALL_READ`] bytes and appends them to `input`; 0 bytes at the end. `None` if this is not TCP.
     ///
-    /// It is read to a place that all connections of a thread share, so one that is idle keeps no memory for it.
+    /// The buffer is shared by all connections of a thread, so idle ones do not keep memory for it.
     pub(crate) fn poll_small_read(
         &self,
         cx: &mut Context<'_>,
@@ -70,23 +67,22 @@ impl Stream {
     }
 }
 
-/// What [`Stream::poll_small_read`] reads at once: the head of a request as a rule.
+/// The size of [`Stream::poll_small_read`]'s buffer: usually enough for a request's head.
 pub(crate) const SMALL_READ: usize = 4 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
 }
 
-/// What `TcpStream`'s `poll_read` does, but for the system call. That of glibc marks the thread as one that may be
-/// cancelled while it is in it, two locked instructions a call, and in a process of one thread, as nginx' workers are, it
-/// does not; rustix calls the system itself.
+/// As `TcpStream`'s `poll_read`, but calls the system through rustix. glibc's `recv` is a cancellation point, which
+/// costs two locked instructions per call in a process with several threads.
 fn poll_receive(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     loop {
         ready!(stream.poll_read_ready(cx))?;
         let mut received = Err(rustix::io::Errno::AGAIN);
         let _ = stream.try_io(Interest::READABLE, || {
             received = recv(stream, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count);
-            // As tokio does: what does not fill the buffer was all there is, and to ask again would cost another call.
+            // As in tokio: a partially filled buffer was all there is, and another call would return nothing.
             let is_drained = received.is_ok_and(|count| 0 < count && count < buffer.len());
             if is_drained { Err(ErrorKind::WouldBlock.into()) } else { received.map_err(io::Error::from) }
         });

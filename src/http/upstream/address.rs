@@ -1,4 +1,4 @@
-//! A server to which requests go, as the operator wrote it.
+//! Servers as the operator names them in `--upstream`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,105 +6,102 @@ use std::path::PathBuf;
 
 use http::Uri;
 
-/// Bytes of a unix socket's path: `sun_path` has 108 on Linux, and the last one is 0 (unix(7)).
+/// The longest path of a unix socket, in bytes: `sun_path` has 108 on Linux, including a final 0 (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// A server: where it is and what it speaks.
+/// A server's address and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(super) scheme: Scheme,
     pub(super) place: Place,
 }
 
-/// What a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scheme {
     /// HTTP/1.1.
     Http,
-    /// TLS, and in it HTTP/2 or HTTP/1.1 as the server chooses (ALPN, RFC 7301).
+    /// TLS with HTTP/2 or HTTP/1.1, as negotiated by ALPN (RFC 7301).
     Https,
-    /// HTTP/2 from the first byte, without TLS (prior knowledge, RFC 9113 section 3.3).
+    /// HTTP/2 without TLS by prior knowledge (RFC 9113 section 3.3).
     H2c,
 }
 
-/// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// A name or an address, an IPv6 one without brackets, and a port.
+    /// A name or address, IPv6 without brackets, and a port.
     Network { host: String, port: u16 },
     /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// What would be right.
 const EXPECTED: &str =
     "an upstream is `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH` or `echo`";
 
 impl Server {
-    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`. The error says what would
-    /// be right.
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`. The error says what to
+    /// write instead.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Self::unix(text, path);
         }
         if text.contains(char::is_whitespace) {
-            return Err(format!("`{text}` has a space in it; {EXPECTED}"));
+            return Err(format!("`{text}` contains a space; {EXPECTED}"));
         }
-        // `Uri` allows brackets only at the beginning of a host, and says less when they are missing.
+        // `Uri` allows brackets only at the start of a host, and its error is unclear when they are missing.
         if text.rsplit("://").next().is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()) {
-            return Err(format!("`{text}`: an IPv6 address stands in brackets, `http://[::1]:3000`"));
+            return Err(format!("`{text}`: an IPv6 address needs brackets, `http://[::1]:3000`"));
         }
-        let uri: Uri = text.parse().map_err(|error| format!("`{text}` is no URL ({error}); {EXPECTED}"))?;
+        let uri: Uri = text.parse().map_err(|error| format!("`{text}` is not a valid URL ({error}); {EXPECTED}"))?;
         let scheme = match uri.scheme_str() {
             Some("http") => Scheme::Http,
             Some("https") => Scheme::Https,
             Some("h2c") => Scheme::H2c,
             Some("h2" | "http2" | "grpc") => {
                 return Err(format!(
-                    "`{text}`: HTTP/2 without TLS (prior knowledge) is written `h2c://`, and over TLS it is negotiated \
+                    "`{text}`: write `h2c://` for HTTP/2 without TLS (prior knowledge), and `https://` to negotiate it over \
                      by `https://`"
                 ));
             }
             Some("ws" | "wss") => {
-                return Err(format!("`{text}`: WebSockets begin as HTTP; write `http://` or `https://`"));
+                return Err(format!("`{text}`: WebSockets start as HTTP; write `http://` or `https://`"));
             }
             Some(scheme) => {
                 return Err(format!(
-                    "`{text}`: upstreams are reached by `http://`, `https://`, `h2c://` (HTTP/2 by prior knowledge) or \
+                    "`{text}`: expected `http://`, `https://`, `h2c://` (HTTP/2 by prior knowledge) or \
                      `unix:/PATH`, not `{scheme}://`"
                 ));
             }
             None if text.starts_with(['/', '.']) => {
-                return Err(format!("`{text}` has no scheme; a unix socket is written `unix:/PATH`"));
+                return Err(format!("`{text}` has no scheme; write `unix:/PATH` for a unix socket"));
             }
             None => return Err(format!("`{text}` has no scheme; write `http://{text}`")),
         };
         let authority = uri.authority().ok_or_else(|| format!("`{text}` names no host; {EXPECTED}"))?;
         if authority.as_str().contains('@') {
-            return Err(format!("`{text}`: an upstream takes no user name and password"));
+            return Err(format!("`{text}`: user names and passwords are not supported"));
         }
         if let Some(path) = uri.path_and_query().filter(|path| *path != "/") {
-            return Err(format!("`{text}`: paths are forwarded as they come; leave out `{path}`"));
+            return Err(format!("`{text}`: paths are forwarded unchanged; leave out `{path}`"));
         }
         let host = authority.host();
-        let port =
-            match &authority.as_str()[host.len()..] {
-                "" => scheme.default_port(),
-                port => port[1..].parse().ok().filter(|port| *port != 0).ok_or_else(|| {
-                    format!("`{text}`: `{}` is no port; a port is a number from 1 to 65535", &port[1..])
-                })?,
-            };
+        let port = match &authority.as_str()[host.len()..] {
+            "" => scheme.default_port(),
+            port => port[1..].parse().ok().filter(|port| *port != 0).ok_or_else(|| {
+                format!("`{text}`: `{}` is not a port; expected a number from 1 to 65535", &port[1..])
+            })?,
+        };
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let is_name = bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         if bare.parse::<IpAddr>().is_err() && !is_name {
-            return Err(format!("`{text}`: `{host}` is neither a name nor an address"));
+            return Err(format!("`{text}`: `{host}` is not a valid host name or address"));
         }
         Ok(Self { scheme, place: Place::Network { host: bare.to_ascii_lowercase(), port } })
     }
 
     fn unix(text: &str, path: &str) -> Result<Self, String> {
         let Some(rest) = path.strip_prefix('/') else {
-            return Err(format!("`{text}`: the path of a unix socket begins with `/`; write `unix:/{path}`"));
+            return Err(format!("`{text}`: the path of a unix socket must start with `/`; write `unix:/{path}`"));
         };
         if rest.starts_with('/') {
             return Err(format!("`{text}`: write `unix:/{}`", rest.trim_start_matches('/')));
@@ -121,7 +118,7 @@ impl Server {
         Ok(Self { scheme: Scheme::Http, place: Place::Unix(PathBuf::from(path)) })
     }
 
-    /// What a request without a `Host` is given; a client of HTTP/1.0 may leave it out.
+    /// Returns the `Host` for requests that have none, which HTTP/1.0 allows.
     pub(super) fn authority(&self) -> String {
         match &self.place {
             Place::Network { host, port } if host.contains(':') => format!("[{host}]:{port}"),
@@ -130,12 +127,12 @@ impl Server {
         }
     }
 
-    /// Whether its addresses are to be looked up.
+    /// Returns whether its addresses come from DNS.
     pub(super) fn has_name(&self) -> bool {
         matches!(&self.place, Place::Network { host, .. } if host.parse::<IpAddr>().is_err())
     }
 
-    /// The name that its certificate must have.
+    /// Returns the name that its certificate must have.
     pub(super) fn host(&self) -> &str {
         match &self.place {
             Place::Network { host, .. } => host,
@@ -196,17 +193,17 @@ mod tests {
             ("127.0.0.1:3000", "write `http://127.0.0.1:3000`"),
             ("api.internal", "write `http://api.internal`"),
             ("ftp://a", "not `ftp://`"),
-            ("grpc://a", "prior knowledge) is written `h2c://`"),
+            ("grpc://a", "write `h2c://` for HTTP/2 without TLS"),
             ("wss://a", "`http://` or `https://`"),
-            ("http://u:p@a", "no user name"),
+            ("http://u:p@a", "user names and passwords"),
             ("http://a/v1", "leave out `/v1`"),
             ("http://a/?x=1", "leave out `/?x=1`"),
             ("http://a:0", "from 1 to 65535"),
             ("http://a:99999", "65535"),
-            ("http://::1", "in brackets"),
-            ("http://$a", "neither a name nor an address"),
-            ("http:// a", "has a space"),
-            ("", "no URL"),
+            ("http://::1", "needs brackets"),
+            ("http://$a", "not a valid host name"),
+            ("http:// a", "contains a space"),
+            ("", "not a valid URL"),
             ("/run/app.sock", "`unix:/PATH`"),
             ("unix:run/app.sock", "write `unix:/run/app.sock`"),
             ("unix:///run/app.sock", "write `unix:/run/app.sock`"),

@@ -1,4 +1,4 @@
-//! The servers of a route: which of their addresses takes a request.
+//! The servers of a route, and the choice among their addresses.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -13,32 +13,32 @@ use super::super::transport::Address;
 use super::address::{Place, Server};
 use super::endpoint::{Endpoint, Lease, State};
 
-/// Addresses of one name. A request looks at all of a route to find the one with the least to do, and a resolver's answer
-/// over UDP has some thirty.
+/// Addresses per name. Each request examines all addresses of a route to find the least loaded one. A resolver's answer
+/// over UDP contains about thirty.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
-/// The servers of a route, as one worker sees them.
+/// The servers of a route, as seen by one worker.
 #[derive(Debug)]
 pub(super) struct Cluster {
     servers: Vec<Rc<Server>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
-    /// Where the next look around begins, so that equals take turns.
+    /// Where the next search starts, so that equal endpoints take turns.
     next: Cell<usize>,
     limits: Limits,
     observer: Rc<dyn UpstreamObserver>,
 }
 
-/// Bounds of each endpoint.
+/// Bounds for each endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections, idle ones included.
+    /// Connections, including idle ones.
     pub(super) connections: usize,
     /// How long an idle connection is kept.
     pub(super) idle_time: Duration,
 }
 
 impl Cluster {
-    /// A cluster of these servers. It has the endpoints whose addresses are given; those of names come with
+    /// Makes a cluster of servers. Servers named by address have endpoints at once, others after
     /// [`Self::set_addresses`].
     pub(super) fn new(servers: &[Server], limits: Limits, observer: Rc<dyn UpstreamObserver>) -> Rc<Self> {
         let cluster = Self {
@@ -72,8 +72,8 @@ impl Cluster {
         self.endpoints.borrow().clone()
     }
 
-    /// Takes over the addresses that a server's name has now. Endpoints that stay keep what they know and their
-    /// connections; what runs at those that go is finished. Returns whether anything changed.
+    /// Sets the addresses of a server's name. Endpoints that stay keep their state and connections; requests at removed
+    /// ones are completed. Returns whether anything changed.
     pub(super) fn set_addresses(&self, server: &Rc<Server>, addresses: &[SocketAddr]) -> bool {
         let mut endpoints = self.endpoints.borrow_mut();
         let before = endpoints.len();
@@ -95,12 +95,12 @@ impl Cluster {
         kept < before || kept < endpoints.len()
     }
 
-    /// The endpoint with the fewest requests, equals in turn; another than `avoid` if there is one. `None` if no name of
-    /// the cluster has an address yet.
+    /// Picks the endpoint with the fewest requests, in turn among equals, and avoids `avoid` if there is another.
+    /// `None` if no name has an address yet.
     ///
-    /// Those that are ejected or unhealthy are left out, unless all are. Then all are used: a health check or an ejection
-    /// that takes out everything is more likely wrong than right, and refusing all requests is the worst that could come
-    /// of it. Envoy does the same below its panic threshold, half of the hosts unless told otherwise.
+    /// Ejected and unhealthy endpoints are excluded unless all are: health checks or ejections that affect everything
+    /// are more likely wrong than right, and rejecting all requests is the worst outcome. Envoy does the same below its
+    /// panic threshold, by default half of the hosts.
     pub(super) fn pick(self: &Rc<Self>, now: Instant, avoid: Option<&Rc<Endpoint>>) -> Option<Lease> {
         let endpoints = self.endpoints.borrow();
         let start = self.next.get();
@@ -109,22 +109,22 @@ impl Cluster {
             let is_avoided = avoid.is_some_and(|avoid| Rc::ptr_eq(avoid, endpoint));
             (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding())
         })?;
-        // A second try takes nobody's turn. If it did, the two of a pair would swap turns with each failure, and the one
-        // that fails would be asked first every time.
+        // A retry does not take a turn. Otherwise the two of a pair would swap turns with each failure, and the failing
+        // one would be tried first every time.
         if avoid.is_none() {
             self.next.set((start + place + 1) % endpoints.len());
         }
         Some(Lease::new(self.clone(), endpoint.clone()))
     }
 
-    /// Whether there is another endpoint than this.
+    /// Returns whether there is another endpoint than this one.
     pub(super) fn has_other(&self, endpoint: &Rc<Endpoint>) -> bool {
         self.endpoints.borrow().iter().any(|other| !Rc::ptr_eq(other, endpoint))
     }
 
-    /// An endpoint answered. An answer that says that a server behind it cannot be used counts as a failure: Envoy
-    /// ejects for 502, 503 and 504 too (`consecutive_gateway_failure`). Any other answer is one of an application that
-    /// works, a 500 included: a path with a mistake in it must not take the others' servers away.
+    /// An endpoint responded. 502, 503 and 504 count as failures, as in Envoy (`consecutive_gateway_failure`), because
+    /// they say that a server behind it cannot be used. Other responses come from a working application, including 500:
+    /// a bug in one path must not eject the server for all others.
     pub(super) fn answered(&self, endpoint: &Endpoint, status: StatusCode, now: Instant) {
         match status {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
@@ -134,8 +134,8 @@ impl Cluster {
         }
     }
 
-    /// An endpoint failed a request. Enough of that in a row ejects it, as long as no more than half of all are: the
-    /// others get its load, and what ejects one after the other is often something that all of them have in common.
+    /// An endpoint failed a request. Enough consecutive failures eject it, while no more than half of all endpoints are
+    /// ejected: the others get its load, and failures that would eject more often have a common cause.
     pub(super) fn failed(&self, endpoint: &Endpoint, now: Instant) {
         if !endpoint.failed() || endpoint.state(now) == State::Ejected {
             return;
@@ -149,12 +149,10 @@ impl Cluster {
         }
     }
 
-    /// Reports that an endpoint failed a request.
     pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
         self.observer.failed(Some(endpoint), reason, error);
     }
 
-    /// Closes connections that have been idle for too long.
     pub(super) fn reap(&self, now: Instant) {
         for endpoint in self.endpoints.borrow().iter() {
             endpoint.reap(now);

@@ -1,4 +1,4 @@
-//! New connections to endpoints.
+//! Connects to endpoints.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -23,18 +23,18 @@ pub(super) enum Connected {
     Http2(http2::Connection),
 }
 
-/// What new connections are made with.
+/// Opens connections.
 #[derive(Debug)]
 pub(super) struct Connector {
-    /// For a connection, TLS included.
+    /// For a connection, including TLS.
     pub(super) timeout: Duration,
-    /// `None` if no server is reached by `https://`.
+    /// `None` if no server uses `https://`.
     pub(super) tls: Option<transport::Connector>,
 }
 
 impl Connector {
-    /// A connection to an endpoint, and whether it was used before. `may_share` unless the request is for HTTP/1.1 alone,
-    /// as one that wants to upgrade is; a server of `https://` is then not offered anything else.
+    /// Returns a connection to an endpoint, and whether it was used before. `may_share` is false for requests that need
+    /// HTTP/1.1, such as upgrades; `https://` servers are then not offered HTTP/2.
     pub(super) async fn connection(
         &self,
         endpoint: &Endpoint,
@@ -81,7 +81,7 @@ impl Connector {
         Ok((connected, false))
     }
 
-    /// A new stream to an endpoint, and what is spoken on it. The caller gives it a deadline.
+    /// Opens a stream to an endpoint and returns it with its protocol. The caller gives it a deadline.
     pub(super) async fn open(&self, endpoint: &Endpoint, offers_http2: bool) -> io::Result<(Stream, Protocol)> {
         let stream = endpoint.address.connect().await?;
         match (endpoint.server.scheme, &self.tls) {
@@ -91,12 +91,12 @@ impl Connector {
                 let (stream, is_http2) = tls.connect(endpoint.server.host(), stream, offers_http2).await?;
                 Ok((stream, if is_http2 { Protocol::Http2 } else { Protocol::Http1 }))
             }
-            (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "no TLS was set up")),
+            (Scheme::Https, None) => Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is not configured")),
         }
     }
 }
 
-/// Whether a connection could not be opened for want of something of ours: descriptors, ports, memory.
+/// Returns whether a connection failed because this process or machine is out of descriptors, ports or memory.
 pub(super) fn is_own(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -104,8 +104,8 @@ pub(super) fn is_own(error: &io::Error) -> bool {
     )
 }
 
-/// A connection that is there already: the shared one, or an idle one that is still good. The end of one that the server
-/// has closed is usually there to be seen.
+/// Returns an existing connection: the shared one, or an idle one that is still good. If the server has closed one,
+/// that is usually visible already.
 fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<Connected> {
     if may_share && let Some(shared) = endpoint.shared() {
         return Some(Connected::Http2(shared));

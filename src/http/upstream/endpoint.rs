@@ -1,4 +1,4 @@
-//! One address of a server: what it is doing, whether it is to be used, and the right to use it for one request.
+//! One address of a server: its connections, its state, and leases for requests.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -18,65 +18,63 @@ use super::address::Server;
 use super::cluster::{Cluster, Limits};
 use super::pool::Pool;
 
-/// Failures in a row that eject an endpoint: what Envoy's outlier detection takes (`consecutive_5xx`).
+/// Consecutive failures that eject an endpoint, as in Envoy's outlier detection (`consecutive_5xx`).
 pub(super) const MAX_FAILURES: u32 = 5;
 
-/// The first ejection: nginx' `fail_timeout`. Each that follows closely is twice as long.
+/// The first ejection: nginx' `fail_timeout`. Each one that follows closely lasts twice as long.
 const FIRST_EJECTION: Duration = Duration::from_secs(10);
 
 /// The longest ejection: Envoy's `max_ejection_time`.
 const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 
-/// One address of a server, as one worker sees it.
+/// One address of a server, as seen by one worker.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) server: Rc<Server>,
     pub(super) address: Rc<Address>,
-    /// Idle connections of HTTP/1.1.
+    /// Idle HTTP/1.1 connections.
     pub(super) pool: Pool<Connection>,
-    /// The one connection of HTTP/2, which all requests share.
+    /// The HTTP/2 connection that all requests share.
     shared: RefCell<Option<Shared>>,
-    /// Held while a connection is made that may become the shared one, so that requests that come together make one.
+    /// Held while a connection is opened that may become the shared one, so that concurrent requests open only one.
     pub(super) connecting: Mutex<()>,
-    /// What it spoke the last time; a server of `https://` may choose.
+    /// The protocol of the last connection; `https://` servers may choose.
     pub(super) speaks: Cell<Option<Protocol>>,
     idle_time: Duration,
-    /// Requests that were given to it and are not done, those that stand in line included.
+    /// Requests assigned to it, including those that wait.
     outstanding: Cell<usize>,
-    /// One for each request that may use a connection now. An HTTP/1.1 request has its connection for itself and takes an
-    /// idle one before it opens another, so there are never more connections than this.
+    /// One permit for each request that may use a connection. An HTTP/1.1 request has a connection of its own and
+    /// prefers an idle one, so there are never more connections than permits.
     slots: Semaphore,
-    /// Requests in a row that failed.
+    /// Consecutive failed requests.
     failures: Cell<u32>,
     ejection: Cell<Option<Ejection>>,
-    /// What the health checks say; `true` without any.
+    /// The result of the health checks; `true` without any.
     healthy: Cell<bool>,
-    /// Health checks in a row that say otherwise.
+    /// Consecutive health checks with the opposite result.
     contradictions: Cell<u32>,
 }
 
-/// A connection that requests share.
 #[derive(Debug)]
 struct Shared {
     connection: http2::Connection,
-    /// When [`Endpoint::reap`] found it without a request.
+    /// Since when [`Endpoint::reap`] has found it without requests.
     idle_since: Option<Instant>,
 }
 
-/// An ejection, or one that is over.
+/// A current or past ejection.
 #[derive(Clone, Copy, Debug)]
 struct Ejection {
     until: Instant,
     length: Duration,
 }
 
-/// Whether an endpoint is to be used: the label `state` of `weir_upstream_endpoints`.
+/// Whether an endpoint is used: the label `state` of `weir_upstream_endpoints`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Healthy,
-    /// Requests to it failed, so it is left alone for a while.
+    /// Requests to it failed, so it is not used for a while.
     Ejected,
-    /// The health checks fail.
     Unhealthy,
 }
 
@@ -99,14 +97,13 @@ impl Endpoint {
         }
     }
 
-    /// The connection that requests share, if there is one that takes more of them.
+    /// Returns the shared connection if it accepts more requests.
     pub(super) fn shared(&self) -> Option<http2::Connection> {
         let mut shared = self.shared.borrow_mut();
         shared.take_if(|shared| !shared.connection.is_open());
         shared.as_ref().map(|shared| shared.connection.clone())
     }
 
-    /// From now on requests share this connection.
     pub(super) fn share(&self, connection: http2::Connection) {
         *self.shared.borrow_mut() = Some(Shared { connection, idle_since: None });
     }
@@ -124,7 +121,7 @@ impl Endpoint {
         });
     }
 
-    /// Uses no connection of before any more. What runs on them is finished.
+    /// Stops using existing connections. Requests on them are completed.
     fn forget_connections(&self) {
         self.pool.clear();
         self.shared.take();
@@ -144,8 +141,7 @@ impl Endpoint {
         }
     }
 
-    /// A health check found it `well` or not. Enough in a row that say otherwise than those before change its state;
-    /// returns whether this one did.
+    /// Records a health check. `needed` consecutive results change the state; returns whether this one did.
     pub(super) fn checked(&self, well: bool, needed: NonZeroU32) -> bool {
         if well == self.healthy.get() {
             self.contradictions.set(0);
@@ -156,7 +152,7 @@ impl Endpoint {
         if is_enough {
             self.contradictions.set(0);
             self.healthy.set(well);
-            // They lead to what is not well.
+            // They lead to an unhealthy server.
             self.forget_connections();
         }
         is_enough
@@ -167,14 +163,13 @@ impl Endpoint {
         self.failures.set(0);
     }
 
-    /// A request failed; returns whether that makes enough for an ejection.
+    /// A request failed. Returns whether it should be ejected.
     pub(super) fn failed(&self) -> bool {
         self.failures.set(self.failures.get().saturating_add(1));
         self.failures.get() >= MAX_FAILURES
     }
 
-    /// Leaves it alone for a while: twice as long as the last time, if that is not longer ago than it lasted. Returns how
-    /// long.
+    /// Ejects it: twice as long as the last time, if that ended less than its length ago. Returns how long.
     pub(super) fn eject(&self, now: Instant) -> Duration {
         let length = match self.ejection.get() {
             Some(last) if now < last.until + last.length => (last.length * 2).min(LONGEST_EJECTION),
@@ -182,7 +177,7 @@ impl Endpoint {
         };
         self.ejection.set(Some(Ejection { until: now + length, length }));
         self.failures.set(0);
-        // They lead to what failed.
+        // They lead to a failing server.
         self.forget_connections();
         length
     }
@@ -197,12 +192,12 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The right to use an endpoint for one request, from the pick until the last byte of its response.
+/// The right to use an endpoint for one request, until the response's last byte.
 #[derive(Debug)]
 pub(crate) struct Lease {
     cluster: Rc<Cluster>,
     endpoint: Rc<Endpoint>,
-    /// Whether it has one of the endpoint's slots.
+    /// True if it holds one of the endpoint's permits.
     admitted: bool,
 }
 
@@ -216,7 +211,7 @@ impl Lease {
         &self.endpoint
     }
 
-    /// Takes a connection of the endpoint's if there is one to spare and nobody in line for it.
+    /// Takes a connection permit if one is free and nobody waits for it.
     pub(super) fn try_admit(&mut self) -> bool {
         if let Ok(slot) = self.endpoint.slots.try_acquire() {
             slot.forget();
@@ -225,9 +220,9 @@ impl Lease {
         self.admitted
     }
 
-    /// Waits until the endpoint has a connection to spare. Who came first goes first.
+    /// Waits for a connection permit, in order of arrival.
     pub(super) async fn admit(&mut self) {
-        // Never closed, so this ends only with a slot.
+        // The semaphore is never closed.
         if let Ok(slot) = self.endpoint.slots.acquire().await {
             slot.forget();
             self.admitted = true;

@@ -1,6 +1,6 @@
-//! Sending a request: which endpoint, which connection, and when it may be sent a second time.
+//! Forwards requests: picks an endpoint and a connection, and retries where that is safe.
 //!
-//! The client is charged before, once, however often the request is sent.
+//! A request is charged once, before this, however often it is sent.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::connect::{Connected, Connector};
 use super::endpoint::{Endpoint, Lease};
 use super::resolve::{Resolution, Unresolved};
 
-/// A worker's way to the servers of a route.
+/// Forwards requests to the servers of a route.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     pub(super) cluster: Rc<Cluster>,
     pub(super) resolution: Rc<Resolution>,
     pub(super) connector: Rc<Connector>,
-    /// How long one try may take until the response's headers.
+    /// The timeout of one try, until the response's headers.
     pub(super) try_timeout: Option<Duration>,
     pub(super) observer: Rc<dyn UpstreamObserver>,
 }
 
-/// A try that got no response.
+/// A failed try.
 struct Failed {
     error: UpstreamError,
     /// The request, if nothing of its body was taken and nothing of a response has come.
@@ -43,19 +43,18 @@ struct Failed {
 enum Progress {
     /// Nothing of the request was written.
     Unsent,
-    /// Some of it was, on a connection that had been idle and may have been closed at that moment.
+    /// Some of it was written, on a connection that had been idle and may have been closed at that moment.
     SentOnReused,
-    /// Some of it was, on a connection that was good.
+    /// Some of it was written, on a good connection.
     SentOnGood,
-    /// It took longer than one try may.
+    /// The try timed out.
     Late,
 }
 
 impl Progress {
-    /// Whether a request that came so far may be sent again. What was not written can go anywhere. What was may have been
-    /// worked on, so only an idempotent request is repeated (RFC 9110 section 9.2.2), and only if that is likely to help:
-    /// if the connection was to blame, if the operator wants it (a time for one try leaves time for another), or if there
-    /// is another endpoint.
+    /// Returns whether the request may be sent again. One that was not written can go anywhere. One that was may have
+    /// been processed, so only idempotent requests are repeated (RFC 9110 section 9.2.2), and only if that is likely to
+    /// help: if the connection was the cause, if the operator set a timeout for tries, or if there is another endpoint.
     fn allows_second(self, method: &Method, has_other: bool) -> bool {
         match self {
             Self::Unsent => has_other,
@@ -90,7 +89,7 @@ impl Forwarder {
                 Err(failed) => failed,
             };
             self.failed(&endpoint, &error, progress, context);
-            // A mistake of the client's would be one again, and after a response timeout there is no time left.
+            // A client's error would occur again, and after a response timeout there is no time left.
             let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
             let has_other = self.cluster.has_other(&endpoint);
             match again {
@@ -102,14 +101,14 @@ impl Forwarder {
         }
     }
 
-    /// Counts and logs a try that failed.
+    /// Reports a failed try.
     fn failed(&self, endpoint: &Endpoint, error: &UpstreamError, progress: Progress, context: &Context) {
         let Some(reason) = error.reason() else {
             tracing::debug!(upstream = %endpoint, "a request broke off: {error}");
             return;
         };
         self.cluster.report(endpoint, reason, error);
-        // A server that closes an idle connection does nothing wrong, even if we are just writing to it.
+        // A server may close an idle connection at any time, even while we are writing to it.
         if progress != Progress::SentOnReused && !matches!(error, UpstreamError::Exhausted(_)) {
             self.cluster.failed(endpoint, context.activity.now());
         }
@@ -118,7 +117,7 @@ impl Forwarder {
         }
     }
 
-    /// No endpoint was tried, so none is to blame.
+    /// Reports a request for which no endpoint was found.
     fn no_endpoint(&self, error: UpstreamError) -> UpstreamError {
         if let Some(reason) = error.reason() {
             self.observer.failed(None, reason, &error);
@@ -126,7 +125,7 @@ impl Forwarder {
         error
     }
 
-    /// The right to use an endpoint, another than `avoid` if there is one.
+    /// Leases an endpoint other than `avoid`, if there is one.
     async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<Lease, UpstreamError> {
         let patience = self.connector.timeout;
         let mut lease = loop {
@@ -144,10 +143,10 @@ impl Forwarder {
         Ok(lease)
     }
 
-    /// Sends a request once, within the time of one try.
+    /// Sends a request once, within the timeout of a try.
     async fn try_once(&self, request: Request, lease: Lease, context: &Context) -> Result<Response, Failed> {
         let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
-        // What is cut off does not give the request back, so there is a copy for the second try.
+        // A try that times out does not return the request, so a copy is kept.
         let copy = request.body.is_end().then(|| Request {
             method: request.method.clone(),
             target: request.target.clone(),
@@ -161,10 +160,10 @@ impl Forwarder {
         }
     }
 
-    /// Sends a request over a connection that is there or a new one.
+    /// Sends a request over an existing or new connection.
     async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
         let mut was_refused = false;
-        // HTTP/2 has no upgrades (RFC 9113 section 8.6).
+        // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
         let may_share = forwarding::upgrade(&request).is_none();
         loop {
             let (connected, was_reused) =
@@ -187,14 +186,14 @@ impl Forwarder {
             }
             let progress = match (was_sent, was_reused) {
                 (false, _) => Progress::Unsent,
-                // The end of a shared connection is announced or seen at once: there is no such moment.
+                // The end of a shared connection is announced or noticed at once, so there is no such moment.
                 (true, true) if !is_http2 => Progress::SentOnReused,
                 (true, _) => Progress::SentOnGood,
             };
             match again {
-                // The server closed a connection of before, or said that it would not work on this request (RFC 9113
-                // section 8.7), so the request may go another way whatever its method. Idle connections grow fewer with
-                // each turn, and a shared one gets one turn, so the turns end.
+                // The server had closed the connection or said that it did not process the request (RFC 9113 section
+                // 8.7), so the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an
+                // idle connection, and a shared connection gets one turn.
                 Some(again) if was_reused && progress == Progress::Unsent && !was_refused => {
                     was_refused = is_http2;
                     (request, lease) = (again, returned);

@@ -1,8 +1,7 @@
-//! Asking servers whether they are well.
+//! Health checks of servers.
 //!
-//! Every worker asks for itself, over a new connection each time: what it finds out is whether this worker gets through to
-//! a server, and the state of an endpoint stays with its worker. An endpoint is taken for well until the checks say
-//! otherwise, so that a start needs no round of them first.
+//! Every worker checks for itself, over a new connection each time, because what matters is whether this worker reaches
+//! the server. An endpoint counts as healthy until checks fail, so a start does not wait for them.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -21,34 +20,33 @@ use super::cluster::Cluster;
 use super::connect::{Connector, is_own};
 use super::endpoint::Endpoint;
 
-/// Checks of a route that run at once. A check takes one round trip or a few, so hundreds of addresses are still asked
-/// within the usual interval.
+/// Concurrent checks per route. A check takes a few round trips, so hundreds of addresses are checked within the usual
+/// interval.
 const MAX_CHECKS: usize = 64;
 
-/// Bytes of a response that are read to find its status: interim ones that come before it included.
+/// Bytes of a response that are read to find its status, including interim responses.
 const MAX_RESPONSE: usize = 16 * 1024;
 
-/// Who asks.
 const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"), " (health check)");
 
-/// How servers are asked whether they are well.
+/// How servers are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What is asked for with GET; 2xx and 3xx are good answers.
+    /// The path to GET. 2xx and 3xx are good.
     pub path: String,
     /// From one check to the next.
     pub interval: Duration,
     /// For a connection and the response's headers.
     pub timeout: Duration,
-    /// Checks in a row that fail until an endpoint is left out.
+    /// Consecutive failures that make an endpoint unhealthy.
     pub unhealthy: NonZeroU32,
-    /// Checks in a row that succeed until it is used again.
+    /// Consecutive successes that make it healthy again.
     pub healthy: NonZeroU32,
 }
 
-/// Checks the endpoints of a cluster, until dropped.
+/// Checks the endpoints of a cluster until dropped.
 pub(super) async fn keep(check: Rc<HealthCheck>, cluster: Rc<Cluster>, connector: Rc<Connector>) {
-    // Many workers start at one time; they need not ask at one time.
+    // Spreads the checks of workers that start together.
     sleep(check.interval.mul_f64(rand::random())).await;
     let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -64,11 +62,11 @@ pub(super) async fn keep(check: Rc<HealthCheck>, cluster: Rc<Cluster>, connector
     }
 }
 
-/// Checks an endpoint and notes what is found.
+/// Checks an endpoint and records the result.
 async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<Connector>) {
     let finding = match timeout(check.timeout, ask(&check.path, &endpoint, &connector)).await {
         Ok(Ok(status @ 200..400)) => Ok(status),
-        Ok(Ok(status)) => Err(format!("it answers with {status}")),
+        Ok(Ok(status)) => Err(format!("status {status}")),
         Ok(Err(error)) if is_own(&error) => return tracing::debug!(upstream = %endpoint, "not checked: {error}"),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {:?}", check.timeout)),
@@ -76,14 +74,16 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
     let needed = if finding.is_ok() { check.healthy } else { check.unhealthy };
     let changed = endpoint.checked(finding.is_ok(), needed);
     match finding {
-        Ok(_) if changed => tracing::info!(upstream = %endpoint, "its health checks succeed: it is used again"),
-        Err(why) if changed => tracing::warn!(upstream = %endpoint, "its health checks fail, it is left out: {why}"),
+        Ok(_) if changed => tracing::info!(upstream = %endpoint, "health checks succeed; the endpoint is used again"),
+        Err(why) if changed => {
+            tracing::warn!(upstream = %endpoint, "health checks fail; the endpoint is not used: {why}")
+        }
         Err(why) => tracing::debug!(upstream = %endpoint, "a health check failed: {why}"),
         Ok(_) => {}
     }
 }
 
-/// The status that an endpoint answers with.
+/// Returns the status of an endpoint's response.
 async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Result<u16> {
     let host = endpoint.server.authority();
     match connector.open(endpoint, true).await? {
@@ -92,8 +92,8 @@ async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Resu
     }
 }
 
-/// Asks over HTTP/1.1. Nothing but the status line counts, and the connection is not used again, so there is no framing
-/// to be careful about.
+/// Sends the request over HTTP/1.1. Only the status line matters and the connection is not reused, so framing is
+/// ignored.
 async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<u16> {
     let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {AGENT}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -102,19 +102,22 @@ async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWri
     loop {
         match final_status(&response) {
             Some(Ok(status)) => return Ok(status),
-            Some(Err(())) => return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is no HTTP/1.1")),
+            Some(Err(())) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP/1.1 response")),
             None if response.len() > MAX_RESPONSE => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer has no end"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "endless response head"));
             }
             None => {}
         }
         if stream.read_buf(&mut response).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server closed the connection without a response",
+            ));
         }
     }
 }
 
-/// Asks over HTTP/2.
+/// Sends the request over HTTP/2.
 async fn ask_http2(
     path: &str,
     host: &str,
@@ -131,18 +134,18 @@ async fn ask_http2(
         let (response, _) = sender.send_request(request, true)?;
         Ok(response.await?.status().as_u16())
     };
-    // The connection makes the exchange go on, and ends without an answer if the server closes it.
+    // Polling the connection drives the exchange. It ends without a response if the server closes it.
     tokio::select! {
         answered = exchange => answered.map_err(|error: h2::Error| io::Error::other(error)),
-        _ = connection => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer")),
+        _ = connection => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection without a response")),
     }
 }
 
-/// The status of the first response that is not an interim one (1xx), if it is there yet.
+/// Returns the status of the first final response, if it is there yet.
 fn final_status(mut response: &[u8]) -> Option<Result<u16, ()>> {
     loop {
         let end = response.windows(2).position(|pair| pair == b"\r\n")?;
-        // RFC 9112 section 4: `HTTP/1.1 200 OK`, the reason may be empty.
+        // RFC 9112 section 4: `HTTP/1.1 200 OK`. The reason may be empty.
         let status = match &response[..end] {
             [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0' | b'1', b' ', digits @ ..] if digits.len() >= 3 => {
                 let (digits, reason) = digits.split_at(3);

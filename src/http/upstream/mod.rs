@@ -1,9 +1,9 @@
-//! Where requests go: routes, their servers, and the ways there.
+//! Upstreams: routes, their servers and the connections to them.
 //!
-//! [`route`] says which servers a request is for and [`cluster`] which of their addresses takes it; [`forward`] sends it,
-//! over a connection of the [`pool`] or a new one of [`connect`], a second time if that is safe. Names are [`resolve`]d
-//! and servers [`health`]-checked in the background. Everything here belongs to one worker and knows what that worker has
-//! seen: no request touches what another core writes.
+//! [`route`] picks the servers for a request and [`cluster`] one of their addresses. [`forward`] sends the request over
+//! a connection from the [`pool`] or a new one from [`connect`], and retries if that is safe. Names are resolved
+//! ([`resolve`]) and servers checked ([`health`]) in the background. Each worker has all of this for itself, so
+//! requests never write to memory that other cores use.
 
 use std::num::NonZeroUsize;
 use std::rc::Rc;
@@ -35,33 +35,33 @@ pub(crate) use forward::Forwarder;
 pub use health::HealthCheck;
 pub use route::Routes;
 
-/// A connection of the pool.
+/// A pooled connection.
 type Connection = Box<super::http1::Connection<endpoint::Lease>>;
 
-/// Where requests go and how.
+/// How requests are forwarded.
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
-    /// Which requests go where.
+    /// Which requests go to which servers.
     pub routes: Routes,
-    /// Connections that a worker has to one address at once, idle ones included. Further requests wait in line.
+    /// Connections per worker and address, including idle ones. Further requests wait.
     pub connections: NonZeroUsize,
-    /// How long one try may take until the response's headers; the second has what is left of the whole time.
+    /// The timeout of one try, until the response's headers. A retry has the rest of the whole timeout.
     pub try_timeout: Option<Duration>,
     /// How often names are resolved again.
     pub resolve_interval: Duration,
-    /// How servers are asked whether they are well; not at all unless given.
+    /// How servers are checked, if they are.
     pub health_check: Option<HealthCheck>,
-    /// How servers of `https://` are verified; needed if there is one, see [`Routes::use_tls`].
+    /// How servers of `https://` are verified. Required if there is one, see [`Routes::use_tls`].
     pub tls: Option<transport::Connector>,
 }
 
 impl UpstreamOptions {
-    /// What is sound for most.
+    /// Returns options with defaults.
     pub fn new(routes: Routes) -> Self {
         Self {
             routes,
-            // As many as there may be clients: with less, clients that send their bodies slowly take them all, and the
-            // others wait in vain. To protect a server that can take fewer is the operator's choice.
+            // As many as client connections: with fewer, clients that send their bodies slowly could occupy them all.
+            // Operators can lower it to protect a server.
             connections: const { NonZeroUsize::new(16_384).unwrap() },
             try_timeout: None,
             resolve_interval: Duration::from_secs(10),
@@ -71,27 +71,27 @@ impl UpstreamOptions {
     }
 }
 
-/// A worker's ways to the servers of all routes.
+/// A worker's upstreams.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     routes: Routes,
     /// In the order of the routes.
-    ways: Vec<Way>,
-    /// What runs in the background; it ends with this.
+    destinations: Vec<Destination>,
+    /// Background tasks, which end with this.
     _tasks: JoinSet<()>,
 }
 
-/// The way of a route.
+/// The destination of a route.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Destination {
     /// The built-in upstream.
     Echo,
-    /// Shared with exchanges that go on without their clients.
+    /// Shared with exchanges that continue without their clients.
     Servers(Rc<Forwarder>),
 }
 
 impl Upstreams {
-    /// Starts the background tasks, so the worker's runtime must run. `observer` makes an observer of a route.
+    /// Starts the background tasks, so call it inside the worker's runtime. `observer` makes a route's observer.
     pub(crate) fn new(
         options: &UpstreamOptions,
         timeouts: &Timeouts,
@@ -101,8 +101,8 @@ impl Upstreams {
         let connector = Rc::new(Connector { timeout: timeouts.connect, tls: options.tls.clone() });
         let limits = Limits { connections: options.connections.get(), idle_time: timeouts.upstream_idle };
         let check = options.health_check.clone().map(Rc::new);
-        let way = |route: &route::Route| match &route.upstream {
-            route::Upstream::Echo => Way::Echo,
+        let destination = |route: &route::Route| match &route.upstream {
+            route::Upstream::Echo => Destination::Echo,
             route::Upstream::Servers(servers) => {
                 let observer = observer();
                 let cluster = Cluster::new(servers, limits, observer.clone());
@@ -120,7 +120,7 @@ impl Upstreams {
                 if let Some(check) = &check {
                     tasks.spawn_local(health::keep(check.clone(), cluster.clone(), connector.clone()));
                 }
-                Way::Servers(Rc::new(Forwarder {
+                Destination::Servers(Rc::new(Forwarder {
                     cluster,
                     resolution,
                     connector: connector.clone(),
@@ -129,20 +129,20 @@ impl Upstreams {
                 }))
             }
         };
-        let ways = options.routes.iter().map(way).collect();
-        Self { routes: options.routes.clone(), ways, _tasks: tasks }
+        let destinations = options.routes.iter().map(destination).collect();
+        Self { routes: options.routes.clone(), destinations, _tasks: tasks }
     }
 
-    /// The way of a request, by its host in lower case without a port and its normalised path.
-    pub(crate) fn pick(&self, host: &str, path: &str) -> Option<&Way> {
-        self.routes.pick(host, path).and_then(|place| self.ways.get(place))
+    /// Returns the destination for a host, in lower case without a port, and a normalised path.
+    pub(crate) fn pick(&self, host: &str, path: &str) -> Option<&Destination> {
+        self.routes.pick(host, path).and_then(|index| self.destinations.get(index))
     }
 
     /// Closes connections that have been idle for too long, and counts the endpoints. Call it about once per second.
     pub(crate) fn reap(&self, now: Instant) -> EndpointCounts {
         let mut counts = EndpointCounts::default();
-        for way in &self.ways {
-            let Way::Servers(forwarder) = way else { continue };
+        for destination in &self.destinations {
+            let Destination::Servers(forwarder) = destination else { continue };
             forwarder.cluster.reap(now);
             for endpoint in forwarder.cluster.endpoints() {
                 match endpoint.state(now) {
@@ -156,7 +156,7 @@ impl Upstreams {
     }
 }
 
-/// Addresses of servers by state.
+/// Numbers of endpoints by state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EndpointCounts {
     pub(crate) healthy: i64,

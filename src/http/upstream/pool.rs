@@ -1,19 +1,19 @@
-//! Idle connections to one server, for one worker.
+//! Idle connections to one endpoint.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Idle connections that are kept; one that comes back to a full pool is closed. As many as nginx is usually told to
-/// keep (`keepalive 256`): enough for 10 000 requests a second at 25 ms each.
+/// Idle connections that are kept; further ones are closed. nginx is usually configured to keep as many (`keepalive
+/// 256`). It is enough for 10 000 requests per second of 25 ms each.
 const MAX_IDLE: usize = 256;
 
-/// The connections, the one that was used last at the back.
+/// The connections, most recently used last.
 #[derive(Debug)]
 pub(super) struct Pool<C> {
     idle: RefCell<VecDeque<Idle<C>>>,
-    /// How long a connection is kept. It is below the server's own time, so that we close and not the server: a request
-    /// that is on its way when the server closes may or may not have been worked on.
+    /// How long a connection is kept. It should be less than the server's own timeout, so that we close first: a
+    /// request that is in flight when the server closes may or may not have been processed.
     idle_time: Duration,
 }
 
@@ -28,8 +28,7 @@ impl<C> Pool<C> {
         Self { idle: RefCell::new(VecDeque::new()), idle_time }
     }
 
-    /// The connection that was used last: it is the least likely to have been closed, and the others get a chance to
-    /// grow old.
+    /// Returns the most recently used connection. It is the least likely to have been closed, and lets the others age.
     pub(super) fn take(&self, now: Instant) -> Option<C> {
         let mut idle = self.idle.borrow_mut();
         let youngest = idle.pop_back()?;
@@ -41,7 +40,6 @@ impl<C> Pool<C> {
         None
     }
 
-    /// Keeps a connection for another request.
     pub(super) fn put(&self, connection: C, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE {
@@ -57,7 +55,6 @@ impl<C> Pool<C> {
         }
     }
 
-    /// Closes all.
     pub(super) fn clear(&self) {
         self.idle.borrow_mut().clear();
     }

@@ -1,8 +1,7 @@
-//! The addresses of a route's names, kept up to date.
+//! Keeps the addresses of a route's names up to date.
 //!
-//! Names are resolved in the background, the first time when the worker starts. So a request waits for a resolver only
-//! when there is no address at all yet, and a resolver that is down costs nothing as long as the servers stay where they
-//! are.
+//! Names are resolved in the background, starting with the worker. So requests wait for a resolver only before the
+//! first answer, and a resolver that is down does no harm as long as the servers do not move.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,39 +15,38 @@ use tokio::time::{sleep, timeout};
 use super::address::{Place, Server};
 use super::cluster::Cluster;
 
-/// The least time between two lookups of a name, however much it is asked for and even if it fails.
+/// The shortest time between two lookups of a name, even after failures.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far the lookups of the names are.
+/// The state of a route's lookups.
 #[derive(Debug, Default)]
 pub(super) struct Resolution {
-    /// Lookups that run.
+    /// Running lookups.
     running: Cell<usize>,
-    /// A lookup has ended.
+    /// Notified when a lookup ends.
     ended: Notify,
-    /// Somebody has reason to believe that the addresses are no longer right.
+    /// Notified when the addresses may have become wrong.
     doubted: Notify,
-    /// Why the last lookup that failed did.
+    /// The error of the last failed lookup.
     error: RefCell<Option<Rc<io::Error>>>,
 }
 
 /// Why there is no address.
 #[derive(Debug)]
 pub(super) enum Unresolved {
-    /// The lookup failed.
     Failed(Rc<io::Error>),
-    /// It takes too long.
+    /// The lookup takes too long.
     Late,
 }
 
 impl Resolution {
-    /// Makes the next lookup come soon. Connections fail when a server has moved; to wait for the regular time would
-    /// fail requests until then.
+    /// Triggers the next lookup soon. Connections fail when a server has moved, and requests would fail until the
+    /// regular lookup.
     pub(super) fn doubt(&self) {
         self.doubted.notify_waiters();
     }
 
-    /// Waits for the end of a lookup that runs. An error if none does.
+    /// Waits for the end of a running lookup. Fails if there is none.
     pub(super) async fn wait(&self, patience: Duration) -> Result<(), Unresolved> {
         if self.running.get() == 0 {
             let error = self.error.borrow().clone();
@@ -57,11 +55,11 @@ impl Resolution {
         timeout(patience, self.ended.notified()).await.map_err(|_| Unresolved::Late)
     }
 
-    /// Looks a server's name up every `interval`, until dropped. A lookup that fails or finds no address changes nothing:
-    /// the addresses that worked so far are the best guess. `failed` hears of it.
+    /// Looks up a server's name every `interval` until dropped. Lookups that fail or return no address change nothing,
+    /// because the known addresses are the best guess; `failed` is called.
     ///
-    /// A lookup has no deadline of ours. It runs on a thread that cannot be stopped, so another beside it would only fill
-    /// the threads up; the system's resolver gives up by itself (resolv.conf(5): 5 s, twice).
+    /// Lookups have no timeout of ours: they run on threads that cannot be stopped, and starting more would use up the
+    /// threads. The system's resolver gives up by itself (resolv.conf(5): 5 s, twice).
     pub(super) fn keep(
         self: Rc<Self>,
         cluster: Rc<Cluster>,
@@ -70,8 +68,7 @@ impl Resolution {
         lookup: impl AsyncFn(&str, u16) -> io::Result<Vec<SocketAddr>>,
         failed: impl Fn(),
     ) -> impl Future<Output = ()> {
-        // Before the task has its first turn, so that a request that comes even earlier knows that there is something to
-        // wait for.
+        // Counted before the task first runs, so that even earlier requests know to wait.
         self.running.set(self.running.get() + 1);
         async move {
             let Place::Network { host, port } = &server.place else { return };
@@ -82,7 +79,7 @@ impl Resolution {
                 match found.and_then(|addresses| if addresses.is_empty() { Err(none()) } else { Ok(addresses) }) {
                     Ok(addresses) => {
                         if cluster.set_addresses(&server, &addresses) && known {
-                            tracing::info!(upstream = %server, addresses = addresses.len(), "the addresses have changed");
+                            tracing::info!(upstream = %server, addresses = addresses.len(), "the server's addresses have changed");
                         }
                         known = true;
                     }
@@ -95,7 +92,7 @@ impl Resolution {
                 self.ended.notify_waiters();
                 sleep(MIN_INTERVAL.min(interval)).await;
                 if known {
-                    // Either way it is time to look again.
+                    // Either way it is time for another lookup.
                     let _ = timeout(interval.saturating_sub(MIN_INTERVAL), self.doubted.notified()).await;
                 }
                 self.running.set(self.running.get() + 1);
@@ -108,7 +105,7 @@ fn none() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the name has no address")
 }
 
-/// Asks the system's resolver, on a thread of the runtime's.
+/// Looks up a name with the system's resolver, on one of the runtime's threads.
 pub(super) async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((host, port)).await?.collect())
 }

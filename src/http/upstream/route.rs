@@ -1,4 +1,4 @@
-//! Which requests go where: `--upstream [HOST][/PREFIX]=URL[,URL...]`.
+//! Routes: `--upstream [HOST][/PREFIX]=URL[,URL...]`.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,22 +7,22 @@ use super::address::{Scheme, Server};
 use crate::message::host_pattern::HostPattern;
 use crate::message::path;
 
-/// Routes of a process. A request looks at one after the other, so a thousand would cost it microseconds.
+/// Routes per process. They are searched in order, so a thousand would cost each request microseconds.
 const MAX_ROUTES: usize = 256;
 
-/// Servers of one route. Each pick looks at all of them, and each worker holds connections to each.
+/// Servers per route. Each pick examines all of them, and each worker connects to each.
 const MAX_SERVERS: usize = 64;
 
-/// All routes, the most specific first.
+/// All routes, most specific first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes(Vec<Route>);
 
-/// Which requests, and where they go.
+/// A condition on requests, and their destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// `None`: any host.
+    /// `None` for any host.
     host: Option<HostPattern>,
-    /// A normalised path without a slash at its end; empty: any path.
+    /// A normalised path without a trailing slash; empty for any path.
     prefix: String,
     pub(super) upstream: Upstream,
 }
@@ -30,17 +30,17 @@ pub(crate) struct Route {
 /// Where the requests of a route go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upstream {
-    /// To the built-in upstream that answers with what it received.
+    /// The built-in upstream, which echoes requests.
     Echo,
-    /// To one of these, at least one.
+    /// At least one server.
     Servers(Vec<Server>),
 }
 
 impl Routes {
-    /// Parses the values of `--upstream`. The errors are those of all values, and each says what would be right.
+    /// Parses the values of `--upstream`. Returns the errors of all values, each with what to write instead.
     pub fn parse<S: AsRef<str>>(given: &[S]) -> Result<Self, Vec<String>> {
         if given.len() > MAX_ROUTES {
-            return Err(vec![format!("at most {MAX_ROUTES} routes can be given, not {}", given.len())]);
+            return Err(vec![format!("expected at most {MAX_ROUTES} routes, found {}", given.len())]);
         }
         let mut routes: Vec<Route> = Vec::with_capacity(given.len());
         let mut mistakes = Vec::new();
@@ -64,8 +64,8 @@ impl Routes {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        // Exact hosts before wildcards, the longer wildcard before the shorter, any host last; then longer prefixes.
-        // So the first that fits is the one.
+        // Exact hosts before wildcards, longer wildcards before shorter ones, any host last; then longer prefixes
+        // first. So the first match is the most specific.
         routes.sort_by_key(|route| {
             let host = match &route.host {
                 Some(HostPattern::Exact(_)) => (0, Reverse(0)),
@@ -77,7 +77,7 @@ impl Routes {
         Ok(Self(routes))
     }
 
-    /// Whether a server is reached over TLS.
+    /// Returns whether any server uses TLS.
     pub fn use_tls(&self) -> bool {
         self.0.iter().any(|route| match &route.upstream {
             Upstream::Echo => false,
@@ -85,16 +85,16 @@ impl Routes {
         })
     }
 
-    /// The place of the route of a request, if there is one: its host in lower case without a port, its path normalised.
+    /// Returns the index of a request's route. `host` is in lower case without a port, `path` normalised.
     ///
-    /// An exact host comes before a wildcard and a wildcard before any host; among those the longest prefix counts. A
-    /// request whose host has routes, but none for its path, goes on to the routes of wildcards and of any host, so that
-    /// the default route is one for all that have no other.
+    /// Exact hosts come before wildcards and wildcards before any host; among these, the longest prefix wins. A request
+    /// whose host has routes, but none for its path, falls through to wildcards and any host, so the default route
+    /// serves everything without another route.
     pub(super) fn pick(&self, host: &str, path: &str) -> Option<usize> {
         self.0.iter().position(|route| route.covers(host, path))
     }
 
-    /// The routes, in the order that [`Self::pick`] counts in.
+    /// Returns the routes in the order of [`Self::pick`]'s indexes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.0.iter()
     }
@@ -104,22 +104,22 @@ impl Route {
     fn parse(text: &str) -> Result<Self, String> {
         let begins_with_url = ["http://", "https://", "h2c://", "unix:"].iter().any(|scheme| text.starts_with(scheme));
         let (matcher, urls) = match text.split_once('=') {
-            // A unix socket's path may have a `=`, and the others may not, so this is a matcher with a scheme.
+            // Only the path of a unix socket may contain `=`, so this is a matcher with a scheme.
             Some((matcher, urls)) if begins_with_url && !text.starts_with("unix:") => {
                 let bare = matcher.split_once("://").map_or(matcher, |(_, bare)| bare);
-                return Err(format!("`{text}`: the requests of a route have no scheme; write `{bare}={urls}`"));
+                return Err(format!("`{text}`: a route's matcher must not have a scheme; write `{bare}={urls}`"));
             }
             Some((matcher, urls)) if !begins_with_url => (matcher, urls),
             _ => ("", text),
         };
         if matcher.is_empty() && urls.len() < text.len() {
-            return Err(format!("`{text}` has nothing before the `=`; write `{urls}` for a route of all requests"));
+            return Err(format!("`{text}` has nothing before the `=`; write `{urls}` to route all requests"));
         }
         let (host, prefix) = matcher.split_at(matcher.find('/').unwrap_or(matcher.len()));
         let host = match host {
             "" => None,
             host => Some(
-                HostPattern::parse(host).map_err(|help| format!("`{text}`: `{host}` is no host to match; {help}"))?,
+                HostPattern::parse(host).map_err(|help| format!("`{text}`: `{host}` is not a valid host; {help}"))?,
             ),
         };
         Ok(Self { host, prefix: parse_prefix(text, prefix)?, upstream: Upstream::parse(text, urls)? })
@@ -130,7 +130,7 @@ impl Route {
             && path.strip_prefix(self.prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// What stands before the URLs, with the `=`.
+    /// Returns the text before the URLs, with the `=`.
     fn matcher(&self) -> String {
         let matcher = match &self.host {
             Some(host) => format!("{host}{}", self.prefix),
@@ -158,12 +158,12 @@ impl Upstream {
                 "" if urls.is_empty() => {
                     return Err(format!("`{text}` names no server; write `{text}http://HOST:PORT`"));
                 }
-                "" => return Err(format!("`{text}` has a comma too many; write `URL,URL`")),
-                "echo" => return Err(format!("`{text}`: `echo` answers by itself and stands alone")),
+                "" => return Err(format!("`{text}` has an extra comma; write `URL,URL`")),
+                "echo" => return Err(format!("`{text}`: `echo` cannot be combined with other servers")),
                 url => {
                     let server = Server::parse(url)?;
                     if servers.contains(&server) {
-                        return Err(format!("`{text}`: `{url}` stands there twice; every server gets its share once"));
+                        return Err(format!("`{text}`: `{url}` is given twice"));
                     }
                     servers.push(server);
                 }
@@ -172,7 +172,7 @@ impl Upstream {
         if servers.len() > MAX_SERVERS {
             let count = servers.len();
             return Err(format!(
-                "a route has at most {MAX_SERVERS} servers, not {count}; give servers one name with several addresses"
+                "expected at most {MAX_SERVERS} servers in a route, found {count}; use one name with several addresses"
             ));
         }
         Ok(Self::Servers(servers))
@@ -182,13 +182,13 @@ impl Upstream {
 fn parse_prefix(text: &str, given: &str) -> Result<String, String> {
     if let Some(body) = given.strip_suffix("/**").or_else(|| given.strip_suffix("/*")) {
         let right = if body.is_empty() { "/" } else { body };
-        return Err(format!("`{text}`: a prefix covers all that is below it; write `{right}`"));
+        return Err(format!("`{text}`: a prefix matches everything below it; write `{right}`"));
     }
     if let Some(odd) =
         given.chars().find(|char| matches!(char, '?' | '#' | '*' | '{' | '}' | '\\') || !char.is_ascii_graphic())
     {
         return Err(format!(
-            "`{text}`: `{odd}` cannot stand in a path prefix; a prefix is literal, such as `/v1/orders`"
+            "`{text}`: `{odd}` is not allowed in a path prefix, which is literal, such as `/v1/orders`"
         ));
     }
     if given.is_empty() {
@@ -303,9 +303,9 @@ mod tests {
         for (given, part) in [
             (&["=http://a"][..], "nothing before the `=`"),
             (&["/v1="], "write `/v1=http://HOST:PORT`"),
-            (&["http://a,"], "a comma too many"),
-            (&["http://a,echo"], "stands alone"),
-            (&["http://a,http://a:80"], "twice"),
+            (&["http://a,"], "an extra comma"),
+            (&["http://a,echo"], "cannot be combined"),
+            (&["http://a,http://a:80"], "given twice"),
             (&["http://api.example.com/v1=http://a"], "write `api.example.com/v1=http://a`"),
             (&["api.example.com:443=http://a"], "write api.example.com"),
             (&["::1=http://a", "[0::1]=http://b"], "two routes are for `[::1]`"),
@@ -313,8 +313,8 @@ mod tests {
             (&["a.*.com=http://a"], "*.example.com"),
             (&["/v1/*=http://a"], "write `/v1`"),
             (&["/**=http://a"], "write `/`"),
-            (&["/{id}=http://a"], "a prefix is literal"),
-            (&["/v1?x=http://a"], "`?` cannot stand"),
+            (&["/{id}=http://a"], "which is literal"),
+            (&["/v1?x=http://a"], "`?` is not allowed"),
             (&["/v1=http://a/v2"], "leave out `/v2`"),
             (&["/v1=http://a", "/v1/=http://b"], "two routes are for `/v1`"),
             (&["http://a", "http://b"], "two routes are for all requests"),

@@ -252,7 +252,8 @@ impl Check {
             }
             Subject::Request { mut request, cost } => {
                 let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
-                let original = Original::described(&request, self.front.server.limits.escaped_slashes).map_err(wrong)?;
+                let original =
+                    Original::described(&request, self.front.server.limits.escaped_slashes).map_err(wrong)?;
                 let charging = Charging { mode: call.mode, cost, can_accept: true };
                 self.decide(&original, &mut request.headers, charging, context, passage).await.map_err(wrong)
             }

@@ -18,7 +18,7 @@ use crate::http::context::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
-use crate::http::upstream::{Upstreams, Way};
+use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{self as connections, Server, Service, Source, Stream, UpstreamOptions};
 use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement, Throttle};
 use crate::listeners::http::failure::{self, Failure};
@@ -162,7 +162,7 @@ impl Proxy {
         &self,
         context: &Context,
         request: Request,
-        way: Option<&Way>,
+        way: Option<&Destination>,
         ruling: &Ruling,
         settlement: Option<Box<Settlement>>,
         trace: &mut Trace,
@@ -182,7 +182,7 @@ impl Proxy {
         &self,
         context: &Context,
         mut request: Request,
-        way: Option<&Way>,
+        way: Option<&Destination>,
         ruling: &Ruling,
         settlement: Option<Box<Settlement>>,
         trace: &mut Trace,
@@ -201,12 +201,12 @@ impl Proxy {
             request.headers.append("upgrade", protocol);
         }
         let mut response = match (way, settlement) {
-            (Way::Servers(forwarder), None) => forwarder.send(request, context).await?,
-            (Way::Servers(forwarder), Some(settlement)) => {
+            (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
+            (Destination::Servers(forwarder), Some(settlement)) => {
                 settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
             }
-            (Way::Echo, None) => echo::answer(request, &context.activity).await?,
-            (Way::Echo, Some(mut settlement)) => {
+            (Destination::Echo, None) => echo::answer(request, &context.activity).await?,
+            (Destination::Echo, Some(mut settlement)) => {
                 settlement.sent();
                 settling::settle(settlement, echo::answer(request, &context.activity).await, true)?
             }
@@ -257,7 +257,7 @@ impl Service for Proxy {
 enum Ruled<'a> {
     /// It is refused, or a queue has taken it.
     Answered(Response),
-    Passed(Option<&'a Way>, Ruling, Option<Box<Settlement>>),
+    Passed(Option<&'a Destination>, Ruling, Option<Box<Settlement>>),
 }
 
 /// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).

@@ -1,4 +1,4 @@
-//! What a certificate says: the hosts that it is for, until when it holds, and whose it is.
+//! Reads certificates: their hosts, validity and subject.
 
 #![expect(clippy::result_large_err, reason = "the code that `asn1` derives returns its errors")]
 
@@ -15,8 +15,8 @@ use rustls::pki_types::pem::PemObject;
 /// `subjectAltName` (RFC 5280 section 4.2.1.6).
 const SUBJECT_ALTERNATIVE_NAME: ObjectIdentifier = oid!(2, 5, 29, 17);
 
-/// The attributes that have a name: those of RFC 4514 section 3, and more that OpenSSL names, so that a subject reads
-/// as nginx' `$ssl_client_s_dn` does.
+/// The attributes that have a name: those of RFC 4514 section 3 and others that OpenSSL names, so that subjects match
+/// nginx' `$ssl_client_s_dn`.
 static ATTRIBUTES: [(ObjectIdentifier, &str); 14] = [
     (oid!(2, 5, 4, 3), "CN"),
     (oid!(2, 5, 4, 4), "SN"),
@@ -34,7 +34,7 @@ static ATTRIBUTES: [(ObjectIdentifier, &str); 14] = [
     (oid!(1, 2, 840, 113549, 1, 9, 1), "emailAddress"),
 ];
 
-/// RFC 5280 section 4.1, as far as it is read.
+/// RFC 5280 section 4.1, as far as it is needed.
 #[derive(Asn1Read)]
 struct Signed<'a> {
     certificate: ToBeSigned<'a>,
@@ -84,30 +84,30 @@ struct Attribute<'a> {
 #[derive(Asn1Read)]
 struct Extension<'a> {
     kind: ObjectIdentifier,
-    /// DER leaves out `false`. Not everybody does.
+    /// DER omits `false`, but not all encoders do.
     _critical: Option<bool>,
     value: &'a [u8],
 }
 
-/// The parts of a certificate that are wanted here.
+/// The parts of a certificate that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// Names of hosts, in lower case.
+    /// Host names in lower case.
     pub(super) exact: Vec<String>,
-    /// What follows the star of wildcards, with its dot: `.example.com`.
+    /// The part of wildcards after the star, with its dot: `.example.com`.
     pub(super) wildcards: Vec<String>,
-    /// Addresses of hosts.
+    /// Host addresses.
     pub(super) addresses: Vec<IpAddr>,
-    /// From when it holds, in seconds since the Unix epoch.
+    /// Valid from, in seconds since the Unix epoch.
     pub(super) not_before: i64,
-    /// Until when it holds, in seconds since the Unix epoch.
+    /// Valid until, in seconds since the Unix epoch.
     pub(super) not_after: i64,
-    /// Whose it is, as text of RFC 4514; empty if the subject is.
+    /// The subject as RFC 4514 text; may be empty.
     pub(super) subject: String,
 }
 
 impl Certificate {
-    /// Reads a certificate; `None` if it is not one.
+    /// Reads a certificate; `None` if it is not valid DER.
     pub(super) fn parse(der: &[u8]) -> Option<Self> {
         let ToBeSigned { validity, subject, extensions, .. } = asn1::parse_single::<Signed<'_>>(der).ok()?.certificate;
         let mut certificate = Self {
@@ -127,7 +127,7 @@ impl Certificate {
         Some(certificate)
     }
 
-    /// Takes up a name if it is one of a host.
+    /// Adds a name if it names a host.
     fn add_name(&mut self, name: &Tlv<'_>) {
         match (name.tag_bytes(), name.data()) {
             // dNSName
@@ -149,8 +149,8 @@ impl Certificate {
         }
     }
 
-    /// Whether it is for this host: a name in lower case without the root's dot, or an address without brackets. A
-    /// wildcard stands for one label (RFC 9525 section 6.3).
+    /// Returns whether it is valid for a host: a name in lower case without the root's dot, or an address without
+    /// brackets. A wildcard matches one label (RFC 9525 section 6.3).
     pub(super) fn covers(&self, host: &str) -> bool {
         if let Ok(address) = host.parse::<IpAddr>() {
             return self.addresses.contains(&address);
@@ -159,7 +159,7 @@ impl Certificate {
             || wildcard_of(host).is_some_and(|suffix| self.wildcards.iter().any(|wildcard| wildcard == suffix))
     }
 
-    /// Its names, for a message.
+    /// Returns its names for a message.
     pub(super) fn names(&self) -> String {
         let wildcards = self.wildcards.iter().map(|suffix| format!("*{suffix}"));
         let addresses = self.addresses.iter().map(ToString::to_string);
@@ -167,19 +167,19 @@ impl Certificate {
     }
 }
 
-/// Whose a certificate in PEM is, as text of RFC 4514; `None` if it is none or its subject is empty.
+/// Returns the subject of a certificate in PEM as RFC 4514 text; `None` if it is invalid or the subject is empty.
 pub(crate) fn subject_of_pem(pem: &str) -> Option<String> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     Certificate::parse(&der).map(|certificate| certificate.subject).filter(|subject| !subject.is_empty())
 }
 
-/// What follows the first label of a host, with its dot, for which a wildcard could stand.
+/// Returns the part of a host after its first label, with its dot.
 pub(super) fn wildcard_of(host: &str) -> Option<&str> {
     host.find('.').filter(|dot| *dot > 0).map(|dot| &host[dot..])
 }
 
 impl Time {
-    /// Seconds since the Unix epoch.
+    /// In seconds since the Unix epoch.
     fn seconds(&self) -> Option<i64> {
         let time = match self {
             Self::Utc(time) => time.as_datetime(),
@@ -192,7 +192,7 @@ impl Time {
     }
 }
 
-/// A name as text (RFC 4514): the last part first.
+/// Returns a name as text (RFC 4514): the last part first.
 fn distinguished_name(name: Name<'_>) -> Option<String> {
     let parts = name.map(|set| set.parse(relative_name).ok()).collect::<Option<Vec<_>>>()?;
     Some(parts.into_iter().rev().collect::<Vec<_>>().join(","))
@@ -224,12 +224,12 @@ fn write_attribute(Attribute { kind, value }: &Attribute<'_>, to: &mut String) {
     }
 }
 
-/// The text of a value, if it is one of the kinds that are text (RFC 5280 section 4.1.2.4, and old ones of RFC 4519).
+/// Returns the text of a value if it is of a textual kind (RFC 5280 section 4.1.2.4, and older ones of RFC 4519).
 fn string(value: &Tlv<'_>) -> Option<String> {
     match value.tag_bytes() {
         // UTF8String, NumericString, PrintableString, IA5String.
         [0x0c | 0x12 | 0x13 | 0x16] => String::from_utf8(value.data().to_vec()).ok(),
-        // TeletexString, which everybody fills with Latin-1.
+        // TeletexString, which in practice contains Latin-1.
         [0x14] => Some(value.data().iter().copied().map(char::from).collect()),
         // BMPString.
         [0x1e] => {
@@ -245,7 +245,7 @@ fn string(value: &Tlv<'_>) -> Option<String> {
     }
 }
 
-/// Escapes what separates, and what nobody could see (RFC 4514 section 2.4).
+/// Escapes separators and invisible characters (RFC 4514 section 2.4).
 fn write_escaped(text: &str, to: &mut String) {
     let last = text.chars().count().saturating_sub(1);
     for (place, character) in text.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! TLS towards upstreams.
+//! TLS to upstreams.
 
 use std::fmt;
 use std::io;
@@ -20,33 +20,31 @@ use crate::http::transport::Stream;
 /// How upstreams are verified, and what they are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectorOptions {
-    /// The authorities of upstreams' certificates in PEM; the public ones unless given.
+    /// Authorities for upstream certificates in PEM; defaults to the public ones.
     pub ca: Option<PathBuf>,
-    /// The host that upstreams' certificates must be for; the one of the upstream's URL unless given.
+    /// The host that upstream certificates must be valid for; defaults to the one in the upstream's URL.
     pub server_name: Option<String>,
-    /// The certificate that an upstream is shown if it asks for one.
+    /// The certificate for upstreams that ask for one.
     pub certificate: Option<KeyPairFiles>,
 }
 
-/// What is wrong with the options.
+/// An error in the options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectorError {
-    /// A file cannot be read, or does not hold what it should.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A name that no certificate could be for.
-    #[error("--upstream-server-name `{0}` is no name of a host; write one such as api.example.com")]
+    #[error("--upstream-server-name `{0}` is not a valid host name; write one such as api.example.com")]
     ServerName(String),
 }
 
-/// TLS towards upstreams, shared by all workers.
+/// TLS to upstreams, shared by all workers.
 #[derive(Clone)]
 pub struct Connector {
     current: Arc<ArcSwap<ClientConfig>>,
     server_name: Option<ServerName<'static>>,
 }
 
-/// Reads the files again and again, and puts what is new in force. It blocks, so it needs a thread that may.
+/// Reloads the files when they change. It blocks, so it needs its own thread.
 pub struct ConnectorReloader {
     current: Arc<ArcSwap<ClientConfig>>,
     files: Watched,
@@ -60,7 +58,6 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads the files for the first time.
     pub fn load(options: &ConnectorOptions) -> Result<(Self, ConnectorReloader), ConnectorError> {
         let server_name = options
             .server_name
@@ -79,13 +76,13 @@ impl Connector {
         Ok((Self { current: Arc::clone(&current), server_name }, ConnectorReloader { current, files, has_ca }))
     }
 
-    /// Does the handshake of a new connection to an upstream: a host's name or address, which the upstream's certificate
-    /// must be for unless the options name another. Returns whether HTTP/2 was agreed on, which is offered only with
-    /// `offers_http2`. The caller gives it a deadline.
+    /// Performs the handshake of a new connection. The upstream's certificate must be valid for `host`, a name or an
+    /// address, unless the options name another. HTTP/2 is offered only with `offers_http2`; returns whether it was
+    /// agreed on. The caller gives it a deadline.
     pub async fn connect(&self, host: &str, stream: Stream, offers_http2: bool) -> io::Result<(Stream, bool)> {
         let name = self.server_name.clone().or_else(|| server_name(host));
         let name = name.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("no certificate can be for `{host}`"))
+            io::Error::new(io::ErrorKind::InvalidInput, format!("`{host}` is not a valid host for a certificate"))
         })?;
         let connector = TlsConnector::from(self.current.load_full());
         let offered = if offers_http2 { &ALPN[..] } else { &ALPN[1..] };
@@ -97,7 +94,7 @@ impl Connector {
 }
 
 impl ConnectorReloader {
-    /// Looks at the files and puts what is new in force; see [`super::ServerTlsReloader::reload`].
+    /// Reloads the files if they have changed; see [`super::ServerTlsReloader::reload`].
     pub fn reload(&mut self, is_asked: bool) {
         match self.files.poll(is_asked, |contents| make(contents, self.has_ca)) {
             None => {}
@@ -112,13 +109,13 @@ impl ConnectorReloader {
     }
 }
 
-/// A host's name, or its address with or without brackets.
+/// Parses a host's name, or its address with or without brackets.
 fn server_name(host: &str) -> Option<ServerName<'static>> {
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(host.to_owned()).ok()
 }
 
-/// The configuration of these files: the authorities if `has_ca`, then certificate and key if there are more.
+/// Builds the configuration from the files: the authorities if `has_ca`, then a certificate and key if there are more.
 fn make(contents: &[Content], has_ca: bool) -> Result<ClientConfig, FileError> {
     let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
     let (ca, certificate) = contents.split_at(usize::from(has_ca));
@@ -128,7 +125,7 @@ fn make(contents: &[Content], has_ca: bool) -> Result<ClientConfig, FileError> {
     };
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let config = config.map_err(|error| {
-        let reason = format!("TLS cannot be had: {error}");
+        let reason = format!("cannot set up TLS: {error}");
         contents.first().map_or_else(|| FileError::none("--upstream-ca"), |first| first.file.error(reason))
     })?;
     let config = config.with_root_certificates(roots);

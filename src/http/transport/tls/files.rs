@@ -1,4 +1,4 @@
-//! Files in PEM: reading them, what is wrong with them, and noticing that they changed.
+//! Reads PEM files and notices changes.
 
 use std::fmt;
 use std::fs::File;
@@ -17,21 +17,20 @@ use rustls::sign::CertifiedKey;
 use super::KeyPairFiles;
 use super::certificate::Certificate;
 
-/// The longest file that is read: four times what the public authorities' certificates take with their comments.
+/// The longest file that is read: four times the public authorities' certificates with their comments.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The flag that names it.
     flag: &'static str,
     path: PathBuf,
-    /// What is wrong, and what would be right.
+    /// The error and how to fix it.
     reason: String,
 }
 
 impl FileError {
-    /// No file where one is wanted.
     pub(super) fn none(flag: &'static str) -> Self {
         Self { flag, path: PathBuf::new(), reason: "a file is wanted".into() }
     }
@@ -59,16 +58,16 @@ pub(super) struct Content {
     bytes: Vec<u8>,
 }
 
-/// Files that are read together, and what they were when they were last looked at.
+/// Files that are read together, and their last known contents.
 ///
-/// They are read each time: they are few and small, and a look at their time stamps only would miss changes within a
-/// tick of the file system's clock.
+/// They are read in full each time. They are few and small, and timestamps would miss changes within a tick of the file
+/// system's clock.
 #[derive(Debug)]
 pub(super) struct Watched {
     files: Vec<NamedFile>,
-    /// What [`Self::poll`] said something about last.
+    /// The contents that [`Self::poll`] last reported on.
     known: Seen,
-    /// What was broken at the last look, and may have been halfway written.
+    /// Broken contents that may have been in the middle of a change at the last look.
     suspect: Seen,
 }
 
@@ -84,10 +83,10 @@ impl Watched {
         Self { files, known: Seen::Nothing, suspect: Seen::Nothing }
     }
 
-    /// What `make` makes of the files, in the order of [`Self::new`], if they say something else than before.
+    /// Calls `make` with the contents, in the order of [`Self::new`], if they have changed.
     ///
-    /// A certificate and its key are two files, and whoever replaces them may be halfway. So what is broken is said when
-    /// the next look still sees it, or if `is_asked`, and then once.
+    /// A certificate and its key are two files, which may be replaced one after the other. So an error is reported only
+    /// if the next look still finds it or if `is_asked`, and then once.
     pub(super) fn poll<T>(
         &mut self,
         is_asked: bool,
@@ -113,7 +112,7 @@ impl Watched {
     }
 }
 
-/// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
+/// 64 bits without a secret are enough: nobody gains from a collision, and a restart forgets the value.
 fn hash(contents: &[Content]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for content in contents {
@@ -130,7 +129,7 @@ impl NamedFile {
     fn read(&self) -> Result<Content, FileError> {
         let bytes = read_bounded(&self.path).map_err(|error| self.error(error.to_string()))?;
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
-            return Err(self.error("the file is longer than 1 MiB; a file in PEM is wanted"));
+            return Err(self.error("the file is longer than 1 MiB; expected PEM"));
         }
         Ok(Content { file: self.clone(), bytes })
     }
@@ -143,7 +142,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl Content {
-    /// The certificates, of which there is one at least.
+    /// Returns the certificates, at least one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, FileError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         let certificates = certificates.map_err(|error| self.broken(&error))?;
@@ -153,7 +152,7 @@ impl Content {
         Ok(certificates)
     }
 
-    /// The private key: the first one, as OpenSSL takes it.
+    /// Returns the first private key, as OpenSSL does.
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, FileError> {
         if find(&self.bytes, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") {
             let help = "the key is encrypted, and nobody could type its password here; decrypt it with `openssl pkey`";
@@ -166,11 +165,11 @@ impl Content {
         }
     }
 
-    /// The authorities' certificates.
+    /// Returns the authorities' certificates.
     pub(super) fn roots(&self) -> Result<Arc<RootCertStore>, FileError> {
         let mut roots = RootCertStore::empty();
         for (number, certificate) in (1..).zip(self.certificates()?) {
-            let wrong = |error| self.file.error(format!("certificate {number} cannot be an authority's: {error}"));
+            let wrong = |error| self.file.error(format!("certificate {number} is not a valid authority: {error}"));
             roots.add(certificate).map_err(wrong)?;
         }
         Ok(Arc::new(roots))
@@ -181,8 +180,8 @@ impl Content {
             .into_iter()
             .find(|(kind, mark)| *kind != what && find(&self.bytes, mark.as_bytes()));
         let help = match other {
-            Some((kind, _)) => format!("there is a {kind} in it: are the two files swapped?"),
-            None => format!("a file in PEM is wanted, with a line `{begin}`"),
+            Some((kind, _)) => format!("it contains a {kind}; are the two files swapped?"),
+            None => format!("expected PEM with a line `{begin}`"),
         };
         self.file.error(format!("no {what} in the file; {help}"))
     }
@@ -190,10 +189,10 @@ impl Content {
     fn broken(&self, error: &pem::Error) -> FileError {
         let reason = match error {
             pem::Error::MissingSectionEnd { end_marker } => {
-                format!("the file is cut off: `-----END {}-----` is missing", String::from_utf8_lossy(end_marker))
+                format!("incomplete file: `-----END {}-----` is missing", String::from_utf8_lossy(end_marker))
             }
             pem::Error::IllegalSectionStart { line } => {
-                format!("the line `{}` is broken", String::from_utf8_lossy(line).trim())
+                format!("invalid line `{}`", String::from_utf8_lossy(line).trim())
             }
             pem::Error::Base64Decode(_) => "what stands between the lines of dashes is no base64".to_owned(),
             other => other.to_string(),
@@ -206,20 +205,20 @@ fn find(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// A certificate that can be shown, and what it says.
+/// A certificate that can be presented.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) certified: Arc<CertifiedKey>,
     pub(super) says: Certificate,
-    /// Where it is from, for messages.
+    /// The file that it is from.
     pub(super) file: NamedFile,
 }
 
-/// Makes a certificate and a key out of their files.
+/// Builds a certificate and its key from their files.
 pub(super) fn load(certificate: &Content, key: &Content, provider: &CryptoProvider) -> Result<Loaded, FileError> {
     let chain = certificate.certificates()?;
     let private = key.private_key()?;
-    let no_certificate = || certificate.file.error("the first certificate in the file is broken");
+    let no_certificate = || certificate.file.error("the first certificate in the file is invalid");
     let says = chain.first().and_then(|first| Certificate::parse(first)).ok_or_else(no_certificate)?;
     let unusable = |error| key.file.error(format!("the private key cannot be used: {error}"));
     let private = provider.key_provider.load_private_key(private).map_err(unusable)?;
@@ -232,7 +231,7 @@ pub(super) fn load(certificate: &Content, key: &Content, provider: &CryptoProvid
     Ok(Loaded { certified: Arc::new(certified), says, file: certificate.file.clone() })
 }
 
-/// Why a key does not fit the first certificate of a file: often another one of the file comes before its own.
+/// Explains why a key does not match the first certificate of a file: often another certificate comes before its own.
 fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> FileError {
     let CertifiedKey { cert: chain, key: private, .. } = certified;
     for (number, own) in (1..).zip(&chain).skip(1) {
@@ -250,8 +249,8 @@ fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> Fi
 }
 
 impl Loaded {
-    /// Why clients will refuse it, if they will. That is no mistake that keeps it from being shown: the clock may be wrong,
-    /// and some clients do not look.
+    /// Returns why clients will reject it, if they will. It is used all the same: our clock may be wrong, and some
+    /// clients do not check.
     pub(super) fn warning(&self, now: SystemTime) -> Option<FileError> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
         let now = i64::try_from(now).ok()?;
@@ -261,11 +260,11 @@ impl Loaded {
             says if says.names().is_empty() => "the certificate is for no host: it has no subjectAltName",
             _ => return None,
         };
-        Some(self.file.error(format!("{what}; clients will refuse it")))
+        Some(self.file.error(format!("{what}; clients will reject it")))
     }
 }
 
-/// The files of a pair, in the order of [`load`]'s arguments.
+/// Returns the files of a pair in the order of [`load`]'s arguments.
 pub(super) fn pair(files: &KeyPairFiles, flags: [&'static str; 2]) -> [NamedFile; 2] {
     let [certificate, key] = flags;
     [NamedFile { flag: certificate, path: files.certificate.clone() }, NamedFile { flag: key, path: files.key.clone() }]

@@ -1,7 +1,7 @@
-//! TLS on both sides: [`server`] towards clients, [`client`] towards upstreams.
+//! TLS: [`server`] to clients, [`client`] to upstreams.
 //!
-//! Certificates and keys are files in PEM. They are read again when they change ([`files`]), and new connections get what
-//! they say then; connections that are open keep what they have.
+//! Certificates and keys are PEM files. They are read again when they change ([`files`]). New connections use the new
+//! ones, and open connections keep theirs.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub use client::{Connector, ConnectorError, ConnectorOptions, ConnectorReloader}
 pub use files::FileError;
 pub use server::{ClientAuth, ServerTls, ServerTlsOptions, ServerTlsReloader, TlsInfo};
 
-/// The protocols that are offered by ALPN (RFC 7301), the preferred one first.
+/// The protocols offered by ALPN (RFC 7301), most preferred first.
 const ALPN: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
 
 /// HTTP/2's identifier in ALPN (RFC 9113 section 3.1).
@@ -24,7 +24,7 @@ const HTTP_2: &[u8] = b"h2";
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPairFiles {
-    /// The certificate in PEM, then those that lead from it to the authority.
+    /// The certificate and its chain in PEM, leaf first.
     pub certificate: PathBuf,
     /// The private key in PEM.
     pub key: PathBuf,

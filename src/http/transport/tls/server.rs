@@ -1,4 +1,4 @@
-//! TLS towards clients: which certificate a client is shown, whose it shows, and new ones without a restart.
+//! TLS to clients: certificates by host, verification of clients, and reloads.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,37 +22,38 @@ use super::files::{Content, FileError, Loaded, NamedFile, Watched, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
-/// Whether a client must show a certificate.
+/// Whether a client needs a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
     /// The handshake fails without one.
     Require,
-    /// One that is shown is verified, and a client without one is served.
+    /// A certificate is verified, and clients without one are served.
     Request,
 }
 
-/// What clients are shown and asked for.
+/// The certificates for clients, and what is required from clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTlsOptions {
-    /// The certificates; the first is shown to clients that name no host, or one that no certificate is for.
+    /// The first one is used for clients that name no host, or one without a certificate.
     pub certificates: Vec<KeyPairFiles>,
-    /// The authorities of clients' certificates in PEM, and whether one is a must. Without it no client is asked.
+    /// Authorities for client certificates in PEM, and whether a certificate is required. Without it, clients are not
+    /// asked for one.
     pub client_ca: Option<(PathBuf, ClientAuth)>,
 }
 
-/// TLS towards clients, shared by all workers.
+/// TLS to clients, shared by all workers.
 #[derive(Debug)]
 pub struct ServerTls {
     current: ArcSwap<Current>,
 }
 
-/// What new connections get.
+/// The configuration of new connections.
 struct Current {
     acceptor: TlsAcceptor,
     certificates: Arc<Certificates>,
 }
 
-/// Reads the files again and again, and puts what is new in force. It blocks, so it needs a thread that may.
+/// Reloads the files when they change. It blocks, so it needs its own thread.
 pub struct ServerTlsReloader {
     tls: Arc<ServerTls>,
     files: Watched,
@@ -60,7 +61,6 @@ pub struct ServerTlsReloader {
 }
 
 impl ServerTls {
-    /// Reads the files for the first time.
     pub fn load(options: &ServerTlsOptions) -> Result<(Arc<Self>, ServerTlsReloader), FileError> {
         let mut files = Vec::with_capacity(2 * options.certificates.len() + 1);
         files.extend(options.certificates.iter().flat_map(|files| pair(files, ["--tls-cert", "--tls-key"])));
@@ -72,7 +72,7 @@ impl ServerTls {
             tickets: None,
         };
         let mut files = Watched::new(files);
-        // Nothing is known yet, so what is found is new.
+        // Nothing is known yet, so whatever is found is new.
         let made = files.poll(true, |contents| maker.make(contents));
         let current = made.unwrap_or_else(|| Err(FileError::none("--tls-cert")))?;
         current.report();
@@ -80,7 +80,7 @@ impl ServerTls {
         Ok((tls.clone(), ServerTlsReloader { tls, files, maker }))
     }
 
-    /// Does the handshake of a new connection. The caller gives it a deadline.
+    /// Performs the handshake of a new connection. The caller gives it a deadline.
     pub(crate) async fn accept(&self, stream: Stream) -> io::Result<(Stream, TlsInfo)> {
         let current = self.current.load_full();
         let stream = current.acceptor.accept(stream).await?;
@@ -102,11 +102,10 @@ impl ServerTls {
 }
 
 impl ServerTlsReloader {
-    /// Looks at the files and puts what is new in force. `is_asked` says that somebody waits for it, such as whoever sent
-    /// SIGHUP.
+    /// Reloads the files if they have changed. `is_asked` is true after a request such as SIGHUP.
     ///
-    /// A broken file changes nothing and is logged once. Connections that are open keep what they have. Returns whether
-    /// the files could be read; `None` if there is nothing new.
+    /// A broken file changes nothing and is logged once. Open connections keep what they have. Returns whether the
+    /// files were valid; `None` if nothing has changed.
     pub fn reload(&mut self, is_asked: bool) -> Option<bool> {
         match self.files.poll(is_asked, |contents| self.maker.make(contents))? {
             Ok(current) => {
@@ -121,19 +120,19 @@ impl ServerTlsReloader {
         }
     }
 
-    /// When the first of the certificates in force expires, in seconds since the Unix epoch.
+    /// Returns when the first certificate in use expires, in seconds since the Unix epoch.
     pub fn expiry(&self) -> Option<i64> {
         self.tls.current.load().certificates.all.iter().map(|certificate| certificate.says.not_after).min()
     }
 }
 
 impl Current {
-    /// Logs the certificates and what is odd about them.
+    /// Logs the certificates and warnings about them.
     fn report(&self) {
         let now = SystemTime::now();
         for certificate in &self.certificates.all {
             let file = certificate.file.path.display();
-            tracing::info!(%file, hosts = certificate.says.names(), "a certificate is in force");
+            tracing::info!(%file, hosts = certificate.says.names(), "certificate in use");
             if let Some(warning) = certificate.warning(now) {
                 tracing::warn!("{warning}");
             }
@@ -147,19 +146,19 @@ impl fmt::Debug for Current {
     }
 }
 
-/// Makes what new connections get out of the files.
+/// Builds the configuration of new connections from the files.
 struct Maker {
-    /// How many pairs of certificate and key come first in the files.
+    /// The number of certificate and key pairs, which come first in the files.
     pairs: usize,
-    /// Whether the file of clients' authorities comes after them, and what for.
+    /// Whether the client authorities' file follows them, and what for.
     client_auth: Option<ClientAuth>,
     tickets: Option<Tickets>,
 }
 
-/// The keys of session tickets, and the authorities by which the sessions' clients were verified.
+/// The keys of session tickets, and the authorities that verified the sessions' clients.
 ///
-/// rustls changes the keys every six hours. New certificates keep them, so that clients can go on; new authorities do
-/// not, because who comes back with a ticket is not verified again.
+/// rustls rotates the keys every six hours. New certificates keep them, so that clients can resume. New authorities do
+/// not, because resuming clients are not verified again.
 struct Tickets {
     ticketer: Arc<dyn ProducesTickets>,
     authorities: Vec<CertificateDer<'static>>,
@@ -171,9 +170,9 @@ impl Maker {
         let (pairs, client_ca) = contents.split_at(2 * self.pairs);
         let all = pairs.chunks_exact(2).map(|pair| load(&pair[0], &pair[1], &provider));
         let certificates = Arc::new(Certificates::new(all.collect::<Result<_, _>>()?));
-        // What rustls finds wrong beyond a file is for the first flag to say: there is no TLS without it.
+        // rustls' errors about the whole are reported for the first flag, which is always given.
         let unusable = |error: rustls::Error| {
-            let reason = format!("TLS cannot be had with these certificates: {error}");
+            let reason = format!("cannot use these certificates for TLS: {error}");
             contents.first().map_or_else(|| FileError::none("--tls-cert"), |first| first.file.error(reason))
         };
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -186,7 +185,7 @@ impl Maker {
         let mut config = config.with_cert_resolver(certificates.clone());
         config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
         config.ticketer = self.ticketer(authorities.map(|(content, _)| content)).map_err(unusable)?;
-        // Tickets are the clients' to keep, and good for every worker; a memory of sessions would be a lock for all.
+        // Tickets are stored by clients and work with every worker. A session cache would be a lock for all of them.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Current { acceptor: TlsAcceptor::from(Arc::new(config)), certificates })
     }
@@ -214,16 +213,16 @@ fn verifier(
         ClientAuth::Require => verifier,
         ClientAuth::Request => verifier.allow_unauthenticated(),
     };
-    verifier.build().map_err(|error| content.file.error(format!("clients cannot be verified with it: {error}")))
+    verifier.build().map_err(|error| content.file.error(format!("cannot verify clients with it: {error}")))
 }
 
-/// All certificates, and which is for which host.
+/// All certificates by host.
 #[derive(Debug)]
 struct Certificates {
     all: Vec<Loaded>,
-    /// Places in `all` by the name of a host. There may be several, of different kinds of keys.
+    /// Indexes into `all` by host name. There may be several, with different kinds of keys.
     exact: HashMap<String, Vec<usize>>,
-    /// Places in `all` by what follows a wildcard's star.
+    /// Indexes into `all` by the part after a wildcard's star.
     wildcards: HashMap<String, Vec<usize>>,
 }
 
@@ -242,7 +241,7 @@ impl Certificates {
         Self { all, exact, wildcards }
     }
 
-    /// The certificates for a host in the order of preference, the first one of all if none is for it.
+    /// Returns the certificates for a host, most preferred first; the first certificate of all if none matches.
     fn for_host(&self, name: Option<&str>) -> impl Iterator<Item = &Loaded> {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let places = name.and_then(|name| {
@@ -265,28 +264,28 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// What the handshake of a connection came to.
+/// The result of a handshake.
 #[derive(Clone, Debug)]
 pub struct TlsInfo {
     /// The host that the client named (RFC 6066 section 3).
     pub server_name: Option<String>,
-    /// Whose certificate the client has shown, as text of RFC 4514: `CN=client 1,O=Acme`. It has been verified.
+    /// The subject of the client's verified certificate, as RFC 4514 text: `CN=client 1,O=Acme`.
     pub subject: Option<String>,
     /// `TLSv1.2` or `TLSv1.3`.
     pub protocol: &'static str,
-    /// Whether HTTP/2 was agreed on.
+    /// True if HTTP/2 was agreed on.
     pub is_http2: bool,
-    /// Whether the client came back with a ticket, so that nothing had to be signed.
+    /// True if the client resumed a session by its ticket.
     pub is_resumed: bool,
     certificates: Arc<Certificates>,
 }
 
 impl TlsInfo {
-    /// Whether a request for this host belongs on the connection: in lower case, without port and brackets. One that
-    /// does not is to be answered with 421 (RFC 9110 section 15.5.20): another certificate may be for it, and what is
-    /// asked of clients there may differ.
+    /// Returns whether requests for a host, in lower case without port and brackets, may use this connection. Others
+    /// get a 421 (RFC 9110 section 15.5.20): another certificate may be for the host, and other requirements may apply
+    /// to its clients.
     ///
-    /// With a single certificate every host does, as there is none that the client should have been shown instead.
+    /// With a single certificate all hosts may, because no other certificate could have been used.
     pub fn covers(&self, host: &str) -> bool {
         let mut shown = self.certificates.for_host(self.server_name.as_deref());
         self.certificates.all.len() < 2 || shown.any(|certificate| certificate.says.covers(host))

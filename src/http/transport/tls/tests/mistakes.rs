@@ -80,22 +80,22 @@ fn mistakes_in_files_are_named() {
         (
             &[("text.pem", "a.key")],
             None,
-            "--tls-cert text.pem: no certificate in the file; a file in PEM is wanted, with a line `-----BEGIN CERTIFICATE-----`",
+            "--tls-cert text.pem: no certificate in the file; expected PEM with a line `-----BEGIN CERTIFICATE-----`",
         ),
         (
             &[("a.key", "a.pem")],
             None,
-            "--tls-cert a.key: no certificate in the file; there is a private key in it: are the two files swapped?",
+            "--tls-cert a.key: no certificate in the file; it contains a private key; are the two files swapped?",
         ),
         (
             &[("a.pem", "a.pem")],
             None,
-            "--tls-key a.pem: no private key in the file; there is a certificate in it: are the two files swapped?",
+            "--tls-key a.pem: no private key in the file; it contains a certificate; are the two files swapped?",
         ),
         (
             &[("a.pem", "empty.pem")],
             None,
-            "--tls-key empty.pem: no private key in the file; a file in PEM is wanted, with a line `-----BEGIN PRIVATE KEY-----`",
+            "--tls-key empty.pem: no private key in the file; expected PEM with a line `-----BEGIN PRIVATE KEY-----`",
         ),
         (
             &[("a.pem", "encrypted.key")],
@@ -107,18 +107,14 @@ fn mistakes_in_files_are_named() {
             None,
             "--tls-key bad.key: the private key cannot be used: unexpected error: failed to parse private key as RSA, ECDSA, or EdDSA",
         ),
-        (
-            &[("cut.pem", "a.key")],
-            None,
-            "--tls-cert cut.pem: the file is cut off: `-----END CERTIFICATE-----` is missing",
-        ),
+        (&[("cut.pem", "a.key")], None, "--tls-cert cut.pem: incomplete file: `-----END CERTIFICATE-----` is missing"),
         (
             &[("base64.pem", "a.key")],
             None,
             "--tls-cert base64.pem: what stands between the lines of dashes is no base64",
         ),
-        (&[("der.pem", "a.key")], None, "--tls-cert der.pem: the first certificate in the file is broken"),
-        (&[("long.pem", "a.key")], None, "--tls-cert long.pem: the file is longer than 1 MiB; a file in PEM is wanted"),
+        (&[("der.pem", "a.key")], None, "--tls-cert der.pem: the first certificate in the file is invalid"),
+        (&[("long.pem", "a.key")], None, "--tls-cert long.pem: the file is longer than 1 MiB; expected PEM"),
         (
             &[("chain.pem", "a.key")],
             None,
@@ -132,12 +128,12 @@ fn mistakes_in_files_are_named() {
         (
             &[("a.pem", "a.key")],
             Some("a.key"),
-            "--tls-client-ca a.key: no certificate in the file; there is a private key in it: are the two files swapped?",
+            "--tls-client-ca a.key: no certificate in the file; it contains a private key; are the two files swapped?",
         ),
         (
             &[("a.pem", "a.key")],
             Some("der.pem"),
-            "--tls-client-ca der.pem: certificate 1 cannot be an authority's: invalid peer certificate: BadEncoding",
+            "--tls-client-ca der.pem: certificate 1 is not a valid authority: invalid peer certificate: BadEncoding",
         ),
     ] {
         check(directory, pairs, client_ca, expected);
@@ -153,7 +149,7 @@ fn mistakes_towards_upstreams_are_named() {
     let server_name = Some("a b".to_owned());
     assert_eq!(
         message(&ConnectorOptions { server_name, ..ConnectorOptions::default() }).as_deref(),
-        Some("--upstream-server-name `a b` is no name of a host; write one such as api.example.com")
+        Some("--upstream-server-name `a b` is not a valid host name; write one such as api.example.com")
     );
     let ca = Some(authority.path("none.pem"));
     let error = message(&ConnectorOptions { ca, ..ConnectorOptions::default() }).unwrap();

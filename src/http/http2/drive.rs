@@ -1,0 +1,88 @@
+//! Drives an upstream connection.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::{Ping, PingPong};
+use tokio::time::sleep_until;
+
+use super::watch::{Traffic, Watched};
+
+/// How long an upstream may be silent while a response is due before it is sent a PING.
+const PING_AFTER: Duration = Duration::from_secs(10);
+
+/// The time to a second PING if nothing but the answer to the first came in between: gRPC servers treat two PINGs
+/// within five minutes as an attack, unless they have sent something in between.
+const PING_AGAIN_AFTER: Duration = Duration::from_secs(310);
+
+/// How long the upstream has to answer a PING.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Drives the connection until it is closed or the upstream no longer answers.
+pub(super) async fn drive(
+    connection: h2::client::Connection<Watched, Bytes>,
+    mut pings: Option<PingPong>,
+    traffic: Rc<Traffic>,
+    active: Rc<Cell<usize>>,
+) {
+    let mut connection = pin!(connection);
+    let mut alarm = pin!(sleep_until((traffic.now() + PING_AFTER).into()));
+    let mut asked: Option<SentPing> = None;
+    poll_fn(|cx| {
+        let now = traffic.wake();
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                if let Err(error) = ended {
+                    tracing::debug!("an upstream connection ended: {error}");
+                }
+                return Poll::Ready(());
+            }
+            // Responses are never held back: the task that waits for one requests it.
+            if !traffic.release() {
+                break;
+            }
+        }
+        while alarm.as_mut().poll(cx).is_ready() {
+            let heard = traffic.heard();
+            let deadline = match asked {
+                Some(SentPing { at, .. }) if heard <= at => at + PING_TIMEOUT,
+                Some(SentPing { at, content }) if content == traffic.content() => at + PING_AGAIN_AFTER,
+                _ => heard + PING_AFTER,
+            };
+            if deadline > now {
+                alarm.as_mut().reset(deadline.into());
+                continue;
+            }
+            if asked.is_some_and(|asked| heard <= asked.at) {
+                tracing::debug!("an upstream connection ended: PING timeout");
+                return Poll::Ready(());
+            }
+            if active.get() == 0 {
+                // The endpoint decides how long it is kept idle.
+                alarm.as_mut().reset((now + PING_AFTER).into());
+                continue;
+            }
+            if let Some(pings) = &mut pings {
+                let _ = pings.poll_pong(cx);
+                let _ = pings.send_ping(Ping::opaque());
+            }
+            asked = Some(SentPing { at: now, content: traffic.content() });
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A PING that was sent.
+#[derive(Clone, Copy, Debug)]
+struct SentPing {
+    at: Instant,
+    /// The content received until then.
+    content: u64,
+}
