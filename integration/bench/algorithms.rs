@@ -17,9 +17,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
-use weir::engine::algorithms::charge::{Charge, Mode};
-use weir::engine::algorithms::details::{Slot, Terms};
-use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
+use weir::engine::algorithms::algorithm::Aligned;
+use weir::engine::algorithms::charge::{Charge, Input, Mode, Slot};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::key::opaque;
 use weir::store::Batch;
@@ -82,10 +83,10 @@ type Algorithm = Vec<Numbers>;
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
     const HOUR: u64 = 3_600_000_000_000;
     let gcra = |count| Numbers::new(count, count, HOUR).unwrap();
-    let fixed = |count| Numbers::windows(count, count, HOUR, Aligned::Clock).unwrap();
+    let fixed = |count| Numbers::fixed_window(count, count, HOUR, Aligned::Clock).unwrap();
     let log = |count| Numbers::sliding_log(count, HOUR).unwrap();
     let sliding = |count, denied| Numbers::sliding_window(count, HOUR, denied).unwrap();
-    let slots = |count| Numbers::slots(count, HOUR).unwrap();
+    let slots = |count| Numbers::concurrency(count, HOUR).unwrap();
     vec![
         ("gcra", vec![gcra(1_000_000)]),
         ("gcra, denied", vec![gcra(1)]),
@@ -106,14 +107,14 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
 fn charges(name: &str, algorithm: &Algorithm, count: usize, request: u64) -> Vec<Charge> {
     let bucket = |place: usize, numbers: &Numbers| {
         let number = request % BUCKETS * MANY as u64 + place as u64;
-        let short = format!("{}{}", name.replace([' ', ','], ""), numbers.refill().kind().mark());
+        let short = format!("{}{}", name.replace([' ', ','], ""), numbers.algorithm().key_suffix());
         opaque(&short, &number.to_string(), &Fingerprinter::new((1, 2)))
     };
     let numbers = algorithm.iter().cycle().take(count).enumerate();
     let charge = |(place, numbers): (usize, &Numbers)| {
         let slot = Slot(u128::from(request) * MANY as u128 + place as u128);
-        let terms = numbers.is_slots().then(|| Box::new(Terms::Slot(slot)));
-        Charge { terms, ..Charge::new(bucket(place, numbers), *numbers, 1, Mode::Spend) }
+        let input = numbers.is_slots().then(|| Box::new(Input::Slot(slot)));
+        Charge { input, ..Charge::new(bucket(place, numbers), numbers.clone(), 1, Mode::Spend) }
     };
     numbers.map(charge).collect()
 }

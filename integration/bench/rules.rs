@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use weir::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
+use weir::engine::rules::allowance::Allowance;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::ids::Id;
 use weir::engine::rules::limit::Limit;

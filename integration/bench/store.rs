@@ -24,8 +24,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
-use weir::engine::algorithms::charge::{Bucket, Charge, Decisions, Mode};
-use weir::engine::algorithms::numbers::{Micros, Numbers};
+use weir::engine::algorithms::charge::{Bucket, Charge, Mode};
+use weir::engine::algorithms::decision::Decisions;
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::store::Batch;
 use weir::store::memory::MemoryStore;
 use weir::store::redis::RedisStore;
@@ -87,16 +89,16 @@ fn report_redis(decisions: u32) {
     let once = Numbers::fixed(1).unwrap();
     for (name, keys, numbers) in [
         ("one bucket, allowed", 1, ample()),
-        ("one bucket, denied", 1, once),
+        ("one bucket, denied", 1, once.clone()),
         ("100,000 buckets, allowed", 100_000, ample()),
         ("100,000 buckets, denied", 100_000, once),
     ] {
         for tasks in [1, 8, 64] {
             // The first run fills the buckets and does not count.
-            runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions.min(100_000)));
+            runtime.block_on(ask(&store, (name, tasks), keys, &numbers, decisions.min(100_000)));
             let pids = ["self".to_owned(), server.pid()];
             let before = pids.each_ref().map(|pid| processor_time(pid));
-            runtime.block_on(ask(&store, (name, tasks), keys, numbers, decisions));
+            runtime.block_on(ask(&store, (name, tasks), keys, &numbers, decisions));
             let [here, there] =
                 [0, 1].map(|place| (processor_time(&pids[place]) - before[place]) / f64::from(decisions));
             eprintln!("{name:>28}, {tasks:>2} at once   {here:6.2}  {there:6.2}");
@@ -106,10 +108,10 @@ fn report_redis(decisions: u32) {
 }
 
 /// Makes `decisions` decisions on buckets below `keys` in concurrent tasks.
-async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, numbers: Numbers, decisions: u32) {
+async fn ask(store: &Arc<RedisStore>, (name, tasks): (&str, u32), keys: u64, numbers: &Numbers, decisions: u32) {
     let mut asking = JoinSet::new();
     for task in 0..tasks {
-        let (store, mut charge, mut random) = (store.clone(), charge(numbers), Random(task.into()));
+        let (store, mut charge, mut random) = (store.clone(), charge(numbers.clone()), Random(task.into()));
         let prefix = format!("{}{tasks}", name.replace([' ', ','], ""));
         asking.spawn(async move {
             for _ in 0..decisions / tasks {
@@ -139,7 +141,7 @@ fn held(criterion: &mut Criterion, name: &str, keys: u64) {
 /// A charge on an exhausted bucket: a read.
 fn denied(criterion: &mut Criterion, keys: u64) {
     let once = Numbers::fixed(1).unwrap();
-    let store = filled(keys, once);
+    let store = filled(keys, once.clone());
     let (mut random, mut charge) = (Random(2), charge(once));
     criterion.bench_function("decide/denied", |bencher| {
         bencher.iter(|| {
@@ -208,7 +210,7 @@ fn new_ids(criterion: &mut Criterion, keys: u64) {
     {
         let bound = keys - keys / 10;
         let store = MemoryStore::new(usize::try_from(bound).unwrap());
-        fill(&store, keys, numbers);
+        fill(&store, keys, numbers.clone());
         let (mut next, mut charge) = (keys, charge(numbers));
         criterion.bench_function(name, |bencher| {
             bencher.iter(|| {

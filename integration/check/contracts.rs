@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir::clock::Clock;
 use weir::config::{self, Source};
-use weir::engine::algorithms::numbers::Micros;
+use weir::engine::algorithms::micros::Micros;
 use weir::engine::rules::fingerprint::Fingerprinter;
 
 use super::{body, call, charge, on_redis, on_redis_with, stopped};

@@ -29,7 +29,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use weir::clock::Clock;
 use weir::config::{self, Source, Sources};
-use weir::engine::algorithms::numbers::Micros;
+use weir::engine::algorithms::micros::Micros;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::rule_set::Rules;
 use weir::server::MakeStore;

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use weir::engine::algorithms::charge::{Charge, Decisions, Mode};
-use weir::engine::algorithms::numbers::{Micros, Numbers};
+use weir::engine::algorithms::charge::{Charge, Mode};
+use weir::engine::algorithms::decision::Decisions;
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::RedisStore;
 use weir::store::{Batch, Breaker, StoreError};
 
@@ -69,7 +71,7 @@ async fn those_that_are_asked_in_turn_are_one_call_and_find_what_those_before_ha
     decide(&store, &[charge("H:1", fixed(10), 8, Mode::Spend)]).await.unwrap();
     server.cli(&["CONFIG", "RESETSTAT"]);
     let log = Numbers::sliding_log(10, 1_000_000_000_000).unwrap();
-    let each = |mode, cost| [charge("H:1", fixed(10), cost, mode), charge("H:1#log", log, cost, mode)];
+    let each = |mode, cost| [charge("H:1", fixed(10), cost, mode), charge("H:1#log", &log, cost, mode)];
     let steps = [each(Mode::Reset, 0), each(Mode::SpendUpTo, 6), each(Mode::Check, 0), each(Mode::Check, 5)];
     let batches: Vec<_> =
         steps.iter().map(|charges| Batch { charges, effective_from: Micros(0), now: Micros(0) }).collect();

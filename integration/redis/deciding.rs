@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::NamedTempFile;
 use tokio::task::JoinSet;
 use weir::clock::Clock;
+use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::calendar::{Calendar, Unit};
-use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
-use weir::engine::algorithms::details::{Elevated, Terms};
-use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers, NumbersError};
+use weir::engine::algorithms::charge::{Charge, Elevated, Input, Mode};
+use weir::engine::algorithms::decision::Outcome;
+use weir::engine::algorithms::micros::{EXACT, Micros};
+use weir::engine::algorithms::numbers::{Numbers, NumbersError};
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, StoreError};
 
@@ -88,12 +90,12 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     let month = Calendar::find(Unit::Month(1), "UTC").unwrap();
-    let windows = |burst, aligned| Numbers::windows(burst, 10, 10_000 * HOUR, aligned).unwrap();
+    let windows = |burst, aligned| Numbers::fixed_window(burst, 10, 10_000 * HOUR, aligned).unwrap();
     let charges = [
         charge("First:1", windows(10, Aligned::First), 1, Mode::Spend),
         charge("Three:1", windows(30, Aligned::First), 21, Mode::Spend),
         charge("Clock:1", windows(10, Aligned::Clock), 1, Mode::Spend),
-        charge("Month:1", Numbers::calendar(10, 10, month).unwrap(), 1, Mode::Spend),
+        charge("Month:1", Numbers::calendar_window(10, 10, month.clone()).unwrap(), 1, Mode::Spend),
         charge("Given:1", windows(10, Aligned::Clock), 1, Mode::SpendOnly),
     ];
     let now = Micros(server_time(&server));
@@ -121,7 +123,7 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
 async fn ask_with_clock_off_by(server: &RedisServer, store: &RedisStore, days: i64) -> Result<u64, StoreError> {
     const DAY: i64 = 86_400_000_000;
     let month = Calendar::find(Unit::Month(1), "Europe/Berlin").unwrap();
-    let charges = [charge("M:1", Numbers::calendar(10, 10, month).unwrap(), 1, Mode::Spend)];
+    let charges = [charge("M:1", Numbers::calendar_window(10, 10, month.clone()).unwrap(), 1, Mode::Spend)];
     let now = Micros(server_time(server).saturating_add_signed(days * DAY));
     let decided = store.decide(&Batch { charges: &charges, effective_from: Micros(0), now }).await?;
     let end = month.start(month.number(Micros(server_time(server))) + 1).0 - server_time(server);
@@ -332,7 +334,7 @@ fn the_script_of_gateways_runs_by_hand() {
 fn elevated(mut charge: Charge) -> Charge {
     let numbers = Numbers::new(200, 100, 1_000_000_000).unwrap();
     let elevated = Elevated { numbers, span: 900_000_000, activations_per_month: 5 };
-    charge.terms = Some(Box::new(Terms::Elevated(Arc::new(elevated))));
+    charge.input = Some(Box::new(Input::Elevated(Arc::new(elevated))));
     charge
 }
 
@@ -341,7 +343,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     let numbers = Numbers::new(10, 10, 1_000_000_000).unwrap();
-    let ask = |cost, mode| elevated(charge("A:1", numbers, cost, mode));
+    let ask = |cost, mode| elevated(charge("A:1", &numbers, cost, mode));
     let left = || server.cli(&["PTTL", "weir:{0}:A:1"]).parse::<u64>().unwrap();
     let none = decide(&store, &[ask(10, Mode::Spend)]).await.unwrap();
     assert_eq!((none[0].limit, none.detail(0).unwrap().elevation().unwrap().active), (10, false));
@@ -365,7 +367,7 @@ async fn elevated_numbers_are_kept_while_they_are_on_and_for_the_month() {
     assert_eq!((denied[0].limit, denied[0].remaining, denied[0].retry_after), (200, 200, None));
     // The limit has no elevated numbers anymore: the usage stays, under the plain key.
     decide(&store, &[ask(7, Mode::Spend)]).await.unwrap();
-    let plain = decide(&store, &[charge("A:1", numbers, 1, Mode::Spend)]).await.unwrap();
+    let plain = decide(&store, &[charge("A:1", &numbers, 1, Mode::Spend)]).await.unwrap();
     assert!(plain.details.is_empty() && plain[0].remaining >= 2 && left() <= 2_000, "{plain:?}");
     assert_eq!(store.health().corrupt_values, 0);
 }
@@ -564,7 +566,7 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
     const SECOND: u64 = 1_000_000_000;
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
-    let windows = |aligned| move |count, period| Numbers::windows(count, count, period, aligned);
+    let windows = |aligned| move |count, period| Numbers::fixed_window(count, count, period, aligned);
     let algorithms: [(&str, u64, Make<'_>); 5] = [
         ("Even:1", 10, &|count, period| Numbers::new(count, count, period)),
         ("First:1", 10, &windows(Aligned::First)),
@@ -590,7 +592,7 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
         let slow = numbers(5, 100 * seconds * SECOND).unwrap();
         let effective_from = Micros(server_time(&server));
         for mode in [Mode::Check, Mode::Spend, Mode::SpendOnly] {
-            let charges = [charge(key, slow, 1, mode)];
+            let charges = [charge(key, &slow, 1, mode)];
             let given = store.decide(&Batch { charges: &charges, effective_from, now: Micros(0) }).await.unwrap()[0];
             assert_eq!(given.remaining, 0, "{key} {given:?}");
             let needed = given.retry_after.unwrap().0 / 1_000;
@@ -611,18 +613,18 @@ async fn a_refusal_is_written_where_it_counts_and_only_there() {
     let century = 36_500 * 86_400_000_000_000;
     let window = |count_denied| Numbers::sliding_window(2, century, count_denied).unwrap();
     let (plain, counting) = (window(false), window(true));
-    let spend = |key, numbers, cost| charge(key, numbers, cost, Mode::Spend);
-    decide(&store, &[spend("P:1#sliding", plain, 2), spend("C:1#sliding", counting, 2)]).await.unwrap();
+    let spend = |key, numbers: &Numbers, cost| charge(key, numbers, cost, Mode::Spend);
+    decide(&store, &[spend("P:1#sliding", &plain, 2), spend("C:1#sliding", &counting, 2)]).await.unwrap();
     server.cli(&["CONFIG", "RESETSTAT"]);
     let used = |key: &str| server.cli(&["GET", key]).split(' ').nth(2).map(String::from);
-    let refused = decide(&store, &[spend("P:1#sliding", plain, 1)]).await.unwrap();
+    let refused = decide(&store, &[spend("P:1#sliding", &plain, 1)]).await.unwrap();
     assert_eq!((refused[0].outcome, server.calls("set")), (Outcome::Denied, 0));
     for (writes, charges) in [
-        (1, vec![spend("C:1#sliding", counting, 1)]),
-        (2, vec![spend("P:1#sliding", plain, 1), spend("N:1#sliding", counting, 1)]),
-        (3, vec![spend("C:1#sliding", counting, 9), spend("N:2#sliding", plain, 1)]),
-        (3, vec![spend("C:1#sliding", counting, 1)]),
-        (3, vec![charge("N:1#sliding", counting, 2, Mode::Check)]),
+        (1, vec![spend("C:1#sliding", &counting, 1)]),
+        (2, vec![spend("P:1#sliding", &plain, 1), spend("N:1#sliding", &counting, 1)]),
+        (3, vec![spend("C:1#sliding", &counting, 9), spend("N:2#sliding", &plain, 1)]),
+        (3, vec![spend("C:1#sliding", &counting, 1)]),
+        (3, vec![charge("N:1#sliding", &counting, 2, Mode::Check)]),
     ] {
         let decided = decide(&store, &charges).await.unwrap();
         assert!(decided.iter().any(|decision| decision.outcome == Outcome::Denied), "{decided:?}");
@@ -633,7 +635,7 @@ async fn a_refusal_is_written_where_it_counts_and_only_there() {
     assert_eq!((server.calls("del"), store.health().corrupt_values), (0, 0));
 
     server.cli(&["SET", "weir:{0}:N:2#sliding", "hello"]);
-    let two = [spend("N:2#sliding", plain, 1), spend("N:1#sliding", counting, 1)];
+    let two = [spend("N:2#sliding", &plain, 1), spend("N:1#sliding", &counting, 1)];
     let remaining: Vec<u64> = decide(&store, &two).await.unwrap().iter().map(|decision| decision.remaining).collect();
     assert_eq!((remaining, store.health().corrupt_values), (vec![1, 0], 1));
 }

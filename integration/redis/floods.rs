@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use weir::clock::Clock;
-use weir::engine::algorithms::charge::{Bucket, Charge, Decisions, Mode};
-use weir::engine::algorithms::details::{Detail, Elevated, Slot, Terms};
-use weir::engine::algorithms::numbers::{Aligned, Micros, Numbers};
+use weir::engine::algorithms::algorithm::Aligned;
+use weir::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode, Slot};
+use weir::engine::algorithms::decision::{Decisions, Detail};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::queue::{Storage, Work};
 use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
 use weir::engine::rules::component::{Component, ComponentSource};
@@ -57,21 +59,21 @@ struct Flood {
 
 /// A flood of a limit that only needs numbers.
 fn plain(name: &'static str, numbers: Numbers, bound: Bound) -> Flood {
-    Flood { name, ask: Box::new(move |_| charge(name, numbers, 1, Mode::Spend)), bounds: vec![bound] }
+    Flood { name, ask: Box::new(move |_| charge(name, &numbers, 1, Mode::Spend)), bounds: vec![bound] }
 }
 
-/// A flood of a limit that needs terms, which may depend on the request's number.
-fn with_terms(name: &'static str, numbers: Numbers, terms: impl Fn(u64) -> Terms + 'static, bounds: &[Bound]) -> Flood {
-    let ask = move |number| Charge { terms: Some(Box::new(terms(number))), ..charge(name, numbers, 1, Mode::Spend) };
+/// A flood of a limit that needs input, which may depend on the request's number.
+fn with_input(name: &'static str, numbers: Numbers, input: impl Fn(u64) -> Input + 'static, bounds: &[Bound]) -> Flood {
+    let ask = move |number| Charge { input: Some(Box::new(input(number))), ..charge(name, &numbers, 1, Mode::Spend) };
     Flood { name, ask: Box::new(ask), bounds: bounds.to_vec() }
 }
 
 /// Adds an entry to a queue.
-fn work(storage: Storage) -> Terms {
+fn work(storage: Storage) -> Input {
     let fields = vec![("n".to_owned(), Component::new(ComponentSource::Method, ValueType::Text))];
     let entry =
         Queue { storage, then: FollowUp::Accept, fields }.entry_of(&[("n".to_owned(), "1".to_owned())]).unwrap();
-    Terms::Queue(Work { storage, entry, given_back: None })
+    Input::Queue(Work { storage, entry, given_back: None })
 }
 
 /// Every algorithm whose clock the test can set.
@@ -80,8 +82,8 @@ fn floods() -> Vec<Flood> {
     let any = |most| Bound { from: 0, is_aligned: false, most };
     let aligned = Bound { from: 0, is_aligned: true, most: LIMIT };
     let even = |burst, count| Numbers::new(burst, count, PERIOD).unwrap();
-    let windows = |burst, aligned| Numbers::windows(burst, LIMIT, PERIOD, aligned).unwrap();
-    let slots = Numbers::slots(LIMIT, PERIOD).unwrap();
+    let windows = |burst, aligned| Numbers::fixed_window(burst, LIMIT, PERIOD, aligned).unwrap();
+    let slots = Numbers::concurrency(LIMIT, PERIOD).unwrap();
     let queue = Numbers::queue(LIMIT, Some(PERIOD)).unwrap();
     // Twice as much for two windows, once a month.
     let elevated = Elevated { numbers: even(2 * LIMIT, 2 * LIMIT), span: 2 * WINDOW, activations_per_month: 1 };
@@ -94,15 +96,15 @@ fn floods() -> Vec<Flood> {
         plain("Clock", windows(LIMIT, Aligned::Clock), aligned),
         plain("Log", Numbers::sliding_log(LIMIT, PERIOD).unwrap(), any(LIMIT)),
         plain("Sliding", Numbers::sliding_window(LIMIT, PERIOD, false).unwrap(), any(LIMIT)),
-        with_terms("Slots", slots, |number| Terms::Slot(Slot(number.into())), &[any(LIMIT)]),
-        with_terms(
+        with_input("Slots", slots, |number| Input::Slot(Slot(number.into())), &[any(LIMIT)]),
+        with_input(
             "Elevated",
             even(LIMIT, LIMIT),
-            move |_| Terms::Elevated(elevated.clone()),
+            move |_| Input::Elevated(elevated.clone()),
             &[any(4 * LIMIT - 1), after],
         ),
-        with_terms("Stream", queue, |_| work(Storage::Stream), &[any(LIMIT)]),
-        with_terms("List", queue, |_| work(Storage::List), &[any(LIMIT)]),
+        with_input("Stream", queue.clone(), |_| work(Storage::Stream), &[any(LIMIT)]),
+        with_input("List", queue, |_| work(Storage::List), &[any(LIMIT)]),
     ]
 }
 
@@ -186,8 +188,8 @@ const TOKEN_BUCKET: &str = include_str!("../../lua/pluglimit_token_bucket.lua");
 fn scripted(key: &str, text: &str, given: &[&str]) -> Charge {
     let run = Run { source: Arc::new(ScriptSource::new("my.lua", text)), arguments: arguments(given.iter().copied()) };
     let bucket = Bucket { key: format!("{key}#script"), fingerprint: 0 };
-    let terms = Some(Box::new(Terms::Script(run)));
-    Charge { terms, ..Charge::new(bucket, Numbers::script(0), 1, Mode::Spend) }
+    let input = Some(Box::new(Input::Script(run)));
+    Charge { input, ..Charge::new(bucket, Numbers::script(0), 1, Mode::Spend) }
 }
 
 /// The remaining tokens of the window in a script's third value.

@@ -8,12 +8,15 @@ mod floods;
 mod model;
 mod outages;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir::clock::Clock;
-use weir::engine::algorithms::charge::{Bucket, Charge, Decision, Decisions, Mode};
-use weir::engine::algorithms::numbers::{Micros, Numbers};
+use weir::engine::algorithms::charge::{Bucket, Charge, Mode};
+use weir::engine::algorithms::decision::{Decision, Decisions};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Health, StoreError};
 
@@ -41,9 +44,9 @@ fn fixed(burst: u64) -> Numbers {
     Numbers::fixed(burst).unwrap()
 }
 
-fn charge(key: &str, numbers: Numbers, cost: u64, mode: Mode) -> Charge {
+fn charge(key: &str, numbers: impl Borrow<Numbers>, cost: u64, mode: Mode) -> Charge {
     let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(257) + u128::from(byte));
-    Charge::new(Bucket { key: key.into(), fingerprint }, numbers, cost, mode)
+    Charge::new(Bucket { key: key.into(), fingerprint }, numbers.borrow().clone(), cost, mode)
 }
 
 async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, StoreError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir::clock::Clock;
-use weir::engine::algorithms::numbers::Micros;
+use weir::engine::algorithms::micros::Micros;
 use weir::server::MakeStore;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};

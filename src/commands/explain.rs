@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use super::ExitCode;
 use super::rules::RulesArgs;
 use crate::clock::Clock;
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
 use crate::engine::rules::explanation::Explanation;
 use crate::engine::rules::fingerprint::Fingerprinter;

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use crate::config::{self, Severity};
-use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use crate::engine::algorithms::details::{Detail, Elevation, Slot, Terms};
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::{Fingerprinter, stable};
 use crate::engine::rules::key::opaque;
 use crate::engine::rules::limit::Limit;
@@ -184,8 +185,8 @@ impl Player {
             let first = plan.charges.len();
             self.charge(&mut plan, place, limit, id, cost, mode);
             if let Some(ago) = charge["taken_ms_ago"].as_u64() {
-                let terms = || Some(Box::new(Terms::TakenAgo(Micros::from_millis(ago))));
-                plan.charges.iter_mut().skip(first).for_each(|charge| charge.terms = terms());
+                let input = || Some(Box::new(Input::TakenAgo(Micros::from_millis(ago))));
+                plan.charges.iter_mut().skip(first).for_each(|charge| charge.input = input());
             }
             self.slots.name(&mut plan.charges, charge["slot"].as_str());
         }
@@ -214,7 +215,7 @@ impl Player {
         let effective_from = rules.effective_from();
         for _ in 0..calls {
             let (store, mut charges) = (self.store.clone(), plan.charges.clone());
-            charges.iter_mut().for_each(|charge| charge.terms = None);
+            charges.iter_mut().for_each(|charge| charge.input = None);
             self.slots.name(&mut charges, None);
             tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from, now }).await });
         }
@@ -235,7 +236,7 @@ impl Player {
             charge.mode = Mode::Reset;
             if charge.elevated().is_some() {
                 // Plain numbers leave nothing of what was switched on.
-                charge.terms = None;
+                charge.input = None;
             }
         }
         let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0), now: Micros(0) }).await;
@@ -245,7 +246,7 @@ impl Player {
 impl Slots {
     /// Names the slots of charges that have none.
     fn name(&self, charges: &mut [Charge], given: Option<&str>) {
-        for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && charge.terms.is_none()) {
+        for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && charge.input.is_none()) {
             let last = |held: &Vec<(String, Slot)>| {
                 held.iter().rev().find(|(key, _)| *key == charge.bucket.key).map(|(_, slot)| *slot)
             };
@@ -257,7 +258,7 @@ impl Slots {
                     Some(Slot(u128::from(self.given.get()) << 64))
                 }
             };
-            charge.terms = name.map(|name| Box::new(Terms::Slot(name)));
+            charge.input = name.map(|name| Box::new(Input::Slot(name)));
         }
     }
 
@@ -265,7 +266,7 @@ impl Slots {
     fn decided(&self, charges: &[Charge], decisions: &Decisions) {
         let is_denied = decisions.iter().any(Decision::is_denied);
         for charge in charges.iter().zip(decisions).filter(|(_, decision)| decision.outcome == Outcome::Allowed) {
-            if let Some(Terms::Slot(slot)) = charge.0.terms.as_deref().filter(|_| !is_denied) {
+            if let Some(Input::Slot(slot)) = charge.0.input.as_deref().filter(|_| !is_denied) {
                 let mut held = self.held.borrow_mut();
                 held.retain(|(_, other)| other != slot);
                 if matches!(charge.0.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) {

@@ -5,7 +5,7 @@ use jiff::civil::DateTime;
 use jiff::fmt::temporal::Pieces;
 
 use super::problem::quoted;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 

@@ -13,10 +13,11 @@ use super::script_files::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use super::{by, matching, response_cost};
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Algorithm, Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 
 /// The keys of all limits, whatever their algorithm, beyond those of [`numbers::KEYS`].
 const COMMON_KEYS: [&str; 17] = [

@@ -8,7 +8,7 @@ use super::problem::{Findings, Place, Report, Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Opened, Reader, Seen};
 use super::{Loaded, Sources};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 

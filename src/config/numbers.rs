@@ -9,10 +9,11 @@ use super::mapping::{Mapping, all, list};
 use super::problem::{Findings, Place, Reported};
 use super::scalars::{positive, text, truth};
 use super::yaml::Node;
-use crate::engine::algorithms::calendar::MOST_WINDOWS_AHEAD;
-use crate::engine::algorithms::details::WithElevated;
-use crate::engine::algorithms::numbers::{Allowance, EXACT, Numbers, NumbersError};
+use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
+use crate::engine::algorithms::micros::EXACT;
+use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::algorithms::sliding_window::{LONGEST_PERIOD, largest_count};
+use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::rules::duration;
 
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
@@ -26,15 +27,23 @@ pub(super) const MOST_WINDOWS: usize = 8;
 #[derive(Default)]
 pub(super) struct Interner {
     windows: HashSet<Arc<[Numbers]>>,
-    elevated: HashSet<Arc<WithElevated>>,
+    elevated: HashSet<Arc<ElevatedAllowance>>,
+    calendars: HashSet<Arc<Calendar>>,
 }
 
 impl Interner {
-    fn share(&mut self, windows: Vec<Numbers>) -> Arc<[Numbers]> {
+    fn share(&mut self, mut windows: Vec<Numbers>) -> Arc<[Numbers]> {
+        for numbers in &mut windows {
+            numbers.share_calendar(|calendar| {
+                let calendar = shared(&mut self.calendars, Arc::clone(calendar));
+                calendar.prepare();
+                calendar
+            });
+        }
         shared(&mut self.windows, windows.into())
     }
 
-    pub(super) fn share_elevated(&mut self, with: WithElevated) -> Arc<WithElevated> {
+    pub(super) fn share_elevated(&mut self, with: ElevatedAllowance) -> Arc<ElevatedAllowance> {
         shared(&mut self.elevated, Arc::new(with))
     }
 }
@@ -213,7 +222,7 @@ fn unusable(error: NumbersError, rate: &Rate<'_>, findings: &mut Findings) -> Re
         (NumbersError::TooManyWindows, _) => {
             format!("for this count the largest burst is {}", count.saturating_mul(MOST_WINDOWS_AHEAD))
         }
-        (NumbersError::TooManyEntries, _) => {
+        (NumbersError::TooManyEntries(_), _) => {
             "use `algorithm: sliding_window`, which stores two numbers whatever the count".into()
         }
         (NumbersError::TooManyToSlide, Some(period)) => {

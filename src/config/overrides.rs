@@ -13,7 +13,8 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::scalars::text;
 use super::yaml::{Key, Node, Value};
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::Id;
 use crate::engine::rules::overrides::{Override, OverrideOrigin, Overrides};
@@ -167,7 +168,7 @@ impl Reading<'_> {
         if let (Settings::Script { arguments }, Some((_, node))) = (&mut settings, fields.get("args")) {
             let given = args(node, findings)?;
             let draft = limit.and_then(|place| self.limits.drafts.get_mut(place));
-            *arguments = draft.and_then(|draft| Some(draft.limit.script.as_mut()?.number_of(given)));
+            *arguments = draft.and_then(|draft| Some(draft.limit.script.as_mut()?.index_of(given)));
         }
         Ok(settings)
     }

@@ -2,7 +2,7 @@
 //! of which it does not.
 
 use super::{Source, Sources, load};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::fingerprint::Fingerprinter;
 

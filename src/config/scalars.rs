@@ -3,7 +3,7 @@
 use super::problem::{Findings, Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Node, Value};
-use crate::engine::algorithms::numbers::EXACT;
+use crate::engine::algorithms::micros::EXACT;
 
 /// Reads text, plain or quoted: YAML's types are ignored.
 pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {

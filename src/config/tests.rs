@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 
 mod envoy_ratelimit;

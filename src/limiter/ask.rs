@@ -8,7 +8,7 @@ use super::denials::Denial;
 use super::settlement::Settlement;
 use super::slots::HeldSlots;
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::algorithm_input::UnsupportedOperation;

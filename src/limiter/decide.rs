@@ -7,8 +7,9 @@ use super::ask::{Ask, AskError, AskSubject, Ruling};
 use super::settlement::Job;
 use super::slots::HeldSlots;
 use super::{Limiter, View};
-use crate::engine::algorithms::charge::{Charge, Decisions, Mode};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::Verdict;
 

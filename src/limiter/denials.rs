@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Ruling, View};
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Answer, Verdict};
 use crate::engine::rules::request::Request;
 use crate::message::trace_context::TraceContext;

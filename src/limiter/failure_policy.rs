@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::slots::HeldSlots;
 use super::{Limiter, View};
-use crate::engine::algorithms::charge::Decisions;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::limit::{Limit, LimitMode};
 use crate::engine::rules::rule_set::Rules;
 use crate::store::memory::{LimitKeys, MemoryStore, Reserve};

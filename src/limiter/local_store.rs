@@ -46,7 +46,8 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
-    use crate::engine::algorithms::numbers::{Micros, Numbers};
+    use crate::engine::algorithms::micros::Micros;
+    use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::rule_set::Rules;
     use crate::store::Batch;

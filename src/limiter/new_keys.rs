@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Limiter, View};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Mode};
-use crate::engine::algorithms::numbers::Micros;
-use crate::engine::algorithms::refill::Kind;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::of_newcomers;
 use crate::engine::rules::plan::Plan;
@@ -83,7 +83,7 @@ impl RecentKeys {
         let charge = &charges[place];
         let writes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) && charge.cost > 0;
         // Workers look for a queue under its own name.
-        if !writes || matches!(charge.numbers.refill().kind(), Kind::Queue(_)) {
+        if !writes || matches!(charge.numbers.algorithm(), Algorithm::Queue) {
             return;
         }
         if bound.seen.admit(bound.now, bound.most) {

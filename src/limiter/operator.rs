@@ -12,9 +12,12 @@ use tokio::sync::Mutex;
 
 use super::{Limiter, Shared};
 use crate::clock::Clock;
-use crate::engine::algorithms::charge::{Charge, Decision, Mode};
-use crate::engine::algorithms::numbers::{Allowance, EXACT, Micros, Numbers};
-use crate::engine::algorithms::refill::Kind;
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::decision::Decision;
+use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::rules::bucket_info::{BucketInfo, BucketInfoError};
 use crate::engine::rules::limit::LimitMode;
@@ -90,7 +93,7 @@ pub struct State {
 }
 
 /// How one window stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WindowState {
     /// The numbers that hold.
     pub numbers: Numbers,
@@ -359,7 +362,7 @@ fn note(block: &Block) -> String {
 fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowState {
     // Another window may be what refuses; then this one says where it stands, and that the request would fit.
     WindowState {
-        numbers: charge.numbers,
+        numbers: charge.numbers.clone(),
         limit: standing.limit,
         remaining: standing.remaining,
         retry_after: if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) },
@@ -387,11 +390,13 @@ fn check(found: &BucketInfo<'_>, change: Change) -> Result<(), OperatorError> {
     let numbers = found.allowance.windows().into_iter().flat_map(|windows| windows.iter());
     let elevated = found.allowance.elevated().map(|elevated| &elevated.numbers);
     let most = numbers.clone().chain(elevated).map(Numbers::burst).max().unwrap_or(0);
-    let elsewhere = numbers.clone().find_map(|numbers| match numbers.refill().kind() {
-        Kind::Slots(_) => Some(("counts requests in flight, and those end by themselves; it can be reset", true)),
-        Kind::Queue(_) => Some(("is a queue, and its entries are for its workers to take", false)),
-        Kind::Script => Some(("is what its script makes of it", false)),
-        Kind::Level | Kind::Log(_) | Kind::SlidingWindow(_) => None,
+    let elsewhere = numbers.clone().find_map(|numbers| match numbers.algorithm() {
+        Algorithm::Concurrency => {
+            Some(("counts requests in flight, and those end by themselves; it can be reset", true))
+        }
+        Algorithm::Queue => Some(("is a queue, and its entries are for its workers to take", false)),
+        Algorithm::Script => Some(("is what its script makes of it", false)),
+        _ => None,
     });
     match (change, elsewhere) {
         (change, Some((reason, can_reset))) if !can_reset || !matches!(change, Change::Reset) => {

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::Snapshot;
-use crate::engine::algorithms::details::Detail;
-use crate::engine::algorithms::script::{Said, Script};
+use crate::engine::algorithms::decision::Detail;
+use crate::engine::algorithms::script::{Script, ScriptOutput};
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::rule_set::Rules;
 use crate::store::Store;
@@ -37,7 +37,7 @@ impl Snapshot {
     }
 }
 
-fn beyond(script: &Script, said: &Said) -> String {
+fn beyond(script: &Script, said: &ScriptOutput) -> String {
     format!("it gives {} values, and `headers` has {} names", said.values.len(), script.headers.len())
 }
 

@@ -12,7 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::ask::Ask;
 use super::{Limiter, Shared, View};
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::plan::Plan;

@@ -19,10 +19,9 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use crate::engine::algorithms::details::{Slot, Terms};
-use crate::engine::algorithms::numbers::Micros;
-use crate::engine::algorithms::refill::Kind;
+use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
+use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
+use crate::engine::algorithms::micros::Micros;
 use crate::store::{Asked, Batch, Store, StoreError};
 use crate::telemetry::metrics::Tally;
 
@@ -135,7 +134,7 @@ impl SlotTable {
             let count = self.count.get();
             self.count.set(count.wrapping_add(1));
             let slot = Slot(u128::from(self.origin) << 64 | u128::from(count));
-            charge.terms = Some(Box::new(Terms::Slot(slot)));
+            charge.input = Some(Box::new(Input::Slot(slot)));
             slots.hold(Key { slot, is_local: false }, charge, effective_from);
         }
         Some(slots)
@@ -280,8 +279,10 @@ impl Lease {
 impl HeldSlots {
     /// A slot is held from here on, as far as anybody knows.
     fn hold(&mut self, key: Key, charge: &Charge, effective_from: Micros) {
-        let Kind::Slots(duration) = charge.numbers.refill().kind() else { return };
-        let (since, duration) = (Instant::now(), Duration::from_micros(duration));
+        if !charge.numbers.is_slots() {
+            return;
+        }
+        let (since, duration) = (Instant::now(), Duration::from_micros(charge.numbers.span()));
         let charge = Charge { mode: Mode::SpendOnly, ..charge.clone() };
         let held = Lease { charge, effective_from, duration, since, renew_at: since + duration / 3, is_counted: false };
         let mut all = self.slots.held.borrow_mut();
@@ -306,7 +307,7 @@ impl HeldSlots {
     /// The memory that stands in for the store has decided.
     pub(super) fn decided_locally(&mut self, charges: &[Charge], decisions: &Decisions, effective_from: Micros) {
         for slot in taken(charges, decisions) {
-            let is_it = |charge: &&Charge| slot_of(charge) == Some(slot);
+            let is_it = |charge: &&Charge| charge.slot() == Some(slot);
             if let Some(charge) = charges.iter().find(is_it) {
                 let key = Key { slot, is_local: true };
                 self.hold(key, charge, effective_from);
@@ -343,14 +344,7 @@ fn taken(charges: &[Charge], decisions: &Decisions) -> impl Iterator<Item = Slot
     let is_denied = decisions.iter().any(Decision::is_denied);
     let taken =
         charges.iter().zip(decisions).filter(move |(_, decision)| !is_denied && decision.outcome == Outcome::Allowed);
-    taken.filter_map(|(charge, _)| slot_of(charge))
-}
-
-fn slot_of(charge: &Charge) -> Option<Slot> {
-    match charge.terms.as_deref() {
-        Some(Terms::Slot(slot)) => Some(*slot),
-        _ => None,
-    }
+    taken.filter_map(|(charge, _)| charge.slot())
 }
 
 #[cfg(test)]
@@ -358,9 +352,11 @@ mod tests {
     use tokio::task::{LocalSet, spawn_local};
 
     use super::*;
-    use crate::engine::algorithms::numbers::{Allowance, Numbers};
+    use crate::engine::algorithms::algorithm::Algorithm;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::limit::{Algorithm, Limit};
+    use crate::engine::rules::limit::Limit;
     use crate::engine::rules::request::sample;
     use crate::engine::rules::rule_set::Rules;
     use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
@@ -370,7 +366,7 @@ mod tests {
 
     /// A limiter that lets one request be in flight.
     fn limiter() -> Rc<Limiter> {
-        let windows = [Numbers::slots(1, 60_000_000_000).unwrap()].into();
+        let windows = [Numbers::concurrency(1, 60_000_000_000).unwrap()].into();
         let allowance = Allowance::Windows(windows);
         let limit = Limit { allowance, by: Vec::new(), algorithm: Algorithm::Concurrency, ..Limit::new("One") };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());

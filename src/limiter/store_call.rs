@@ -6,8 +6,8 @@ use tokio::time::timeout;
 
 use super::ask::Ask;
 use super::{Limiter, View};
-use crate::engine::algorithms::charge::Decisions;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::plan::Plan;
 use crate::store::{Batch, StoreError};
 use crate::telemetry::metrics::observe;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::algorithms::charge::{Charge, Decisions};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::ScriptSource;
 
 mod health;
@@ -14,7 +15,7 @@ pub mod redis;
 pub use health::{Breaker, Fault, Health};
 pub use redis::{SharedBlocks, StoredBlock, StoredBlocks};
 
-/// The charges of one request, and when their numbers took effect (see [`crate::engine::algorithms::gcra::decide`]).
+/// The charges of one request, and when their numbers took effect (see [`crate::engine::algorithms::state::decide_level`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// Decided together, all or nothing. No two may name the same bucket.

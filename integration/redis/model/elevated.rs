@@ -1,8 +1,9 @@
 //! GCRA and fixed windows in a limit that may have elevated numbers.
 
-use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
-use weir::engine::algorithms::details::{Elevated, Elevation};
-use weir::engine::algorithms::numbers::{EXACT, Numbers};
+use weir::engine::algorithms::charge::{Charge, Elevated, Mode};
+use weir::engine::algorithms::decision::{Elevation, Outcome};
+use weir::engine::algorithms::micros::EXACT;
+use weir::engine::algorithms::numbers::Numbers;
 
 use super::pictures::Level;
 use super::reference::{Again, Outlook, Picture, Question, What, foresee};
@@ -40,15 +41,15 @@ impl Raised {
     /// Returns whether they can switch on for a charge after this time: the usage leaves room for it.
     fn can_rise(&self, cost: u64, later: u64) -> bool {
         self.until.is_none()
-            && self.elevated.is_some_and(|elevated| {
+            && self.elevated.as_ref().is_some_and(|elevated| {
                 let used = self.level.tokens_used(later);
-                self.activations_left(&elevated, later) > 0
+                self.activations_left(elevated, later) > 0
                     && used.checked_add(u128::from(cost)).is_some_and(|all| all <= u128::from(elevated.numbers.burst()))
             })
     }
 
     fn rise(&mut self) {
-        let elevated = self.elevated.expect("only what can rise does");
+        let elevated = self.elevated.clone().expect("only what can rise does");
         let instant = self.level.instant();
         self.level.exchange(&elevated.numbers);
         if self.month_end <= instant {
@@ -61,10 +62,11 @@ impl Raised {
 
 impl Picture for Raised {
     fn look(&mut self, question: &Question) {
-        self.elevated = question.elevated;
+        self.elevated.clone_from(&question.elevated);
         // A limit without elevated numbers forgets what it does not know.
-        let (Some(elevated), false) = (question.elevated, self.level.is_unknown()) else {
-            *self = Self { level: std::mem::take(&mut self.level), elevated: question.elevated, ..Self::default() };
+        let (Some(elevated), false) = (&question.elevated, self.level.is_unknown()) else {
+            *self =
+                Self { level: std::mem::take(&mut self.level), elevated: question.elevated.clone(), ..Self::default() };
             return self.level.look(question);
         };
         let instant = question.now.max(self.level.instant());
@@ -72,10 +74,12 @@ impl Picture for Raised {
             (self.activations, self.month_end) = (0, 0);
         }
         match self.until {
-            Some(until) if instant < until => self.level.look(&Question { numbers: elevated.numbers, ..*question }),
+            Some(until) if instant < until => {
+                self.level.look(&Question { numbers: elevated.numbers.clone(), ..question.clone() })
+            }
             Some(until) => {
                 self.until = None;
-                self.level.look(&Question { numbers: elevated.numbers, now: until, ..*question });
+                self.level.look(&Question { numbers: elevated.numbers.clone(), now: until, ..question.clone() });
                 self.level.cut(&question.numbers);
                 self.level.look(question);
             }
@@ -154,9 +158,9 @@ impl Picture for Raised {
     }
 
     fn elevation(&self, outlook: &Outlook) -> Option<Elevation> {
-        let elevated = self.elevated?;
+        let elevated = self.elevated.as_ref()?;
         let triggered = matches!(outlook.what, What::Raised(_) | What::RaisedUpTo(_));
-        let activations_left = triggered.then(|| self.activations_left(&elevated, 0));
+        let activations_left = triggered.then(|| self.activations_left(elevated, 0));
         Some(Elevation { triggered, active: self.until.is_some(), activations_left })
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use weir::engine::algorithms::charge::{Charge, Mode, Outcome};
-use weir::engine::algorithms::details::Slot;
-use weir::engine::algorithms::numbers::{EXACT, Micros, Numbers};
-use weir::engine::algorithms::refill::{Kind, Windows};
+use weir::engine::algorithms::charge::{Charge, Mode, Slot};
+use weir::engine::algorithms::decision::Outcome;
+use weir::engine::algorithms::micros::{EXACT, Micros};
+use weir::engine::algorithms::numbers::Numbers;
+use weir::engine::algorithms::windows::Windows;
 
 use super::reference::{Again, Outlook, Picture, Question, What};
 
@@ -25,7 +26,7 @@ pub(super) struct Level {
 
 /// The parts of a token, and the parts that come back per microsecond, in the smallest integers.
 fn parts(numbers: &Numbers) -> (u128, u128) {
-    if numbers.refill().windows().is_some() || numbers.count() == 0 {
+    if numbers.windows().is_some() || numbers.count() == 0 {
         return (1, 0);
     }
     let (period, count) = (u128::from(numbers.period()), 1_000 * u128::from(numbers.count()));
@@ -37,7 +38,7 @@ fn parts(numbers: &Numbers) -> (u128, u128) {
 }
 
 /// The windows that start after `from` up to `until`, counted from `from` or by the clock.
-fn windows_begun(windows: Windows, from: u64, until: u64) -> u128 {
+fn windows_begun(windows: Windows<'_>, from: u64, until: u64) -> u128 {
     u128::from(match windows {
         Windows::First(period) => (until - from) / period,
         Windows::Clock(period) => until / period - from / period,
@@ -46,7 +47,7 @@ fn windows_begun(windows: Windows, from: u64, until: u64) -> u128 {
 }
 
 /// The start of the window around an instant; `anchor` starts one if windows are counted from a charge.
-fn window_start(windows: Windows, anchor: u64, at: u64) -> u64 {
+fn window_start(windows: Windows<'_>, anchor: u64, at: u64) -> u64 {
     match windows {
         Windows::First(period) => at - (at - anchor) % period,
         Windows::Clock(period) => at - at % period,
@@ -55,7 +56,7 @@ fn window_start(windows: Windows, anchor: u64, at: u64) -> u64 {
 }
 
 fn is_same(a: &Numbers, b: &Numbers) -> bool {
-    match (a.refill().windows(), b.refill().windows()) {
+    match (a.windows(), b.windows()) {
         (None, None) => parts(a) == parts(b),
         (a_windows, b_windows) => a_windows == b_windows && a.count() == b.count(),
     }
@@ -93,7 +94,7 @@ impl Level {
     pub(super) fn exchange(&mut self, numbers: &Numbers) {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
         self.used = (self.used * token).div_ceil(old).min(u128::from(numbers.burst()) * token);
-        self.numbers = Some(*numbers);
+        self.numbers = Some(numbers.clone());
     }
 
     /// Changes the numbers; what is left stays, as far as they have room.
@@ -101,13 +102,13 @@ impl Level {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
         let left = (u128::from(self.numbers().burst()) * old).saturating_sub(self.used) * token / old;
         self.used = (u128::from(numbers.burst()) * token).saturating_sub(left);
-        self.numbers = Some(*numbers);
+        self.numbers = Some(numbers.clone());
     }
 
     /// The usage after this time.
     fn used(&self, later: u64) -> u128 {
         let numbers = self.numbers();
-        match numbers.refill().windows() {
+        match numbers.windows() {
             None => self.used.saturating_sub(parts(numbers).1 * u128::from(later)),
             Some(windows) => {
                 let begun = windows_begun(windows, self.since, self.instant + later);
@@ -120,7 +121,7 @@ impl Level {
     /// windows of a calendar for as long as the bucket's last one.
     fn left(&self, changed: u64) -> (u128, u64) {
         let numbers = self.numbers();
-        let windows = match numbers.refill().windows() {
+        let windows = match numbers.windows() {
             None => return (self.used.saturating_sub(parts(numbers).1 * u128::from(changed - self.since)), changed),
             Some(Windows::Calendar(calendar)) => {
                 Windows::First(calendar.length(calendar.number(Micros(self.since))).max(1))
@@ -133,37 +134,39 @@ impl Level {
 }
 
 impl Picture for Level {
-    fn look(&mut self, &Question { numbers, effective_from, now, .. }: &Question) {
-        let capacity = u128::from(numbers.burst()) * parts(&numbers).0;
-        let is_even = numbers.refill().windows().is_none();
+    fn look(&mut self, question: &Question) {
+        let Question { numbers, effective_from, now, .. } = question;
+        let (effective_from, now) = (*effective_from, *now);
+        let capacity = u128::from(numbers.burst()) * parts(numbers).0;
+        let is_even = numbers.windows().is_none();
         // A writer after these numbers took effect may know newer ones.
         let most = if self.since <= effective_from { capacity } else { u128::MAX };
         // The usage at `from` and a start of a window.
         let (used, anchor, from) = match &self.numbers {
             None => (0, now, now),
             // With even refill, a lowered burst first drops what has no room.
-            Some(old) if is_same(old, &numbers) => (self.used, self.since, self.since),
+            Some(old) if is_same(old, numbers) => (self.used, self.since, self.since),
             Some(old) => {
                 let changed = effective_from.max(self.since).min(now.max(self.since));
                 let (left, anchor) = self.left(changed);
                 // The same tokens; a part of a part counts as one.
-                let left = (left * parts(&numbers).0).div_ceil(parts(old).0).min(u128::from(EXACT - 1));
+                let left = (left * parts(numbers).0).div_ceil(parts(old).0).min(u128::from(EXACT - 1));
                 (if is_even { left.min(most) } else { left }, anchor, changed)
             }
         };
         let instant = if self.numbers.is_some() { now.max(self.since) } else { now };
-        *self = match numbers.refill().windows() {
+        *self = match numbers.windows() {
             None => {
-                let back = parts(&numbers).1 * u128::from(instant - from);
+                let back = parts(numbers).1 * u128::from(instant - from);
                 let used = used.saturating_sub(back).min(most);
-                Self { numbers: Some(numbers), since: instant, instant, used }
+                Self { numbers: Some(numbers.clone()), since: instant, instant, used }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
-                let used = after_windows(&numbers, used, windows_begun(windows, first, instant));
+                let used = after_windows(numbers, used, windows_begun(windows, first, instant));
                 let is_unbegun = used == 0 && matches!(windows, Windows::First(_));
                 let since = if is_unbegun { instant } else { window_start(windows, anchor, instant) };
-                Self { numbers: Some(numbers), since, instant, used }
+                Self { numbers: Some(numbers.clone()), since, instant, used }
             }
         };
     }
@@ -177,7 +180,7 @@ impl Picture for Level {
     }
 
     fn is_vague(&self, numbers: &Numbers) -> bool {
-        self.numbers.is_some_and(|old| old.is_calendar() && !is_same(&old, numbers))
+        self.numbers.as_ref().is_some_and(|old| old.is_calendar() && !is_same(old, numbers))
     }
 
     fn room(&self, later: u64) -> u64 {
@@ -206,7 +209,7 @@ impl Picture for Level {
     }
 
     fn is_reset(&self, later: u64) -> bool {
-        match self.numbers().refill().windows() {
+        match self.numbers().windows() {
             None => self.used(later) == 0,
             Some(Windows::First(_)) if self.used == 0 => true,
             Some(windows) => windows_begun(windows, self.since, self.instant + later) > 0,
@@ -227,7 +230,7 @@ pub(super) struct Log {
 
 impl Picture for Log {
     fn look(&mut self, question: &Question) {
-        let Kind::Log(period) = question.numbers.refill().kind() else { panic!("no log") };
+        let period = question.numbers.span();
         (self.count, self.period, self.back) = (question.numbers.burst(), period, question.taken);
         self.instant = self.taken.iter().map(|(at, _)| *at).fold(question.now, u64::max);
         let instant = self.instant;
@@ -318,9 +321,7 @@ impl Sliding {
 
 impl Picture for Sliding {
     fn look(&mut self, question: &Question) {
-        let (Kind::SlidingWindow(period), count) = (question.numbers.refill().kind(), question.numbers.burst()) else {
-            panic!("no sliding window")
-        };
+        let (period, count) = (question.numbers.span(), question.numbers.burst());
         let instant = self.instant.max(question.now);
         // A writer after these numbers took effect may know newer ones.
         let is_later = self.instant > question.effective_from;
@@ -330,7 +331,7 @@ impl Picture for Sliding {
             let used = self.used(changed - self.instant).div_ceil(self.ticks());
             self.taken = BTreeMap::from([(number(changed, period), u64::try_from(used).unwrap())]);
         }
-        self.most = if question.numbers.refill().counts_denied() { 2 * count } else { count };
+        self.most = if question.numbers.counts_denied() { 2 * count } else { count };
         (self.count, self.period, self.tick, self.instant) = (count, period, Self::least_tick(count, period), instant);
         self.taken.retain(|window, tokens| window + 1 >= number(instant, period) && *tokens > 0);
         self.back = question.taken;
@@ -412,7 +413,7 @@ impl Slots {
 
 impl Picture for Slots {
     fn look(&mut self, question: &Question) {
-        let Kind::Slots(lease) = question.numbers.refill().kind() else { panic!("no slots") };
+        let lease = question.numbers.span();
         (self.capacity, self.lease, self.slot) = (question.numbers.burst(), lease, question.slot);
         // Time may step back: a lease keeps its end.
         self.instant = question.now;

@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 
-use weir::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use weir::engine::algorithms::details::{Detail, Elevated, Elevation, Slot, Terms};
-use weir::engine::algorithms::numbers::{Micros, Numbers};
-use weir::engine::algorithms::refill::Kind;
+use weir::engine::algorithms::algorithm::Algorithm;
+use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
+use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 
 use super::elevated::Raised;
 use super::pictures::{Log, Sliding, Slots};
@@ -27,7 +28,7 @@ pub(super) struct Reference {
 }
 
 /// The date, the numbers and their date, the elevated numbers, and the slot if there is one.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Question {
     pub(super) numbers: Numbers,
     pub(super) elevated: Option<Elevated>,
@@ -138,10 +139,17 @@ impl Reference {
         claimed: &[Decision],
     ) -> Decisions {
         let question = |charge: &Charge| {
-            let slot = if let Some(Terms::Slot(slot)) = charge.terms.as_deref() { Some(*slot) } else { None };
+            let slot = charge.slot();
             let effective_from = effective_from.max(charge.changed.0);
             let taken = charge.taken_ago().map(|ago| now.saturating_sub(ago.0));
-            Question { numbers: charge.numbers, elevated: charge.elevated().copied(), slot, taken, effective_from, now }
+            Question {
+                numbers: charge.numbers.clone(),
+                elevated: charge.elevated().cloned(),
+                slot,
+                taken,
+                effective_from,
+                now,
+            }
         };
         for charge in charges {
             let question = question(charge);
@@ -184,11 +192,11 @@ impl Reference {
     /// Selects the algorithm.
     fn of_kind(&self, charge: &Charge, question: &Question, task: Task<'_>) -> Done {
         let history = self.histories.get(&charge.bucket.key).map_or(&[][..], Vec::as_slice);
-        match charge.numbers.refill().kind() {
-            Kind::Level => task.go::<Raised>(history, charge, question),
-            Kind::Log(_) => task.go::<Log>(history, charge, question),
-            Kind::SlidingWindow(_) => task.go::<Sliding>(history, charge, question),
-            Kind::Slots(_) => task.go::<Slots>(history, charge, question),
+        match charge.numbers.algorithm() {
+            Algorithm::Gcra | Algorithm::FixedWindow(_) => task.go::<Raised>(history, charge, question),
+            Algorithm::SlidingLog => task.go::<Log>(history, charge, question),
+            Algorithm::SlidingWindow { .. } => task.go::<Sliding>(history, charge, question),
+            Algorithm::Concurrency => task.go::<Slots>(history, charge, question),
             kind => panic!("the reference does not know {kind:?}"),
         }
     }
@@ -251,7 +259,7 @@ impl Task<'_> {
 }
 
 fn counts_denied(charge: &Charge) -> bool {
-    charge.numbers.refill().counts_denied()
+    charge.numbers.counts_denied()
 }
 
 fn apply(picture: &mut impl Picture, what: What) {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use weir::engine::algorithms::algorithm::{Algorithm, Aligned};
 use weir::engine::algorithms::calendar::{Calendar, Unit};
-use weir::engine::algorithms::charge::{Bucket, Charge, Mode, NUMBERS_OF_THE_CALL};
-use weir::engine::algorithms::details::{Elevated, Slot, Terms};
-use weir::engine::algorithms::numbers::{Aligned, EXACT, Micros, Numbers};
-use weir::engine::algorithms::refill::{Kind, Windows};
+use weir::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode, NUMBERS_OF_THE_CALL, Slot};
+use weir::engine::algorithms::micros::{EXACT, Micros};
+use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::sliding_window;
+use weir::engine::algorithms::windows::Windows;
 
 /// The ids of a trace, and their sets of numbers.
 const IDS: u128 = 4;
@@ -118,12 +119,12 @@ impl Trace {
             let most = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
             let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {
-                let slot = slot.filter(|_| numbers.is_slots()).map(Terms::Slot);
-                let is_dated = matches!(numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
-                let ago = ago.filter(|_| is_dated && *mode == Mode::Refund).map(|ago| Terms::TakenAgo(Micros(ago)));
-                let terms = slot.or(ago).or(elevated.map(Terms::Elevated)).map(Box::new);
+                let slot = slot.filter(|_| numbers.is_slots()).map(Input::Slot);
+                let is_dated = matches!(numbers.algorithm(), Algorithm::SlidingLog | Algorithm::SlidingWindow { .. });
+                let ago = ago.filter(|_| is_dated && *mode == Mode::Refund).map(|ago| Input::TakenAgo(Micros(ago)));
+                let input = slot.or(ago).or(elevated.map(Input::Elevated)).map(Box::new);
                 let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
-                charges.push(Charge { terms, changed: Micros(changed), ..Charge::new(bucket, numbers, cost, *mode) });
+                charges.push(Charge { input, changed: Micros(changed), ..Charge::new(bucket, numbers, cost, *mode) });
             }
         }
         charges
@@ -135,25 +136,25 @@ const STATES: u128 = 4;
 
 /// The kind's mark in the key, and its number.
 fn state(numbers: &Numbers) -> (&'static str, u128) {
-    let kind = numbers.refill().kind();
+    let kind = numbers.algorithm();
     let place = match kind {
-        Kind::Level => 0,
-        Kind::Log(_) => 1,
-        Kind::SlidingWindow(_) => 2,
-        Kind::Slots(_) => 3,
-        Kind::Queue(_) | Kind::Script => panic!("no trace has {kind:?}"),
+        Algorithm::Gcra | Algorithm::FixedWindow(_) => 0,
+        Algorithm::SlidingLog => 1,
+        Algorithm::SlidingWindow { .. } => 2,
+        Algorithm::Concurrency => 3,
+        Algorithm::Queue | Algorithm::Script => panic!("no trace has {kind:?}"),
     };
-    (kind.mark(), place)
+    (kind.key_suffix(), place)
 }
 
 /// Roughly the time that fills an empty bucket.
 fn time_to_fill(numbers: &Numbers) -> u64 {
-    match numbers.refill().kind() {
-        Kind::Log(period) | Kind::Slots(period) => return period,
-        Kind::SlidingWindow(period) => return 2 * period,
+    match numbers.algorithm() {
+        Algorithm::SlidingLog | Algorithm::Concurrency => return numbers.span(),
+        Algorithm::SlidingWindow { .. } => return 2 * numbers.span(),
         _ => {}
     }
-    let period = match numbers.refill().windows() {
+    let period = match numbers.windows() {
         None => return numbers.time_for(numbers.capacity()).map_or(1_000_000, |full| full.0),
         Some(Windows::First(period) | Windows::Clock(period)) => period,
         Some(Windows::Calendar(calendar)) => calendar.length(400),
@@ -213,7 +214,7 @@ fn allowed() -> impl Strategy<Value = Allowed> {
     let activations = prop_oneof![4 => 1..4u64, 1 => any_length(52)];
     let elevated = (prop_oneof![6 => even(), 1 => fixed()], more, any::<bool>(), span, activations);
     (numbers(), proptest::option::weighted(0.6, elevated)).prop_map(|(base, elevated)| {
-        let is_even = base.refill().kind() == Kind::Level && base.refill().windows().is_none();
+        let is_even = base.algorithm() == Algorithm::Gcra;
         let elevated = elevated.filter(|_| is_even).map(|(other, more, is_related, span, activations)| {
             let burst = base.burst().saturating_add(more);
             let related = Numbers::new(burst, other.count().max(1), other.period().max(1)).ok().filter(|_| is_related);
@@ -255,12 +256,12 @@ fn windows() -> impl Strategy<Value = Numbers> {
         .prop_map(|(burst, count, micros)| (burst.max(1), count.max(1), micros.max(1) * 1_000));
     let spans = (prop_oneof![2 => everyday(), 1 => extreme], aligned)
         .prop_filter_map("too long", |((burst, count, period), aligned)| {
-            Numbers::windows(burst, count, period, aligned).ok()
+            Numbers::fixed_window(burst, count, period, aligned).ok()
         });
     let unit = prop_oneof![Just(Unit::Month(1)), Just(Unit::Month(31)), Just(Unit::Year)];
     let zone = prop_oneof![Just("UTC"), Just("Europe/Berlin")];
     let calendars = (1..100u64, 1..40u64, unit, zone).prop_filter_map("too many", |(burst, count, unit, zone)| {
-        Numbers::calendar(burst, count, Calendar::find(unit, zone).unwrap()).ok()
+        Numbers::calendar_window(burst, count, Calendar::find(unit, zone).unwrap()).ok()
     });
     prop_oneof![3 => spans, 1 => calendars]
 }
@@ -274,7 +275,7 @@ fn logs() -> impl Strategy<Value = Numbers> {
 fn slots() -> impl Strategy<Value = Numbers> {
     let capacity = prop_oneof![4 => 1..5u64, 1 => any_length(13).prop_map(|more| 1 + more)];
     (capacity, any_length(36))
-        .prop_map(|(capacity, more)| Numbers::slots(capacity, (1_000_000 + more) * 1_000).unwrap())
+        .prop_map(|(capacity, more)| Numbers::concurrency(capacity, (1_000_000 + more) * 1_000).unwrap())
 }
 
 /// Windows with few tokens, or with so many that their share falls in ticks longer than a microsecond.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::*;
 use crate::config::Sources;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::engine::rules::rule_set::Rules;

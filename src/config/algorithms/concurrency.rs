@@ -5,7 +5,8 @@ use super::super::problem::{Findings, Reported};
 use super::super::scalars::{positive, text};
 use super::super::yaml::Node;
 use super::{DEFAULT_LEASE, Entry, Settings, reject_token_keys};
-use crate::engine::algorithms::numbers::{LONGEST_LEASE, Numbers, NumbersError, SHORTEST_LEASE};
+use crate::engine::algorithms::concurrency::{LONGEST_LEASE, SHORTEST_LEASE};
+use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::duration;
 use crate::engine::rules::identity::Fallback;
@@ -44,7 +45,7 @@ pub(super) fn numbers(map: &Mapping<'_>, lease: u64, findings: &mut Findings) ->
     };
     let help = "write `deny: true` to deny every request";
     let capacity = positive(node, NumbersError::Burst.to_string(), help, findings)?;
-    Numbers::slots(capacity, lease)
+    Numbers::concurrency(capacity, lease)
         .map(Some)
         .map_err(|error| findings.error(node.place, error.to_string(), "limit the rate instead"))
 }

@@ -8,8 +8,10 @@ use super::super::problem::{Findings, Place, Reported};
 use super::super::scalars::positive;
 use super::super::yaml::{Key, Node};
 use super::{Entry, Settings, gcra};
-use crate::engine::algorithms::details::{Elevated, WithElevated};
-use crate::engine::algorithms::numbers::{Allowance, EXACT, Numbers};
+use crate::engine::algorithms::charge::Elevated;
+use crate::engine::algorithms::micros::EXACT;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 
 pub(super) const ENTRY: Entry =
     Entry { words: &[], settings: Settings::Gcra, keys: &["elevated"], override_keys: &["elevated"] };
@@ -42,7 +44,7 @@ pub(in super::super) fn of_override(
     let inherited = base.and_then(|(base, _)| base.elevated());
     let Some((key, node)) = map.get("elevated") else {
         return Ok(match (inherited, allowance.windows().map(|windows| windows.len())) {
-            (Some(elevated), Some(1)) => with(map.place, &allowance, **elevated, interner, findings),
+            (Some(elevated), Some(1)) => with(map.place, &allowance, elevated.as_ref().clone(), interner, findings),
             (Some(_), Some(_)) => {
                 let message =
                     "the limit's `elevated` does not apply here: it supports one window, and this override has several";
@@ -137,7 +139,7 @@ fn with(
             format!("`elevated` refills more slowly than the limit itself: {}, compared with {base}", elevated.numbers);
         findings.warning(place, message, "raise its `count` or shorten its `period`");
     }
-    let with = WithElevated { base: Arc::clone(windows), elevated: Arc::new(elevated) };
+    let with = ElevatedAllowance { base: Arc::clone(windows), elevated: Arc::new(elevated) };
     Allowance::Elevated(interner.share_elevated(with))
 }
 

@@ -7,8 +7,9 @@ use super::super::scalars::{one_of, text, whole};
 use super::super::suggest::nearest;
 use super::super::yaml::Node;
 use super::{Entry, Settings};
+use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
-use crate::engine::algorithms::numbers::{Aligned, Numbers};
+use crate::engine::algorithms::numbers::Numbers;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
@@ -59,7 +60,7 @@ impl Windows {
     fn window(&self, rate: &Rate<'_>, findings: &mut Findings) -> Window {
         let (map, burst, count) = (rate.map, rate.burst, rate.count);
         let unit = match rate.period {
-            Period::Span(span) => return Ok(Numbers::windows(burst, count, span, self.aligned)),
+            Period::Span(span) => return Ok(Numbers::fixed_window(burst, count, span, self.aligned)),
             Period::Year if map.get("resets_on").is_some() => {
                 let place = map.value_place("resets_on");
                 return Err(findings.error(
@@ -78,7 +79,7 @@ impl Windows {
         let place = map.value_place("period");
         let (zone, place) = self.zone.as_ref().map_or(("UTC", place), |(zone, place)| (zone.as_str(), *place));
         let calendar = Calendar::find(unit, zone).map_err(|error| findings.error(place, error.to_string(), ""))?;
-        Ok(Numbers::calendar(burst, count, calendar))
+        Ok(Numbers::calendar_window(burst, count, calendar))
     }
 }
 

@@ -17,9 +17,11 @@ use super::problem::{Findings, Reported, quoted};
 use super::scalars::text;
 use super::suggest::did_you_mean;
 use super::yaml::Node;
-use crate::engine::algorithms::numbers::{DEFAULT_LEASE, Numbers};
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::algorithms::concurrency::DEFAULT_LEASE;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Algorithm, Limit, StoreErrorPolicy};
+use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
 use crate::engine::rules::matching::DescriptorMatch;
 
 /// What an algorithm adds to the rules file.

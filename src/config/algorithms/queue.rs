@@ -90,7 +90,7 @@ pub(super) fn numbers(
     Numbers::queue(capacity, max_age.or(inherited)).map(Some).map_err(|error| {
         let (key, help) = match error {
             NumbersError::Capacity => ("capacity", "write `deny: true` to deny every request".to_owned()),
-            NumbersError::TooManyWaiting => ("capacity", format!("use at most {MOST_WAITING}")),
+            NumbersError::TooManyWaiting(_) => ("capacity", format!("use at most {MOST_WAITING}")),
             _ => ("max_age", "use a duration such as 10m".to_owned()),
         };
         findings.error(map.value_place(key), error.to_string(), help)

@@ -5,7 +5,7 @@ use super::super::problem::{Findings, Reported, quoted};
 use super::super::scalars::{text, truth, whole};
 use super::super::suggest::did_you_mean;
 use super::super::yaml::Node;
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, RateUnit};
 
 /// The fields of `rate_limit`.

@@ -1,7 +1,7 @@
 //! Files of envoyproxy/ratelimit: what they come to, and what is refused.
 
 use super::*;
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
 use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::message::headers::Headers;

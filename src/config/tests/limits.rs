@@ -1,9 +1,12 @@
 //! What a limit may say, and what it is told.
 
 use super::{NOW, check, load_texts};
+use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
-use crate::engine::algorithms::details::Elevated;
-use crate::engine::algorithms::numbers::{Aligned, Allowance, Micros, Numbers};
+use crate::engine::algorithms::charge::Elevated;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
@@ -424,8 +427,8 @@ fn an_override_keeps_the_lease_of_its_limit_unless_it_gives_one() {
     let limits = "limits:\n  A: { algorithm: concurrency, capacity: 10, lease: 30s }\n";
     let second = 1_000_000_000;
     for (fields, expected) in [
-        ("capacity: 20", Numbers::slots(20, 30 * second).unwrap()),
-        ("burst: 20, lease: 5s", Numbers::slots(20, 5 * second).unwrap()),
+        ("capacity: 20", Numbers::concurrency(20, 30 * second).unwrap()),
+        ("burst: 20, lease: 5s", Numbers::concurrency(20, 5 * second).unwrap()),
     ] {
         let rules = load_texts(&format!("{limits}overrides:\n  A:10.0.0.1: {{ {fields} }}\n"), &[]).rules.unwrap();
         let given = rules.limits()[0].overrides.get(0).unwrap();
@@ -439,8 +442,8 @@ fn windows_of_a_limit_are_those_of_its_overrides() {
                   count: 10, period: month }\n";
     let second = 1_000_000_000;
     for (fields, expected) in [
-        ("count: 20, period: 1m", Numbers::windows(20, 20, 60 * second, Aligned::Clock).unwrap()),
-        ("aligned: first, count: 20, period: 1m", Numbers::windows(20, 20, 60 * second, Aligned::First).unwrap()),
+        ("count: 20, period: 1m", Numbers::fixed_window(20, 20, 60 * second, Aligned::Clock).unwrap()),
+        ("aligned: first, count: 20, period: 1m", Numbers::fixed_window(20, 20, 60 * second, Aligned::First).unwrap()),
         ("count: 20, period: month", monthly(20, 3, "Asia/Tokyo")),
         ("count: 20, period: month, resets_on: 1", monthly(20, 1, "Asia/Tokyo")),
         ("count: 20, period: month, timezone: UTC", monthly(20, 3, "UTC")),
@@ -521,7 +524,7 @@ fn overrides_keep_what_they_do_not_say_of_elevated_numbers() {
         let text = format!("limits:\n  A: {{ {limit} }}\noverrides:\n  A:10.0.0.1: {{ {fields} }}\n");
         let rules = load_texts(&text, &[]).rules.unwrap();
         let given = &rules.limits()[0].overrides.get(0).unwrap().allowance;
-        let found = given.elevated().map(|elevated| **elevated);
+        let found = given.elevated().map(|elevated| elevated.as_ref().clone());
         assert_eq!((given.windows().unwrap()[0].burst(), found), (burst, expected), "{fields}");
     }
     for fields in ["unlimited: true", "deny: true"] {
@@ -530,5 +533,5 @@ fn overrides_keep_what_they_do_not_say_of_elevated_numbers() {
 }
 
 fn monthly(count: u64, day: i8, zone: &str) -> Numbers {
-    Numbers::calendar(count, count, Calendar::find(Unit::Month(day), zone).unwrap()).unwrap()
+    Numbers::calendar_window(count, count, Calendar::find(Unit::Month(day), zone).unwrap()).unwrap()
 }

@@ -39,7 +39,7 @@ fn overrides_give_a_script_other_arguments() {
     let script = rules.limits()[0].script.as_ref().expect("a script");
     assert_eq!(script.arguments.iter().map(|text| &**text).collect::<Vec<_>>(), ["=10=a%20b", "=20"]);
     let given = |place: usize| match &rules.limits()[0].overrides.get(place).expect("an override").allowance {
-        crate::engine::algorithms::numbers::Allowance::Windows(windows) => windows[0].count(),
+        crate::engine::rules::allowance::Allowance::Windows(windows) => windows[0].count(),
         other => panic!("{other:?}"),
     };
     assert_eq!((given(0), given(1)), (1, 0));

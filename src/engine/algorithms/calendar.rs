@@ -1,181 +1,167 @@
-//! Months and years as windows: where each of them begins, in a time zone.
+//! Months and years as windows: their starts in a time zone.
 //!
-//! A calendar is computed once, when rules load, for all instants that can be counted with. To decide is then to look a
-//! time up among numbers, without a rule of any time zone: what the clock reads is the argument, and this module reads
-//! none.
+//! The starts are computed once, when the rules load, for all instants that can be counted. A decision only searches them;
+//! it knows no rule of any time zone.
 
-use std::sync::OnceLock;
+use std::hash::{Hash, Hasher};
+use std::sync::{LazyLock, OnceLock};
 
 use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use parking_lot::Mutex;
 
-use super::numbers::{EXACT, Micros};
+use super::micros::{EXACT, Micros};
 
-/// Different calendars that a process may have met, in all the rules that it has loaded: they are never forgotten, as
-/// meters name them by number. One takes 27 KiB.
-pub const MOST_CALENDARS: usize = 256;
-
-/// The windows that a bucket may take to be full again, if each adds less than it holds. All that a decision may speak of
-/// go along to Redis with each charge, 17 bytes a window.
+/// The most windows that a bucket may take to refill, if each adds less than it holds. All windows that a decision may
+/// mention are sent to Redis with each charge, 17 bytes each.
 pub const MOST_WINDOWS_AHEAD: u64 = 24;
 
-/// The last day of a month that every month has; beyond it `resets_on` means the last one.
+/// `resets_on: 31` is the last day of every month.
 const LONGEST_MONTH: i8 = 31;
 
-/// What kind of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Months that begin on this day, 1 to 31; on the last one of a month that has no such day.
+    /// Months that begin on this day, 1 to 31, or on their last day if they are shorter.
     Month(i8),
-    /// Years that begin on the first of January.
+    /// Years that begin on 1 January.
     Year,
 }
 
-/// A calendar, by its number in this process. Two that are equal have the same windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Calendar(u16);
+/// The windows of a calendar. Calendars with the same unit and zone are equal.
+#[derive(Clone, Debug)]
+pub struct Calendar {
+    unit: Unit,
+    zone: &'static str,
+    id: u16,
+    name: String,
+    /// Computed by [`Self::prepare`], or when first used; 27 KiB of months.
+    starts: OnceLock<Box<[u64]>>,
+}
 
-/// Why there is no such calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CalendarError {
-    /// The IANA time zone database has no zone of this name.
     #[error("there is no such time zone")]
     Zone,
-    /// No month has this day.
     #[error("a month has the days 1 to 31")]
     Day,
-    /// The process has met too many.
-    #[error("there are more than {MOST_CALENDARS} different calendars; those of former rules count until a restart")]
-    TooMany,
 }
 
-/// The windows of a calendar.
-#[derive(Debug)]
-struct Table {
-    unit: Unit,
-    /// The zone, as the database spells it.
-    zone: String,
-    /// The same on every gateway, for a bucket that several of them share: `month/15/Europe/Berlin`.
-    name: String,
-    /// Where each window begins, in microseconds since the Unix epoch, from the one on that holds the epoch.
-    starts: Box<[u64]>,
-}
-
-static TABLES: [OnceLock<Table>; MOST_CALENDARS] = [const { OnceLock::new() }; MOST_CALENDARS];
-
-/// Held while a calendar is added.
-static ADDING: Mutex<()> = Mutex::new(());
+/// The time zones in this binary, as the IANA database spells them.
+static ZONES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let database = TimeZoneDatabase::bundled();
+    let mut zones: Vec<String> = database.available().map(|name| name.to_string()).collect();
+    zones.sort_unstable();
+    zones
+});
 
 impl Calendar {
-    /// The calendar of a time zone, which has an IANA name such as `Europe/Berlin`, in any case.
+    /// Finds the calendar of a time zone by its IANA name, such as `Europe/Berlin`, in any case.
     pub fn find(unit: Unit, zone: &str) -> Result<Self, CalendarError> {
-        if matches!(unit, Unit::Month(day) if !(1..=LONGEST_MONTH).contains(&day)) {
-            return Err(CalendarError::Day);
-        }
-        let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| CalendarError::Zone)?;
-        let name = zone.iana_name().ok_or(CalendarError::Zone)?;
-        let _adding = ADDING.lock();
-        for (number, place) in (0..).zip(&TABLES) {
-            match place.get() {
-                Some(table) if table.unit == unit && table.zone == name => return Ok(Self(number)),
-                Some(_) => {}
-                None => {
-                    place.get_or_init(|| Table::new(unit, name, &zone));
-                    return Ok(Self(number));
-                }
+        let day = match unit {
+            Unit::Year => 0,
+            Unit::Month(day) => {
+                u16::try_from(day).ok().filter(|_| (1..=LONGEST_MONTH).contains(&day)).ok_or(CalendarError::Day)?
             }
-        }
-        Err(CalendarError::TooMany)
+        };
+        let number = ZONES.iter().position(|known| known.eq_ignore_ascii_case(zone)).ok_or(CalendarError::Zone)?;
+        let zone = ZONES[number].as_str();
+        let id = u16::try_from(number * 32).map_err(|_| CalendarError::Zone)? + day;
+        let name = match unit {
+            Unit::Month(day) => format!("month/{day}/{zone}"),
+            Unit::Year => format!("year/{zone}"),
+        };
+        Ok(Self { unit, zone, id, name, starts: OnceLock::new() })
     }
 
-    /// Whether a time zone has this name, in any case.
+    /// Returns true for the name of a time zone, in any case.
     pub fn is_zone(name: &str) -> bool {
-        TimeZoneDatabase::bundled().get(name).is_ok_and(|zone| zone.iana_name().is_some())
+        ZONES.iter().any(|zone| zone.eq_ignore_ascii_case(name))
     }
 
-    /// The names of all time zones.
-    pub fn zones() -> Vec<String> {
-        TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
+    pub fn zones() -> &'static [String] {
+        &ZONES
     }
 
-    /// The name that all processes have for it. It has no blanks, commas or colons.
-    pub fn name(self) -> &'static str {
-        self.table().map_or("", |table| &table.name)
+    /// Computes the windows, so that no decision waits for it.
+    pub fn prepare(&self) {
+        self.starts();
     }
 
-    /// What kind of windows it has.
-    pub fn unit(self) -> Unit {
-        self.table().map_or(Unit::Year, |table| table.unit)
+    /// The name that all gateways have for it, such as `month/15/Europe/Berlin`, without blanks, commas and colons.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// The time zone's name.
-    pub fn zone(self) -> &'static str {
-        self.table().map_or("", |table| &table.zone)
+    pub const fn unit(&self) -> Unit {
+        self.unit
     }
 
-    /// The number of the window that holds an instant before the year 2255; the one that holds the Unix epoch is 0.
-    pub fn number(self, at: Micros) -> u64 {
+    pub const fn zone(&self) -> &'static str {
+        self.zone
+    }
+
+    /// A number that this binary has for the unit and the zone.
+    pub(crate) const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Returns the number of the window that holds an instant before the year 2255. The window that holds the Unix epoch
+    /// has the number 0.
+    pub fn number(&self, at: Micros) -> u64 {
         self.starts().partition_point(|start| *start <= at.0).saturating_sub(1) as u64
     }
 
-    /// When a window begins, from number 0 to [`MOST_WINDOWS_AHEAD`] and one more after that of the year 2255.
-    pub fn start(self, number: u64) -> Micros {
-        let start = usize::try_from(number).ok().and_then(|place| self.starts().get(place));
+    /// Returns the start of a window, up to [`MOST_WINDOWS_AHEAD`] and one more after that of the year 2255.
+    pub fn start(&self, number: u64) -> Micros {
+        let start = usize::try_from(number).ok().and_then(|number| self.starts().get(number));
         Micros(start.copied().unwrap_or(u64::MAX))
     }
 
-    /// How long a window is.
-    pub fn length(self, number: u64) -> u64 {
+    /// Returns the length of a window, in microseconds.
+    pub fn length(&self, number: u64) -> u64 {
         self.start(number + 1).since(self.start(number)).0
     }
 
-    /// The number that a refill carries for this calendar.
-    pub(crate) const fn code(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// The calendar of such a number.
-    pub(crate) const fn from_code(code: u64) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "codes are made from 16 bits")]
-        Self(code as u16)
-    }
-
-    fn starts(self) -> &'static [u64] {
-        self.table().map_or(&[], |table| &table.starts)
-    }
-
-    /// There is one: calendars are made by [`Self::find`] alone.
-    fn table(self) -> Option<&'static Table> {
-        TABLES.get(usize::from(self.0))?.get()
+    fn starts(&self) -> &[u64] {
+        self.starts.get_or_init(|| {
+            TimeZoneDatabase::bundled().get(self.zone).map_or_else(|_| Box::default(), |zone| starts(self.unit, &zone))
+        })
     }
 }
 
-impl Table {
-    fn new(unit: Unit, zone_name: &str, zone: &TimeZone) -> Self {
-        let name = match unit {
-            Unit::Month(day) => format!("month/{day}/{zone_name}"),
-            Unit::Year => format!("year/{zone_name}"),
-        };
-        let mut starts: Vec<u64> = Vec::new();
-        for window in 0.. {
-            let start = day(unit, window).and_then(|day| instant(day, zone));
-            let Some(start) = start else { break };
-            match u64::try_from(start).unwrap_or(0) {
-                // The window that holds the epoch counts from there: no bucket is older.
-                0 => starts = vec![0],
-                start => starts.push(start),
-            }
-            let countable = starts.partition_point(|start| *start < EXACT) as u64;
-            if starts.len() as u64 > countable + MOST_WINDOWS_AHEAD {
-                break;
-            }
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Calendar {}
+
+impl Hash for Calendar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// Computes the starts of all windows in microseconds since the Unix epoch, from the window that holds it.
+fn starts(unit: Unit, zone: &TimeZone) -> Box<[u64]> {
+    let mut starts: Vec<u64> = Vec::new();
+    for window in 0.. {
+        let start = day(unit, window).and_then(|day| instant(day, zone));
+        let Some(start) = start else { break };
+        match u64::try_from(start).unwrap_or(0) {
+            // The window that holds the epoch begins there: no bucket is older.
+            0 => starts = vec![0],
+            start => starts.push(start),
         }
-        Self { unit, zone: zone_name.to_owned(), name, starts: starts.into() }
+        let countable = starts.partition_point(|start| *start < EXACT) as u64;
+        if starts.len() as u64 > countable + MOST_WINDOWS_AHEAD {
+            break;
+        }
     }
+    starts.into()
 }
 
-/// The day on which a window begins; 0 is the first of 1969.
+/// Returns the day on which a window begins; window 0 begins on 1 January 1969.
 fn day(unit: Unit, window: i32) -> Option<Date> {
     let (years, month, day) = match unit {
         Unit::Month(day) => (window / 12, i8::try_from(window % 12 + 1).ok()?, day),
@@ -185,8 +171,8 @@ fn day(unit: Unit, window: i32) -> Option<Date> {
     Date::new(first.year(), month, day.min(first.days_in_month())).ok()
 }
 
-/// When a day begins in a zone, in microseconds since the epoch: at midnight, at the first of two midnights where clocks
-/// are set back over it, and where they are set forward over it, when they are.
+/// Returns the start of a day in microseconds since the epoch: midnight, the first of two midnights where clocks are set
+/// back over it, or the instant at which clocks are set forward over it.
 fn instant(day: Date, zone: &TimeZone) -> Option<i64> {
     Some(day.to_zoned(zone.clone()).ok()?.timestamp().as_microsecond())
 }
@@ -276,10 +262,10 @@ mod tests {
     #[test]
     fn windows_follow_each_other_from_the_epoch_until_time_ends() {
         // Of six hundred zones, most of which have the rules of another, as many as take a second.
-        for zone in Calendar::zones().into_iter().step_by(25).chain(["Pacific/Apia".into(), "America/Havana".into()]) {
-            let time_zone = TimeZoneDatabase::bundled().get(&zone).unwrap();
+        for zone in Calendar::zones().iter().map(String::as_str).step_by(25).chain(["Pacific/Apia", "America/Havana"]) {
+            let time_zone = TimeZoneDatabase::bundled().get(zone).unwrap();
             for unit in [Unit::Month(1), Unit::Month(31), Unit::Year] {
-                let starts = Table::new(unit, &zone, &time_zone).starts;
+                let starts = starts(unit, &time_zone);
                 assert_eq!(starts[0], 0);
                 assert!(starts.is_sorted_by(|a, b| a < b), "{unit:?} {zone}");
                 // Redis' Lua knows them exactly, beyond 2^53 too.
@@ -293,8 +279,8 @@ mod tests {
     #[test]
     fn calendars_are_found_again_and_told_apart() {
         let berlin = Calendar::find(Unit::Month(15), "Europe/Berlin").unwrap();
-        assert_eq!(Calendar::find(Unit::Month(15), "europe/berlin"), Ok(berlin));
-        assert_ne!(Calendar::find(Unit::Month(16), "Europe/Berlin"), Ok(berlin));
+        assert_eq!(Calendar::find(Unit::Month(15), "europe/berlin").as_ref(), Ok(&berlin));
+        assert_ne!(Calendar::find(Unit::Month(16), "Europe/Berlin").as_ref(), Ok(&berlin));
         assert_eq!(berlin.name(), "month/15/Europe/Berlin");
         assert_eq!(Calendar::find(Unit::Year, "Asia/Tokyo").unwrap().name(), "year/Asia/Tokyo");
         assert_eq!(Calendar::find(Unit::Year, "Mars/Olympus"), Err(CalendarError::Zone));

@@ -1,55 +1,77 @@
-//! Requests in flight: a slot for each, which it gives back when it ends, or which ends by itself if nobody renews it.
+//! Concurrency: a slot for every request in flight, freed when the request ends, or when its lease does.
 //!
-//! A slot has the name that its request gave it ([`super::details::Slot`]), so a spend under a name that is held renews the
-//! slot and takes no other, and one that is given back twice is given back once. A spend without a name takes none: whoever
-//! asks so cannot give it back, and is told whether there is room. `lua/concurrency.lua` is the same arithmetic.
+//! A slot has the name of its request ([`Slot`]). A spend under a name that is held renews the slot, and freeing a slot twice
+//! frees it once. A spend without a name takes no slot, because its caller could not free it; it only learns whether there is
+//! room. `lua/concurrency.lua` is the same arithmetic.
 //!
-//! Nobody knows when the next slot comes free, only that it may be at any moment. So whoever finds none is told to come
-//! back after [`RETRY`], and when all will be free is told to nobody.
+//! Nobody knows when the next slot comes free. A request that finds none is told to come back after [`RETRY`]; there is no
+//! time at which all will be free.
 
-use super::charge::{Charge, Decision, Mode, Outcome};
-use super::details::{Slot, Terms};
-use super::gcra::is_ahead;
-use super::numbers::{EXACT, Micros};
+use super::algorithm::Algorithm;
+use super::charge::{Charge, Mode, Slot};
+use super::decision::{Attempt, Decision, Outcome};
+use super::micros::{EXACT, Micros};
+use super::numbers::{Numbers, NumbersError};
+use super::windows::Refill;
 
-/// What a request that finds no slot is told to wait: a guess, as short as `Retry-After` can say it.
+/// A guess, as short as `Retry-After` can say it.
 pub const RETRY: Micros = Micros(1_000_000);
 
-/// The slots of a bucket and when each of their leases ends, the first to end first.
+/// In Redis each slot takes some 130 bytes.
+const MOST_SLOTS: u64 = 10_000;
+
+/// In nanoseconds. A lease is renewed three times in its span, and a store may be away for a moment.
+pub const SHORTEST_LEASE: u64 = 1_000_000_000;
+
+/// In nanoseconds.
+pub const DEFAULT_LEASE: u64 = 60 * 1_000_000_000;
+
+/// In nanoseconds: the slots of a process that died are lost for as long.
+pub const LONGEST_LEASE: u64 = 24 * 3_600 * 1_000_000_000;
+
+impl Numbers {
+    /// Numbers of a bucket that lets `capacity` requests be in flight, each for `lease` nanoseconds unless it is renewed.
+    pub fn concurrency(capacity: u64, lease: u64) -> Result<Self, NumbersError> {
+        match (capacity, lease) {
+            (0, _) => Err(NumbersError::Burst),
+            (capacity, _) if capacity > MOST_SLOTS => Err(NumbersError::TooManySlots(MOST_SLOTS)),
+            (_, SHORTEST_LEASE..=LONGEST_LEASE) if lease.is_multiple_of(1_000) => {
+                Ok(Self::with(capacity, 0, 0, Algorithm::Concurrency, Refill::span(lease / 1_000)))
+            }
+            _ => Err(NumbersError::Lease),
+        }
+    }
+}
+
+/// The slots of a bucket and the ends of their leases, the first to end first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
     leases: Vec<(Micros, Slot)>,
 }
 
-/// What a charge makes of the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotsEdit {
-    /// Leases that have ended by then are forgotten.
+    /// Leases that have ended by then are dropped.
     now: Micros,
     change: SlotsChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotsChange {
-    /// This slot is held until then.
-    Hold(Slot, Micros),
-    /// This one is free.
+    HoldUntil(Slot, Micros),
     Free(Slot),
-    /// All are.
     FreeAll,
-    /// None ends later than this: the clock stepped back since.
-    End(Micros),
+    /// No lease ends later than this: the clock has stepped back.
+    EndBy(Micros),
 }
 
-/// Decides a charge to slots with this lease, in microseconds; with what is to be written, if anything is.
-///
-/// A request is in flight or it is not, so a cost above 1 takes one slot as well.
-pub(crate) fn decide(slots: Option<&Slots>, charge: &Charge, lease: u64, now: Micros) -> (Decision, Option<SlotsEdit>) {
-    let capacity = charge.numbers.burst();
+/// Decides a charge. A request is in flight or not, so a cost above 1 takes one slot as well.
+pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Attempt<SlotsEdit> {
+    let (capacity, lease) = (charge.numbers.burst(), Micros(charge.numbers.span()));
     let held = slots.map_or(0, |slots| slots.held(now));
-    let name = name(charge);
+    let name = charge.slot();
     let is_held = name.is_some_and(|name| slots.is_some_and(|slots| slots.holds(name, now)));
-    let answer = |outcome, held: u64, retry_after| Decision {
+    let decide = |outcome, held: u64, retry_after| Decision {
         outcome,
         limit: capacity,
         remaining: capacity.saturating_sub(held),
@@ -58,43 +80,35 @@ pub(crate) fn decide(slots: Option<&Slots>, charge: &Charge, lease: u64, now: Mi
     };
     let edit = |change| Some(SlotsEdit { now, change });
     match charge.mode {
-        Mode::Reset => (answer(Outcome::Allowed, 0, Micros(0)), edit(SlotsChange::FreeAll)),
+        Mode::Reset => Attempt::new(decide(Outcome::Allowed, 0, Micros(0)), edit(SlotsChange::FreeAll)),
         Mode::Refund => match name.filter(|_| is_held && charge.cost > 0) {
-            Some(name) => (answer(Outcome::Allowed, held - 1, Micros(0)), edit(SlotsChange::Free(name))),
-            None => (answer(Outcome::Unchanged, held, Micros(0)), None),
+            Some(name) => Attempt::new(decide(Outcome::Allowed, held - 1, Micros(0)), edit(SlotsChange::Free(name))),
+            None => Attempt::new(decide(Outcome::Unchanged, held, Micros(0)), None),
         },
-        _ if charge.cost == 0 => (answer(Outcome::Allowed, held, Micros(0)), None),
+        _ if charge.cost == 0 => Attempt::new(decide(Outcome::Allowed, held, Micros(0)), None),
         mode => {
+            // Redis' Lua must be able to tell the instant from its neighbours.
+            let end = now.after(lease).min(Micros(EXACT - 1));
             let after = if is_held { held } else { held + 1 };
             if after > capacity && !is_held {
-                let refused = if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
                 let wait = if mode == Mode::SpendUpTo { Micros(0) } else { RETRY };
-                // Who is alive renews its lease by the clock as it is; that of the dead must not outlive the step.
-                let last = Micros(now.0.saturating_add(lease).min(EXACT - 1));
-                let is_ahead = slots.is_some_and(|slots| is_ahead(slots.ends(), last));
-                return (answer(refused, held, wait), edit(SlotsChange::End(last)).filter(|_| is_ahead));
+                // Live requests renew their leases by the present clock; those of the dead must not outlive its step.
+                let is_ahead = slots.is_some_and(|slots| slots.ends().is_ahead_of(end));
+                let edit = edit(SlotsChange::EndBy(end)).filter(|_| is_ahead);
+                // The edit is not what the denied charge would have taken.
+                let counts_denied = edit.is_some();
+                return Attempt { counts_denied, ..Attempt::new(decide(mode.short_outcome(), held, wait), edit) };
             }
-            // Under the same name there will be room again; what is asked for next is another one as a rule.
+            // The same name would find room again, but the next request usually has another.
             let is_last = after >= capacity && mode != Mode::SpendUpTo;
-            let decision = answer(Outcome::Allowed, after, if is_last { RETRY } else { Micros(0) });
-            // The instant must stay one that Redis' Lua can tell from its neighbours.
-            let end = Micros(now.0.saturating_add(lease).min(EXACT - 1));
-            let hold = name.filter(|_| mode != Mode::Check).and_then(|name| edit(SlotsChange::Hold(name, end)));
-            (decision, hold)
+            let decision = decide(Outcome::Allowed, after, if is_last { RETRY } else { Micros(0) });
+            let name = name.filter(|_| mode != Mode::Check);
+            Attempt::new(decision, name.and_then(|name| edit(SlotsChange::HoldUntil(name, end))))
         }
     }
 }
 
-/// The slot that a charge is about.
-fn name(charge: &Charge) -> Option<Slot> {
-    match charge.terms.as_deref() {
-        Some(Terms::Slot(slot)) => Some(*slot),
-        _ => None,
-    }
-}
-
 impl Slots {
-    /// The slots whose lease has not ended.
     fn held(&self, now: Micros) -> u64 {
         (self.leases.len() - self.ended(now)) as u64
     }
@@ -103,59 +117,55 @@ impl Slots {
         self.leases.partition_point(|(end, _)| *end <= now)
     }
 
-    /// Whether a request holds this slot.
-    pub(crate) fn holds(&self, name: Slot, now: Micros) -> bool {
+    pub(super) fn holds(&self, name: Slot, now: Micros) -> bool {
         self.leases.iter().any(|(end, slot)| *slot == name && *end > now)
     }
 
-    /// Does what a charge has decided.
-    pub(crate) fn apply(&mut self, edit: &SlotsEdit) {
+    pub(super) fn apply(&mut self, edit: &SlotsEdit) {
         self.leases.drain(..self.ended(edit.now));
         match edit.change {
-            SlotsChange::Hold(name, end) => {
+            SlotsChange::HoldUntil(name, end) => {
                 self.leases.retain(|(_, slot)| *slot != name);
-                let place = self.leases.partition_point(|lease| *lease < (end, name));
-                self.leases.insert(place, (end, name));
+                let index = self.leases.partition_point(|lease| *lease < (end, name));
+                self.leases.insert(index, (end, name));
             }
             SlotsChange::Free(name) => self.leases.retain(|(_, slot)| *slot != name),
             SlotsChange::FreeAll => self.leases.clear(),
-            SlotsChange::End(last) => {
-                self.leases.iter_mut().filter(|(end, _)| is_ahead(*end, last)).for_each(|(end, _)| *end = last);
+            SlotsChange::EndBy(last) => {
+                self.leases.iter_mut().filter(|(end, _)| end.is_ahead_of(last)).for_each(|(end, _)| *end = last);
                 self.leases.sort_unstable();
             }
         }
     }
 
-    /// When the last lease ends.
-    pub(crate) fn ends(&self) -> Micros {
+    /// The end of the last lease.
+    pub(super) fn ends(&self) -> Micros {
         self.leases.last().map_or(Micros(0), |(end, _)| *end)
     }
 
-    /// The slots that take memory.
-    pub(crate) const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.leases.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::charge::Bucket;
-    use super::super::numbers::Numbers;
+    use super::super::charge::{Bucket, Input};
     use super::*;
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
     use Outcome::{Allowed, Denied, Unchanged};
 
-    /// Makes charges of 1 to two slots with a lease of 10 ms, at these milliseconds and under these names, 0 being none;
-    /// compares outcomes, what remains, the wait in milliseconds and whether all are free.
+    /// Charges two slots with a lease of 10 s at seconds, under these names or without one for 0; compares outcome,
+    /// rest, the wait in milliseconds and whether all slots are free.
     #[track_caller]
     fn check(charges: &[(u64, Mode, u128)], expected: &[(Outcome, u64, u64, bool)]) {
         let mut slots = Slots::default();
-        let numbers = Numbers::slots(2, 60_000_000_000).unwrap();
+        let numbers = Numbers::concurrency(2, 10_000_000_000).unwrap();
         let answers = charges.iter().map(|(at, mode, name)| {
             let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
-            let terms = (*name > 0).then(|| Box::new(Terms::Slot(Slot(*name))));
-            let charge = Charge { terms, ..Charge::new(bucket, numbers, 1, *mode) };
-            let (decision, edit) = decide(Some(&slots), &charge, 10_000, Micros::from_millis(*at));
+            let input = (*name > 0).then(|| Box::new(Input::Slot(Slot(*name))));
+            let charge = Charge { input, ..Charge::new(bucket, numbers.clone(), 1, *mode) };
+            let Attempt { decision, edit, .. } = decide(Some(&slots), &charge, Micros(*at * 1_000_000));
             if let Some(edit) = edit {
                 slots.apply(&edit);
             }

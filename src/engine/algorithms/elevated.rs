@@ -1,179 +1,156 @@
-//! Other numbers that switch on by themselves when a bucket is empty, for a while and so many times a month.
+//! Elevated numbers: they replace the limit's own for a while once the bucket is empty, a few times a month.
 //!
-//! They switch on for a charge that the limit's own numbers refuse and that the elevated ones would serve once what is used
-//! is deducted. While they are on they are all that holds. At the end, what is left is cut to the limit's own burst. The
-//! months are those of UTC by the clock that decides. `lua/elevated.lua` is the same arithmetic.
+//! They switch on for a charge that the limit's own numbers deny and that the elevated ones would serve after deducting the
+//! tokens used. While they are on, only they hold. At their end the rest is cut to the limit's own burst. Months are those
+//! of UTC by the deciding clock. `lua/elevated.lua` is the same arithmetic.
 //!
-//! A check answers as a spend would and switches nothing on. A spend-only charge switches on as a spend does: limits in
-//! shadow are charged so, and must report what they would do. What is taken only as far as it is there (spend up to)
-//! uses no activation up while a token is left. A report that finds none switches on, because the check before it has let
-//! the request pass.
+//! A check answers as a spend would and switches nothing on. A spend-only charge switches them on: limits in shadow are
+//! charged so, and must report what they would do. A spend up to what is left switches them on only if nothing is left; the
+//! check before such a report has let the request pass.
 
 use jiff::Timestamp;
 use jiff::civil::Time;
 use jiff::tz::Offset;
 
-use super::bucket::Edit;
-use super::charge::{Charge, Decision, Mode, Outcome};
-use super::details::{Elevated, Elevation};
-use super::gcra::{Change, Even, Meter, decide_by, drained};
-use super::numbers::{EXACT, Micros};
+use super::charge::{Charge, Elevated, Mode};
+use super::decision::{Attempt, Decision, Detail, Elevation, Outcome};
+use super::gcra::{self, Gcra};
+use super::level::{self, Level, LevelChange, Standing, drained};
+use super::micros::{EXACT, Micros};
 
-/// What is kept of a bucket whose limit has `elevated`.
+/// A bucket whose limit has `elevated`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ElevatedMeter {
-    /// What is used, by the numbers that held when it was written. The level may be 0.
-    meter: Meter,
+pub struct ElevatedLevel {
+    /// By the numbers that held at the last write. It may be 0.
+    level: Level,
     /// The elevated numbers hold until then; 0 if they have not been on since the limit's own were written.
     until: Micros,
-    /// How often they were switched on in the month of `meter.since`.
+    /// In the month of the last write.
     activations: u64,
-    /// When that month ends.
+    /// The end of that month.
     month_end: Micros,
-    /// When all of this says no more than a full bucket does; `None` if never.
+    /// The instant from which all of this says no more than a full bucket; `None` if never.
     ends: Option<Micros>,
 }
 
-impl ElevatedMeter {
-    /// A bucket whose limit had no elevated numbers when it was written.
-    pub(crate) fn of(meter: Meter) -> Self {
-        let ends = meter.full_at();
-        Self { meter, until: Micros(0), activations: 0, month_end: Micros(0), ends }
+impl ElevatedLevel {
+    /// A bucket whose limit had no elevated numbers at the last write.
+    pub(super) fn of(level: Level) -> Self {
+        Self { level, until: Micros(0), activations: 0, month_end: Micros(0), ends: level.full_at() }
     }
 
-    /// Dates it now if it is dated too far ahead. The month and what it has counted stay.
-    pub(crate) fn redate(&mut self, now: Micros) {
-        if let Some(meter) = self.meter.redated(now) {
-            let until = self.until.since(self.meter.since.since(now));
-            (self.meter, self.until) = (meter, until);
+    /// Dates it now if it is dated too far ahead. The month and its activations stay.
+    pub(super) fn redate(&mut self, now: Micros) {
+        if let Some(level) = self.level.redated(now) {
+            self.until = self.until.since(self.level.since.since(now));
+            self.level = level;
         }
     }
 
-    /// What is used, for a limit that has no elevated numbers any more.
-    pub(crate) const fn meter(&self) -> &Meter {
-        &self.meter
+    pub(super) const fn level(&self) -> &Level {
+        &self.level
     }
 
-    /// When it says no more than a full bucket does; `None` if never.
-    pub(crate) const fn ends(&self) -> Option<Micros> {
+    pub(super) const fn ends(&self) -> Option<Micros> {
         self.ends
     }
 }
 
-/// What comes of a charge.
-pub(crate) struct Decided {
-    pub(crate) decision: Decision,
-    pub(crate) elevation: Elevation,
-    /// What is to be done with the bucket.
-    pub(crate) edit: Edit,
-}
-
-/// Decides a charge. `kept` is what is stored, or `None` for a full bucket; `effective_from` is when the numbers took
-/// effect, as for [`super::gcra::decide`].
-pub(crate) fn decide(
-    kept: Option<&ElevatedMeter>,
+/// Decides a charge. The edit is `Some(None)` if nothing is left to keep.
+pub(super) fn decide(
+    kept: Option<&ElevatedLevel>,
     charge: &Charge,
     elevated: &Elevated,
     now: Micros,
     effective_from: Micros,
-) -> Decided {
-    let mut found = Found::find(kept, charge, elevated, now, effective_from);
-    let (mut decision, mut change) = found.decide();
-    let mut triggered = false;
+) -> Attempt<Option<ElevatedLevel>> {
+    let mut bucket = ElevatedBucket::find(kept, charge, elevated, now, effective_from);
+    let was_active = bucket.is_active();
+    let (mut decision, mut change) = bucket.decide();
     let spends = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
-    let finds_nothing = charge.mode == Mode::SpendUpTo
-        && charge.cost > 0
-        && !found.is_active()
-        && charge.numbers.capacity().saturating_sub(found.level) < charge.numbers.token();
-    if finds_nothing && found.until_activation(found.level) == Some(Micros(0)) {
-        triggered = true;
-        found.activate();
-        (decision, change) = found.decide();
-    } else if spends && !found.is_active() {
-        let is_refused = decision.outcome != Outcome::Allowed;
-        // With what an allowed charge takes, for one that is alike.
-        let taken = if is_refused { 0 } else { charge.cost.saturating_mul(charge.numbers.token()) };
-        let wait = found.until_activation(found.level.saturating_add(taken));
-        if is_refused && wait == Some(Micros(0)) {
-            triggered = true;
-            found.activate();
-            (decision, change) = found.decide();
-        } else {
-            decision.retry_after = match (decision.retry_after, wait) {
-                (Some(plain), Some(wait)) => Some(plain.min(wait)),
-                (plain, wait) => plain.or(wait),
-            };
-        }
+    let is_short = decision.outcome != Outcome::Allowed;
+    let is_empty = charge.numbers.capacity().saturating_sub(bucket.used) < charge.numbers.token();
+    let needs_more = if spends { is_short } else { charge.mode == Mode::SpendUpTo && charge.cost > 0 && is_empty };
+    if !was_active && needs_more && bucket.until_activation(bucket.used) == Some(Micros(0)) {
+        bucket.activate();
+        (decision, change) = bucket.decide();
+    } else if !was_active && spends {
+        // The next charge is taken to be like this one.
+        let taken = if is_short { 0 } else { charge.cost.saturating_mul(charge.numbers.token()) };
+        let wait = bucket.until_activation(bucket.used.saturating_add(taken));
+        decision.retry_after = match (decision.retry_after, wait) {
+            (Some(plain), Some(wait)) => Some(plain.min(wait)),
+            (plain, wait) => plain.or(wait),
+        };
     }
-    let activations_left = triggered.then(|| found.activations_left());
-    let elevation = Elevation { triggered, active: found.is_active(), activations_left };
-    Decided { decision, elevation, edit: found.edit(change) }
+    let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
+    let activations_left = triggered.then(|| bucket.activations_left());
+    let detail = Some(Detail::Elevated(Elevation { triggered, active, activations_left }));
+    Attempt { detail, ..Attempt::new(decision, bucket.edit(change)) }
 }
 
-/// A bucket as a charge finds it.
-struct Found<'a> {
+/// A bucket at the instant of a charge.
+struct ElevatedBucket<'a> {
     charge: &'a Charge,
     elevated: &'a Elevated,
-    /// Now. If the clock stepped back behind what the bucket has seen, that: it stands still until it has caught up.
+    /// Now, or the last write if the clock stepped back behind that: the bucket stands still until then.
     instant: Micros,
-    /// What is used, in levels of the numbers that hold.
-    level: u64,
-    /// Until when the elevated numbers hold; 0 if they do not.
+    /// In levels of the numbers that hold.
+    used: u64,
+    /// The end of the elevated numbers; 0 if they do not hold.
     until: Micros,
-    /// How often they were switched on this month.
+    /// In this month.
     activations: u64,
-    /// When this month ends; 0 if they were not.
+    /// The end of this month; 0 if it has no activations.
     month_end: Micros,
 }
 
-impl<'a> Found<'a> {
+impl<'a> ElevatedBucket<'a> {
     fn find(
-        kept: Option<&ElevatedMeter>,
+        kept: Option<&ElevatedLevel>,
         charge: &'a Charge,
         elevated: &'a Elevated,
         now: Micros,
         effective_from: Micros,
     ) -> Self {
-        let nothing = |instant| Self {
-            charge,
-            elevated,
-            instant,
-            level: 0,
-            until: Micros(0),
-            activations: 0,
-            month_end: Micros(0),
-        };
-        let Some(kept) = kept else { return nothing(now) };
-        let mut found = nothing(kept.meter.since.max(now));
-        if found.instant < kept.month_end {
-            (found.activations, found.month_end) = (kept.activations, kept.month_end);
+        let instant = kept.map_or(now, |kept| kept.level.since.max(now));
+        let (until, activations, month_end) = (Micros(0), 0, Micros(0));
+        let mut bucket = Self { charge, elevated, instant, used: 0, until, activations, month_end };
+        let Some(kept) = kept else { return bucket };
+        if instant < kept.month_end {
+            (bucket.activations, bucket.month_end) = (kept.activations, kept.month_end);
         }
-        if found.instant < kept.until {
-            found.until = kept.until;
-            found.level = kept.meter.level_at(&elevated.numbers, now, effective_from);
+        if instant < kept.until {
+            bucket.until = kept.until;
+            bucket.used = gcra::used_at(&kept.level, &elevated.numbers, now, effective_from);
         } else if kept.until == Micros(0) {
-            found.level = kept.meter.level_at(&charge.numbers, now, effective_from);
+            bucket.used = gcra::used_at(&kept.level, &charge.numbers, now, effective_from);
         } else {
-            let level = found.cut(kept.meter.level_at(&elevated.numbers, kept.until, effective_from));
-            found.level = drained(level, charge.numbers.drain(), found.instant.since(kept.until));
+            let used = bucket.cut(gcra::used_at(&kept.level, &elevated.numbers, kept.until, effective_from));
+            bucket.used = drained(used, charge.numbers.drain(), instant.since(kept.until));
         }
-        found
+        bucket
     }
 
     fn is_active(&self) -> bool {
         self.until > Micros(0)
     }
 
-    fn decide(&self) -> (Decision, Change) {
+    fn standing(&self) -> Gcra<'a> {
         let numbers = if self.is_active() { &self.elevated.numbers } else { &self.charge.numbers };
-        decide_by(&Even { numbers, level: self.level, since: self.instant }, numbers, self.charge)
+        Gcra { numbers, used: self.used, since: self.instant }
     }
 
-    /// What is used in levels of the limit's own numbers, when the elevated ones end with `level` used of theirs: what is
-    /// left stays, as far as it fits.
-    fn cut(&self, level: u64) -> u64 {
+    fn decide(&self) -> (Decision, LevelChange) {
+        let standing = self.standing();
+        level::decide(&standing, standing.numbers, self.charge)
+    }
+
+    /// Returns what is used of the limit's own numbers when the elevated ones end with `used` of theirs: the rest stays as far
+    /// as it fits.
+    fn cut(&self, used: u64) -> u64 {
         let (base, elevated) = (&self.charge.numbers, &self.elevated.numbers);
-        let left = u128::from(elevated.capacity().saturating_sub(level));
+        let left = u128::from(elevated.capacity().saturating_sub(used));
         let left = left * u128::from(base.token()) / u128::from(elevated.token());
         base.capacity().saturating_sub(u64::try_from(left).unwrap_or(u64::MAX))
     }
@@ -182,62 +159,57 @@ impl<'a> Found<'a> {
         self.elevated.activations_per_month.saturating_sub(self.activations)
     }
 
-    /// Until the elevated numbers can be switched on for the charge, with this level used; `None` if never.
+    /// Returns the time until the elevated numbers can switch on for the charge, with this much used; `None` if never.
     ///
-    /// Deducted from their burst, the tokens used leave room for the cost if they are `burst - cost` at most, and so they
-    /// have to drain to that by the limit's own numbers first.
-    fn until_activation(&self, level: u64) -> Option<Micros> {
+    /// Deducted from their burst, the tokens used leave room for the cost if they are at most `burst - cost`. So they first
+    /// have to drain to that by the limit's own numbers.
+    fn until_activation(&self, used: u64) -> Option<Micros> {
         let numbers = &self.charge.numbers;
-        // What is taken as far as it is there needs room for something.
+        // A spend up to what is left needs room for one token.
         let cost = if self.charge.mode == Mode::SpendUpTo { self.charge.cost.min(1) } else { self.charge.cost };
         let room = self.elevated.numbers.burst().checked_sub(cost)?;
-        let drained = numbers.time_for(level.saturating_sub(room.saturating_mul(numbers.token())))?;
+        let drained = numbers.time_for(used.saturating_sub(room.saturating_mul(numbers.token())))?;
         let renewed = self.month_end.since(self.instant);
         Some(if self.activations_left() > 0 { drained } else { drained.max(renewed) })
     }
 
-    /// Switches the elevated numbers on. What is used stays used.
+    /// Switches the elevated numbers on. The tokens used stay used.
     fn activate(&mut self) {
         let (base, elevated) = (&self.charge.numbers, &self.elevated.numbers);
-        let level = (u128::from(self.level) * u128::from(elevated.token())).div_ceil(u128::from(base.token()));
-        self.level = u64::try_from(level).unwrap_or(u64::MAX).min(elevated.capacity());
+        let used = (u128::from(self.used) * u128::from(elevated.token())).div_ceil(u128::from(base.token()));
+        self.used = u64::try_from(used).unwrap_or(u64::MAX).min(elevated.capacity());
         if self.month_end <= self.instant {
             self.month_end = next_month(self.instant);
         }
         self.activations += 1;
-        self.until = Micros(self.instant.0.saturating_add(self.elevated.span).min(EXACT - 1));
+        self.until = self.instant.after(Micros(self.elevated.span)).min(Micros(EXACT - 1));
     }
 
-    /// What is to be kept.
-    fn edit(&self, change: Change) -> Edit {
-        let numbers = if self.is_active() { &self.elevated.numbers } else { &self.charge.numbers };
-        let (token, refill) = numbers.written();
-        let level = match change {
-            Change::Keep => return Edit::Keep,
-            Change::Write(meter) => meter.level,
-            Change::Clear if !self.is_active() && self.activations == 0 => return Edit::Elevated(None),
-            // The bucket is full, but that is not all there is to it.
-            Change::Clear => 0,
+    fn edit(&self, change: LevelChange) -> Option<Option<ElevatedLevel>> {
+        let used = match change {
+            LevelChange::Keep => return None,
+            LevelChange::Write(level) => level.used,
+            LevelChange::Clear if !self.is_active() && self.activations == 0 => return Some(None),
+            // The bucket is full, but its activations count.
+            LevelChange::Clear => 0,
         };
-        let meter = Meter { since: self.instant, level, token, refill };
+        let level = self.standing().with(used);
         let Self { until, activations, month_end, .. } = *self;
-        let full = self.full_at(&meter);
-        let ends = full.map(|full| if activations > 0 { full.max(month_end) } else { full });
-        Edit::Elevated(Some(ElevatedMeter { meter, until, activations, month_end, ends }))
+        let ends = self.full_at(&level).map(|full| if activations > 0 { full.max(month_end) } else { full });
+        Some(Some(ElevatedLevel { level, until, activations, month_end, ends }))
     }
 
-    /// When the bucket is full and the elevated numbers do not hold.
-    fn full_at(&self, meter: &Meter) -> Option<Micros> {
+    /// Returns the instant at which the bucket is full and the elevated numbers do not hold.
+    fn full_at(&self, level: &Level) -> Option<Micros> {
         if !self.is_active() {
-            return meter.full_at();
+            return level.full_at();
         }
-        let left = drained(meter.level, self.elevated.numbers.drain(), self.until.since(self.instant));
-        let full = self.charge.numbers.time_for(self.cut(left))?;
-        Some(Micros(self.until.0.saturating_add(full.0)))
+        let left = drained(level.used, self.elevated.numbers.drain(), self.until.since(self.instant));
+        Some(self.until.after(self.charge.numbers.time_for(self.cut(left))?))
     }
 }
 
-/// When the month that holds an instant ends in UTC, or the last instant that counts exactly if that is earlier.
+/// Returns the end of the month in UTC, or the last countable instant if that is earlier.
 fn next_month(at: Micros) -> Micros {
     let end = || {
         let at = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
@@ -272,18 +244,15 @@ mod tests {
     }
 
     fn decide_at(
-        kept: Option<&ElevatedMeter>,
+        kept: Option<&ElevatedLevel>,
         (numbers, elevated): &(Numbers, Elevated),
         mode: Mode,
         cost: u64,
         now: u64,
-    ) -> Decided {
-        let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, *numbers, cost, mode);
-        decide(kept, &charge, elevated, Micros(now), Micros(0))
-    }
-
-    fn after(kept: Option<ElevatedMeter>, edit: &Edit) -> Option<ElevatedMeter> {
-        if let Edit::Elevated(kept) = edit { *kept } else { kept }
+    ) -> (Decision, Elevation, Option<Option<ElevatedLevel>>) {
+        let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers.clone(), cost, mode);
+        let Attempt { decision, detail, edit, .. } = decide(kept, &charge, elevated, Micros(now), Micros(0));
+        (decision, detail.and_then(|detail| detail.elevation()).unwrap(), edit)
     }
 
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
@@ -293,14 +262,15 @@ mod tests {
     /// were switched on, whether they are on, and the activations left, -1 unless they were.
     #[track_caller]
     fn check(steps: &[(u64, Mode, u64)], expected: &[(Outcome, u64, u64, bool, bool, i64)]) {
-        let mut kept: Option<ElevatedMeter> = None;
+        let mut kept: Option<ElevatedLevel> = None;
         for ((at, mode, cost), expected) in steps.iter().zip(expected) {
-            let decided = decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
-            let Decision { outcome, limit, remaining, .. } = decided.decision;
-            let Elevation { triggered, active, activations_left } = decided.elevation;
+            let (decision, elevation, edit) =
+                decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
+            let Decision { outcome, limit, remaining, .. } = decision;
+            let Elevation { triggered, active, activations_left } = elevation;
             let left = activations_left.map_or(-1, |left| i64::try_from(left).unwrap());
             assert_eq!((outcome, limit, remaining, triggered, active, left), *expected, "at {at}");
-            kept = after(kept, &decided.edit);
+            kept = edit.unwrap_or(kept);
         }
     }
 
@@ -417,10 +387,10 @@ mod tests {
     #[test]
     fn it_is_kept_until_the_bucket_is_full_and_the_month_is_over() {
         let kept = |charges: &[(u64, Mode, u64)]| {
-            let mut kept: Option<ElevatedMeter> = None;
+            let mut kept: Option<ElevatedLevel> = None;
             for (at, mode, cost) in charges {
-                let decided = decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
-                kept = after(kept, &decided.edit);
+                let (.., edit) = decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
+                kept = edit.unwrap_or(kept);
             }
             kept.map(|kept| (kept.ends.unwrap().0 - START) / 1_000_000)
         };
@@ -504,28 +474,28 @@ mod tests {
         ) {
             let other = per_minute(burst + more, count + faster);
             let numbers =
-                (per_minute(burst, count), Elevated { numbers: other, span, activations_per_month: activations });
+                (per_minute(burst, count), Elevated { numbers: other.clone(), span, activations_per_month: activations });
             let mut by_hand = ByHand { left: burst * MINUTE, at: START, until: None, activations: 0 };
             // Begins with the month, which all steps fit into.
             let mut now = START + 60 * MINUTE;
             let (mut kept, mut admitted) = (None, 0);
             for (span, cost, at_once) in steps {
                 now += if at_once { 0 } else { span };
-                let decided = decide_at(kept.as_ref(), &numbers, Spend, cost, now);
-                let passed = decided.decision.outcome == Allowed;
+                let (decision, elevation, edit) = decide_at(kept.as_ref(), &numbers, Spend, cost, now);
+                let passed = decision.outcome == Allowed;
                 prop_assert_eq!(passed, by_hand.spend(&numbers, cost, now), "cost {} at {}", cost, now);
-                prop_assert_eq!(decided.elevation.active, by_hand.until.is_some());
-                prop_assert_eq!(decided.decision.remaining, by_hand.left / MINUTE);
+                prop_assert_eq!(elevation.active, by_hand.until.is_some());
+                prop_assert_eq!(decision.remaining, by_hand.left / MINUTE);
                 admitted += if passed { cost } else { 0 };
                 let month_ends = now + 31 * 24 * 60 * MINUTE;
-                match decided.decision.retry_after {
-                    Some(Micros(wait)) if !passed && !decided.elevation.active && now + wait < month_ends => {
-                        let asked = |at| decide_at(kept.as_ref(), &numbers, Check, cost, at).decision.outcome;
+                match decision.retry_after {
+                    Some(Micros(wait)) if !passed && !elevation.active && now + wait < month_ends => {
+                        let asked = |at| decide_at(kept.as_ref(), &numbers, Check, cost, at).0.outcome;
                         prop_assert_eq!((asked(now + wait), asked(now + wait - 1)), (Allowed, Denied), "{}", wait);
                     }
                     _ => {}
                 }
-                kept = after(kept, &decided.edit);
+                kept = edit.unwrap_or(kept);
             }
             let allowed = |numbers: &Numbers, span: u64| numbers.burst() * MINUTE + numbers.count() * span;
             let most = allowed(&numbers.0, now - START) + by_hand.activations * allowed(&other, span);

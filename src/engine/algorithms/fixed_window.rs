@@ -1,104 +1,164 @@
-//! Fixed windows: `count` tokens come back with each of them, up to the burst, and none in between.
+//! Fixed windows: `count` tokens come back with each window, up to the burst, and none in between.
 //!
-//! Two windows that follow each other let twice the count pass around their boundary: that is what their users know and
-//! what GCRA is there to avoid. `lua/fixed_window.lua` is the same arithmetic.
+//! Two consecutive windows let twice the count pass around their boundary: their users know it, and GCRA avoids it.
+//! `lua/fixed_window.lua` is the same arithmetic.
 
-use super::gcra::{Found, Meter};
-use super::numbers::{Micros, Numbers};
-use super::refill::Windows;
+use std::sync::Arc;
 
-/// A bucket that refills in windows.
-pub(crate) struct FixedWindow {
-    windows: Windows,
-    count: u64,
+use super::algorithm::{Algorithm, Aligned};
+use super::calendar::{Calendar, MOST_WINDOWS_AHEAD};
+use super::charge::Charge;
+use super::decision::Decision;
+use super::level::{self, Level, LevelChange, Standing};
+use super::micros::{EXACT, Micros};
+use super::numbers::{Numbers, NumbersError};
+use super::windows::{Refill, Windows};
+
+impl Numbers {
+    /// Numbers that add `count` tokens with each window of `period` nanoseconds, up to `burst`.
+    pub fn fixed_window(burst: u64, count: u64, period: u64, aligned: Aligned) -> Result<Self, NumbersError> {
+        if period == 0 {
+            return Err(NumbersError::Period);
+        }
+        if !period.is_multiple_of(1_000) {
+            return Err(NumbersError::Tick);
+        }
+        let micros = period / 1_000;
+        let refill = Refill::by(match aligned {
+            Aligned::First => Windows::First(micros),
+            Aligned::Clock => Windows::Clock(micros),
+        });
+        let numbers = windowed(burst, count, period, aligned, refill)?;
+        let full = u128::from(numbers.windows_to_fill()) * u128::from(micros);
+        if full < u128::from(EXACT) { Ok(numbers) } else { Err(NumbersError::TooLong) }
+    }
+
+    /// Numbers that add `count` tokens with each month or year of a calendar, up to `burst`.
+    pub fn calendar_window(burst: u64, count: u64, calendar: impl Into<Arc<Calendar>>) -> Result<Self, NumbersError> {
+        let calendar = calendar.into();
+        let refill = Refill::by(Windows::Calendar(&calendar));
+        let numbers = windowed(burst, count, 0, Aligned::Clock, refill)?.with_calendar(calendar);
+        if numbers.windows_to_fill() <= MOST_WINDOWS_AHEAD { Ok(numbers) } else { Err(NumbersError::TooManyWindows) }
+    }
+}
+
+fn windowed(burst: u64, count: u64, period: u64, aligned: Aligned, refill: Refill) -> Result<Numbers, NumbersError> {
+    match (burst, count) {
+        (0, _) => Err(NumbersError::Burst),
+        (_, 0) => Err(NumbersError::Count),
+        (EXACT.., _) | (_, EXACT..) => Err(NumbersError::TooLarge),
+        _ => Ok(Numbers::with(burst, count, period, Algorithm::FixedWindow(aligned), refill)),
+    }
+}
+
+/// A bucket that refills in windows, at the instant of a charge.
+struct FixedWindow<'a> {
+    numbers: &'a Numbers,
+    windows: Windows<'a>,
     /// Tokens used, at most the burst.
-    level: u64,
+    used: u64,
     /// Tokens used beyond the burst: it was lowered within the window, or another gateway has a higher one.
     excess: u64,
-    /// When the window began; for a full bucket whose windows begin with a charge, now.
+    /// The start of the window; now, for a full bucket whose windows begin with a charge.
     start: Micros,
-    /// Now. If the clock stepped back behind what the bucket has seen, that: it stands still until it has caught up.
+    /// Now, or the last write if the clock stepped back behind that: the bucket stands still until then.
     instant: Micros,
 }
 
-impl FixedWindow {
-    pub(crate) fn find(
-        meter: Option<&Meter>,
-        numbers: &Numbers,
-        windows: Windows,
+impl<'a> FixedWindow<'a> {
+    fn find(
+        level: Option<&Level>,
+        numbers: &'a Numbers,
+        windows: Windows<'a>,
         now: Micros,
         effective_from: Micros,
     ) -> Self {
-        let instant = meter.map_or(now, |meter| meter.since.max(now));
-        let begun = |anchor, level: u64, from| {
+        let instant = level.map_or(now, |level| level.since.max(now));
+        let refilled = |anchor, used: u64, from| {
             let [first, last] = [from, instant].map(|at| windows.number(anchor, at));
-            let bounded = level.min(numbers.burst());
-            // What a bucket cannot hold is over with the window.
-            let excess = if first == last { level - bounded } else { 0 };
-            let level = bounded.saturating_sub((last - first).saturating_mul(numbers.count()));
-            (level, excess, windows.start(anchor, last))
+            let bounded = used.min(numbers.burst());
+            // What a bucket cannot hold ends with the window.
+            let excess = if first == last { used - bounded } else { 0 };
+            let used = bounded.saturating_sub((last - first).saturating_mul(numbers.count()));
+            (used, excess, windows.start(anchor, last))
         };
-        let (level, excess, start) = match meter {
-            None => begun(instant, 0, instant),
-            Some(meter) if (meter.token, meter.refill) == numbers.written() => {
-                begun(meter.since, meter.level, meter.since)
-            }
-            Some(meter) => {
-                let changed = meter.changed(now, effective_from);
-                let carried = meter.carried(changed);
-                begun(carried.anchor, carried.weighed(numbers), changed)
+        let (used, excess, start) = match level {
+            None => refilled(instant, 0, instant),
+            Some(level) if level.is_under(numbers) => refilled(level.since, level.used, level.since),
+            Some(level) => {
+                let changed = level.changed(now, effective_from);
+                let carried = level.carry_over(changed);
+                refilled(carried.window_start, carried.in_levels_of(numbers), changed)
             }
         };
-        let start = if level == 0 && matches!(windows, Windows::First(_)) { instant } else { start };
-        Self { windows, count: numbers.count(), level, excess, start, instant }
+        let start = if used == 0 && matches!(windows, Windows::First(_)) { instant } else { start };
+        Self { numbers, windows, used, excess, start, instant }
     }
 
-    /// Until the window begins that is `ahead` windows after this one.
-    fn until(&self, ahead: u64) -> Micros {
-        self.windows.ahead(self.start, ahead).since(self.instant)
+    /// Returns the time until the start of the window that is `count` windows after this one.
+    fn until(&self, count: u64) -> Micros {
+        self.windows.after(self.start, count).since(self.instant)
     }
 }
 
-impl Found for FixedWindow {
-    fn level(&self) -> u64 {
-        self.level
+impl Standing for FixedWindow<'_> {
+    fn used(&self) -> u64 {
+        self.used
     }
 
     fn excess(&self) -> u64 {
         self.excess
     }
 
-    fn since(&self) -> Micros {
-        self.start
+    fn with(&self, used: u64) -> Level {
+        let refill = self.numbers.refill();
+        let refill = match self.windows {
+            Windows::Calendar(calendar) => refill.in_window(calendar.length(calendar.number(self.start))),
+            Windows::First(_) | Windows::Clock(_) => refill,
+        };
+        Level { since: self.start, used, weight: self.numbers.count(), refill }
     }
 
     fn time_for(&self, levels: u64) -> Option<Micros> {
-        Some(if levels == 0 { Micros(0) } else { self.until(levels.div_ceil(self.count)) })
+        Some(if levels == 0 { Micros(0) } else { self.until(levels.div_ceil(self.numbers.count())) })
     }
 
-    /// Until the window ends. A bucket that is full has none if its windows begin with a charge.
-    fn reset_after(&self, level: u64) -> Option<Micros> {
-        let none = level == 0 && matches!(self.windows, Windows::First(_));
-        Some(if none { Micros(0) } else { self.until(1) })
+    /// Returns the time until the window ends. The windows of a full bucket may begin with a charge; it then has none.
+    fn reset_after(&self, used: u64) -> Option<Micros> {
+        let has_no_window = used == 0 && matches!(self.windows, Windows::First(_));
+        Some(if has_no_window { Micros(0) } else { self.until(1) })
     }
+}
+
+/// Decides a charge; `windows` are those of its numbers.
+#[inline]
+pub(super) fn decide(
+    level: Option<&Level>,
+    charge: &Charge,
+    windows: Windows<'_>,
+    now: Micros,
+    effective_from: Micros,
+) -> (Decision, LevelChange) {
+    let standing = FixedWindow::find(level, &charge.numbers, windows, now, effective_from);
+    level::decide(&standing, &charge.numbers, charge)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::calendar::{Calendar, Unit};
-    use super::super::charge::{Bucket, Charge, Mode, Outcome};
-    use super::super::numbers::Aligned;
+    use super::super::calendar::Unit;
+    use super::super::charge::{Bucket, Mode};
+    use super::super::decision::Outcome;
+    use super::super::state::decide_level as decide;
     use super::*;
-    use crate::engine::algorithms::gcra::{Change, decide};
 
     const SECOND: u64 = 1_000_000_000;
 
     fn windows(burst: u64, count: u64, seconds: u64, aligned: Aligned) -> Numbers {
-        Numbers::windows(burst, count, seconds * SECOND, aligned).unwrap()
+        Numbers::fixed_window(burst, count, seconds * SECOND, aligned).unwrap()
     }
 
     fn monthly(burst: u64, count: u64, zone: &str) -> Numbers {
-        Numbers::calendar(burst, count, Calendar::find(Unit::Month(1), zone).unwrap()).unwrap()
+        Numbers::calendar_window(burst, count, Calendar::find(Unit::Month(1), zone).unwrap()).unwrap()
     }
 
     fn micros(text: &str) -> Micros {
@@ -106,15 +166,15 @@ mod tests {
     }
 
     /// A bucket, and the numbers that it is charged under since an instant.
-    struct Tried {
+    struct ChargedBucket {
         numbers: Numbers,
         effective_from: Micros,
-        meter: Option<Meter>,
+        level: Option<Level>,
     }
 
-    impl Tried {
+    impl ChargedBucket {
         fn new(numbers: Numbers) -> Self {
-            Self { numbers, effective_from: Micros(0), meter: None }
+            Self { numbers, effective_from: Micros(0), level: None }
         }
 
         fn change(&mut self, numbers: Numbers, at: Micros) {
@@ -124,15 +184,15 @@ mod tests {
         /// Charges, and compares the outcome, what remains, and `retry_after` and `reset_after` in seconds.
         #[track_caller]
         fn check(&mut self, at: Micros, cost: u64, mode: Mode, expected: (Outcome, u64, u64, u64)) {
-            let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, self.numbers, cost, mode);
-            let (decision, change) = decide(self.meter.as_ref(), &charge, at, self.effective_from);
+            let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, self.numbers.clone(), cost, mode);
+            let (decision, change) = decide(self.level.as_ref(), &charge, at, self.effective_from);
             let [retry, reset] =
                 [decision.retry_after, decision.reset_after].map(|span| span.map_or(u64::MAX, Micros::ceil_seconds));
             assert_eq!((decision.outcome, decision.remaining, retry, reset), expected, "at {at:?}");
             match change {
-                Change::Keep => {}
-                Change::Write(meter) => self.meter = Some(meter),
-                Change::Clear => self.meter = None,
+                LevelChange::Keep => {}
+                LevelChange::Write(level) => self.level = Some(level),
+                LevelChange::Clear => self.level = None,
             }
         }
 
@@ -148,47 +208,47 @@ mod tests {
     fn windows_of_the_clock_begin_at_multiples_of_their_period() {
         // envoyproxy/ratelimit at the times of its own tests: an hour begins at 997 200, a day at 950 400.
         for (seconds, at, reset) in [(60, 1_234, 26), (3_600, 1_000_000, 800), (86_400, 1_000_000, 36_800)] {
-            let mut bucket = Tried::new(windows(10, 10, seconds, Aligned::Clock));
+            let mut bucket = ChargedBucket::new(windows(10, 10, seconds, Aligned::Clock));
             bucket.spend(at, 1, (Allowed, 9, 0, reset));
-            assert_eq!(bucket.meter.unwrap().since.0, (at + reset - seconds) * 1_000_000);
+            assert_eq!(bucket.level.unwrap().since.0, (at + reset - seconds) * 1_000_000);
             bucket.spend(at, 9, (Allowed, 0, reset, reset));
             bucket.spend(at + reset - 1, 1, (Denied, 0, 1, 1));
             bucket.spend(at + reset, 1, (Allowed, 9, 0, seconds));
         }
         // A window is there before its first charge.
-        let mut bucket = Tried::new(windows(10, 10, 60, Aligned::Clock));
+        let mut bucket = ChargedBucket::new(windows(10, 10, 60, Aligned::Clock));
         bucket.spend(70, 0, (Allowed, 10, 0, 50));
-        assert_eq!(bucket.meter, None);
+        assert_eq!(bucket.level, None);
     }
 
     #[test]
     fn windows_of_a_bucket_begin_with_its_first_charge() {
-        let mut bucket = Tried::new(windows(3, 3, 60, Aligned::First));
+        let mut bucket = ChargedBucket::new(windows(3, 3, 60, Aligned::First));
         bucket.spend(70, 0, (Allowed, 3, 0, 0));
         bucket.spend(70, 2, (Allowed, 1, 60, 60));
         bucket.spend(129, 2, (Denied, 1, 1, 1));
         bucket.spend(131, 2, (Allowed, 1, 60, 60));
         bucket.check(Micros(140_000_000), 1, Mode::Refund, (Allowed, 2, 0, 51));
         bucket.check(Micros(140_000_000), 9, Mode::Refund, (Allowed, 3, 0, 0));
-        assert_eq!(bucket.meter, None, "a full bucket has no state");
+        assert_eq!(bucket.level, None, "a full bucket has no state");
         bucket.check(Micros(140_000_000), 1, Mode::Refund, (Unchanged, 3, 0, 0));
         bucket.spend(150, 3, (Allowed, 0, 60, 60));
         bucket.check(Micros(150_000_000), 1, Mode::SpendOnly, (Unchanged, 0, 60, 60));
         bucket.check(Micros(150_000_000), 4, Mode::Spend, (Denied, 0, u64::MAX, 60));
         bucket.check(Micros(150_000_000), 0, Mode::Reset, (Allowed, 3, 0, 0));
-        assert_eq!(bucket.meter, None);
+        assert_eq!(bucket.level, None);
     }
 
     #[test]
     fn grants_that_were_not_used_add_up_to_the_burst() {
-        let mut bucket = Tried::new(windows(10, 3, 10, Aligned::First));
+        let mut bucket = ChargedBucket::new(windows(10, 3, 10, Aligned::First));
         bucket.spend(0, 10, (Allowed, 0, 40, 10));
         bucket.spend(9, 1, (Denied, 0, 1, 1));
         bucket.spend(9, 4, (Denied, 0, 11, 1));
         bucket.spend(25, 6, (Allowed, 0, 15, 5));
         bucket.spend(39, 4, (Denied, 3, 1, 1));
         bucket.spend(60, 10, (Allowed, 0, 40, 10));
-        let mut bucket = Tried::new(monthly(250, 100, "UTC"));
+        let mut bucket = ChargedBucket::new(monthly(250, 100, "UTC"));
         let january = micros("2024-01-31T00:00:00Z");
         bucket.check(january, 250, Mode::Spend, (Allowed, 0, (1 + 29 + 31) * 86_400, 86_400));
         bucket.check(micros("2024-03-01T00:00:00Z"), 200, Mode::Spend, (Allowed, 0, 61 * 86_400, 31 * 86_400));
@@ -198,7 +258,7 @@ mod tests {
     #[test]
     fn a_month_asked_on_31_january_ends_with_the_day() {
         for (zone, at) in [("UTC", "2024-01-31T23:59:00Z"), ("Asia/Tokyo", "2024-01-31T14:59:00Z")] {
-            let mut bucket = Tried::new(monthly(10, 10, zone));
+            let mut bucket = ChargedBucket::new(monthly(10, 10, zone));
             bucket.check(micros(at), 10, Mode::Spend, (Allowed, 0, 60, 60));
             bucket.check(Micros(micros(at).0 + 59_999_999), 1, Mode::Spend, (Denied, 0, 1, 1));
             bucket.check(Micros(micros(at).0 + 60_000_000), 10, Mode::Spend, (Allowed, 0, 29 * 86_400, 29 * 86_400));
@@ -208,7 +268,7 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_gives_nothing_and_loses_nothing() {
         for aligned in [Aligned::First, Aligned::Clock] {
-            let mut bucket = Tried::new(windows(2, 2, 60, aligned));
+            let mut bucket = ChargedBucket::new(windows(2, 2, 60, aligned));
             bucket.spend(120, 2, (Allowed, 0, 60, 60));
             bucket.spend(30, 1, (Denied, 0, 60, 60));
             bucket.spend(179, 1, (Denied, 0, 1, 1));
@@ -218,44 +278,44 @@ mod tests {
 
     /// A minute of which 6 were used at 70 s is changed at 80 s, and asked at `at`.
     #[track_caller]
-    fn changed(old: Numbers, new: Numbers, at: u64, expected: (Outcome, u64, u64, u64)) {
-        let mut bucket = Tried::new(old);
-        bucket.check(Micros(70_000_000), 6, Mode::Spend, (Allowed, 4, 50, bucket_reset(&old)));
+    fn changed(old: &Numbers, new: Numbers, at: u64, expected: (Outcome, u64, u64, u64)) {
+        let mut bucket = ChargedBucket::new(old.clone());
+        bucket.check(Micros(70_000_000), 6, Mode::Spend, (Allowed, 4, 50, bucket_reset(old)));
         bucket.change(new, Micros(80_000_000));
         bucket.spend(at, 0, expected);
     }
 
     fn bucket_reset(numbers: &Numbers) -> u64 {
-        if numbers.refill().windows().is_some_and(|windows| matches!(windows, Windows::First(_))) { 60 } else { 50 }
+        if numbers.windows().is_some_and(|windows| matches!(windows, Windows::First(_))) { 60 } else { 50 }
     }
 
     #[test]
     fn changed_numbers_keep_what_was_used() {
         let clock = |count, seconds| windows(count, count, seconds, Aligned::Clock);
         let old = clock(10, 60);
-        changed(old, clock(20, 60), 90, (Allowed, 14, 0, 30));
-        changed(old, clock(4, 60), 90, (Allowed, 0, 0, 30));
-        changed(old, clock(20, 60), 120, (Allowed, 20, 0, 60));
-        changed(old, clock(10, 3_600), 119, (Allowed, 4, 0, 3_481));
-        changed(old, clock(10, 3_600), 3_599, (Allowed, 4, 0, 1));
-        changed(old, clock(10, 3_600), 3_600, (Allowed, 10, 0, 3_600));
+        changed(&old, clock(20, 60), 90, (Allowed, 14, 0, 30));
+        changed(&old, clock(4, 60), 90, (Allowed, 0, 0, 30));
+        changed(&old, clock(20, 60), 120, (Allowed, 20, 0, 60));
+        changed(&old, clock(10, 3_600), 119, (Allowed, 4, 0, 3_481));
+        changed(&old, clock(10, 3_600), 3_599, (Allowed, 4, 0, 1));
+        changed(&old, clock(10, 3_600), 3_600, (Allowed, 10, 0, 3_600));
         // From the clock to a window of the bucket's own: the one that is under way goes on.
-        changed(old, windows(10, 10, 100, Aligned::First), 100, (Allowed, 4, 0, 60));
+        changed(&old, windows(10, 10, 100, Aligned::First), 100, (Allowed, 4, 0, 60));
         // To GCRA: 6 used at 80 s, and one a second comes back.
-        changed(old, Numbers::new(10, 10, 10 * SECOND).unwrap(), 82, (Allowed, 6, 0, 4));
-        changed(old, monthly(10, 10, "UTC"), 82, (Allowed, 4, 0, 31 * 86_400 - 82));
+        changed(&old, Numbers::new(10, 10, 10 * SECOND).unwrap(), 82, (Allowed, 6, 0, 4));
+        changed(&old, monthly(10, 10, "UTC"), 82, (Allowed, 4, 0, 31 * 86_400 - 82));
     }
 
     #[test]
     fn other_algorithms_hand_over_what_they_have_used() {
         // 6 were used at 70 s of a bucket from which one a second drains; 4 are left at 72 s, in whole tokens.
-        let mut bucket = Tried::new(Numbers::new(10, 10, 10 * SECOND).unwrap());
+        let mut bucket = ChargedBucket::new(Numbers::new(10, 10, 10 * SECOND).unwrap());
         bucket.check(Micros(70_500_000), 6, Mode::Spend, (Allowed, 4, 2, 6));
         bucket.change(windows(10, 10, 60, Aligned::First), Micros(72_000_000));
         bucket.spend(80, 0, (Allowed, 5, 0, 52));
         bucket.spend(132, 0, (Allowed, 10, 0, 0));
         // A month of which 6 were used, counted by the minute from the change on.
-        let mut bucket = Tried::new(monthly(10, 10, "UTC"));
+        let mut bucket = ChargedBucket::new(monthly(10, 10, "UTC"));
         bucket.check(micros("2024-02-10T00:00:00Z"), 6, Mode::Spend, (Allowed, 4, 20 * 86_400, 20 * 86_400));
         let change = micros("2024-02-20T00:00:30Z");
         bucket.change(windows(10, 10, 60, Aligned::Clock), change);

@@ -1,57 +1,70 @@
-//! Queues of work: what a limit with `algorithm: queue` puts into an entry, and where entries wait.
-//!
-//! Only a server keeps a queue, because its workers are programs of others: the entries live in Redis, and `lua/queue.lua`
-//! says how.
+//! Queues of work, whose entries wait in Redis for the workers of other programs. `lua/queue.lua` decides.
 
 use std::fmt;
 
+use super::algorithm::Algorithm;
+use super::micros::EXACT;
+use super::numbers::{Numbers, NumbersError};
+use super::windows::Refill;
 use crate::message::{lossless, percent};
 
-/// The largest capacity. A queue that is longer than that is no buffer but a backlog.
+/// The largest capacity. A longer queue is a backlog, not a buffer.
 pub const MOST_WAITING: u64 = 10_000;
 
-/// The most fields of an entry.
 pub const MOST_FIELDS: usize = 16;
 
-/// Bytes of an entry's names and values: what a request's target or a longer field of it has at most.
+/// The most bytes of an entry's names and values.
 pub const LONGEST_ENTRY: usize = 8 * 1024;
 
 /// `kind:`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Storage {
-    /// In a stream.
     #[default]
     Stream,
-    /// In a list.
     List,
 }
 
-/// What a charge does to a queue.
+/// The input of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Where entries wait.
     pub storage: Storage,
-    /// The entry that is added.
     pub entry: QueueEntry,
-    /// The one that a refund takes away again, if it is known.
+    /// The entry that a refund removes, if it is known.
     pub given_back: Option<EntryId>,
 }
 
-/// The fields of an entry: `name=value` pairs with commas between them, percent-encoded so that no value of a client can
-/// make a pair, a word or a line of its own.
+/// The fields of an entry: comma-separated `name=value` pairs, percent-encoded so that no client's value makes another pair,
+/// word or line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueEntry(String);
 
-/// The id of an entry: a number, a hyphen and another one.
+/// The id of an entry: two numbers with a hyphen between them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EntryId(String);
 
-/// An entry of more than [`LONGEST_ENTRY`] bytes; it has so many.
+/// An entry of this many bytes, more than [`LONGEST_ENTRY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryTooLong(pub usize);
 
+impl Numbers {
+    /// Numbers of a queue in which `capacity` entries may wait, each for at most `max_age` nanoseconds if that is set.
+    pub fn queue(capacity: u64, max_age: Option<u64>) -> Result<Self, NumbersError> {
+        let max_age = match (capacity, max_age) {
+            (0, _) => return Err(NumbersError::Capacity),
+            (capacity, _) if capacity > MOST_WAITING => return Err(NumbersError::TooManyWaiting(MOST_WAITING)),
+            (_, None) => 0,
+            (_, Some(0)) => return Err(NumbersError::MaxAge),
+            (_, Some(max_age)) if !max_age.is_multiple_of(1_000) || max_age / 1_000 >= EXACT => {
+                return Err(NumbersError::MaxAgeTick);
+            }
+            (_, Some(max_age)) => max_age / 1_000,
+        };
+        Ok(Self::with(capacity, 0, 0, Algorithm::Queue, Refill::span(max_age)))
+    }
+}
+
 impl Storage {
-    /// Its word in the rules file and in a call.
+    /// The name in the rules file and in a call.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Stream => "stream",
@@ -59,7 +72,7 @@ impl Storage {
         }
     }
 
-    /// What tells the key of a list from that of a stream, which is another type of Redis'.
+    /// The suffix of keys that keeps lists and streams apart.
     pub const fn mark(self) -> &'static str {
         match self {
             Self::Stream => "",
@@ -74,7 +87,7 @@ impl QueueEntry {
         for (name, value) in fields {
             let value = value.as_ref();
             bytes += name.len() + value.len();
-            // No more is written than may be, however long the values are.
+            // Bounded, however long the values are.
             if bytes <= LONGEST_ENTRY {
                 if !text.is_empty() {
                     text.push(',');
@@ -87,26 +100,23 @@ impl QueueEntry {
         if bytes > LONGEST_ENTRY { Err(EntryTooLong(bytes)) } else { Ok(Self(text)) }
     }
 
-    /// The pairs as a call has them.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Adds a text that has neither blanks nor anything else that means something between words of a call.
+/// Appends a text without the blanks and separators of a call.
 pub(crate) fn escape(text: &str, to: &mut String) {
     percent::encode(&lossless::bytes(text), |byte| byte.is_ascii_alphanumeric() || b"_.-/".contains(&byte), to);
 }
 
 impl EntryId {
-    /// Reads an id; `None` if it is none.
     pub fn parse(text: &str) -> Option<Self> {
         let is_number = |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
         let (first, second) = text.split_once('-')?;
         (is_number(first) && is_number(second)).then(|| Self(text.to_owned()))
     }
 
-    /// The id.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,29 +1,31 @@
-//! Scripts of the user: what a limit with `algorithm: script` runs, and what a client is told of what it says.
+//! Users' scripts, which Redis runs to decide a charge.
 //!
-//! The contract is `PlugLimit`'s: a script gets the key of its bucket and its arguments, and answers with a verdict and the
-//! values of header headers. `lua/script.lua` says what a server does with one.
+//! The contract is `PlugLimit`'s: a script gets the key of its bucket and its arguments, and returns a verdict and the values
+//! of headers. `lua/script.lua` calls it.
 
 use std::sync::Arc;
 
 use http::header::HeaderName;
 
+use super::algorithm::Algorithm;
+use super::micros::EXACT;
+use super::numbers::Numbers;
 use super::queue::escape;
+use super::windows::Refill;
 use crate::engine::digest::sha256;
 use crate::message::headers::{is_name, is_value};
 
-/// The largest source, in bytes. It is sent whole to a server that does not know it.
+/// The largest source, in bytes. A server that does not know it is sent the whole text.
 pub const LONGEST_SOURCE: u64 = 64 * 1024;
 
-/// The most arguments of a script.
 pub const MOST_ARGUMENTS: usize = 64;
 
-/// Bytes of one argument.
+/// In bytes.
 pub const LONGEST_ARGUMENT: usize = 256;
 
-/// The most header headers that values are named after.
 pub const MOST_HEADERS: usize = 32;
 
-/// Headers that no script may set: they frame or route the message, or are the connection's.
+/// Headers that no script may set: they frame or route the message, or belong to the connection.
 const RESERVED: [&str; 12] = [
     "connection",
     "content-length",
@@ -39,86 +41,85 @@ const RESERVED: [&str; 12] = [
     "x-queue-entry",
 ];
 
-/// A script's text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ScriptSource {
     name: String,
     text: String,
-    /// The file, for people.
     file: String,
 }
 
 /// `algorithm: script`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// What runs.
     pub source: Arc<ScriptSource>,
-    /// The arguments of the limit, and those of its overrides, as a call has them. Its [`super::numbers::Numbers`] say
-    /// which of them hold.
+    /// The arguments of the limit and its overrides, as a call has them. The `count` of their [`Numbers`] is an index.
     pub arguments: Vec<Arc<str>>,
-    /// Which header each value is for, by its place.
+    /// The headers of the values, in their order.
     pub headers: Vec<HeaderName>,
 }
 
-/// What a charge runs.
+/// The input of a charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The script.
     pub source: Arc<ScriptSource>,
-    /// Its arguments as a call has them: `=value` for each, percent-encoded.
+    /// `=value` for each, percent-encoded.
     pub arguments: Arc<str>,
 }
 
-/// What a script has said beside its verdict.
+impl Numbers {
+    /// Numbers of a script that runs with the arguments of this index. Only the script knows how much it allows, so the burst
+    /// is the largest.
+    pub const fn script(arguments: u64) -> Self {
+        Self::with(EXACT - 1, arguments, 0, Algorithm::Script, Refill::evenly(0))
+    }
+}
+
+/// What a script returns beside its verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct ScriptOutput {
     /// The values of headers.
-    pub values: Vec<SaidValue>,
-    /// What is for logs.
+    pub values: Vec<ScriptValue>,
+    /// Text for logs.
     pub extras: Vec<String>,
 }
 
 /// The value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SaidValue {
+pub struct ScriptValue {
     /// The header's name, if the script gives one.
     pub name: Option<String>,
-    /// The value.
     pub text: String,
 }
 
 impl ScriptSource {
-    /// The script of a file.
     pub fn new(file: &str, text: &str) -> Self {
         let name = sha256(text).get(..32).unwrap_or_default().to_owned();
         Self { name, text: text.to_owned(), file: file.to_owned() }
     }
 
-    /// What calls name it by: hexadecimal digits, the same for the same text.
+    /// The name in calls: hexadecimal digits, the same for the same text.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The file that it was read from.
     pub fn file(&self) -> &str {
         &self.file
     }
 }
 
 impl Script {
-    /// What runs with the arguments of this number, counted from 0.
-    pub fn run(&self, number: u64) -> Run {
-        let arguments = usize::try_from(number).ok().and_then(|number| self.arguments.get(number));
+    /// Returns the input of a charge with the arguments of this index.
+    pub fn run(&self, index: u64) -> Run {
+        let arguments = usize::try_from(index).ok().and_then(|index| self.arguments.get(index));
         Run { source: Arc::clone(&self.source), arguments: arguments.cloned().unwrap_or_else(|| "".into()) }
     }
 
-    /// The number of these arguments, which overrides share if they give the same.
-    pub fn number_of(&mut self, arguments: Arc<str>) -> u64 {
+    /// Returns the index of these arguments, adding them if they are new.
+    pub fn index_of(&mut self, arguments: Arc<str>) -> u64 {
         let known = self.arguments.iter().position(|known| *known == arguments).unwrap_or_else(|| {
             self.arguments.push(arguments);
             self.arguments.len() - 1
@@ -126,26 +127,28 @@ impl Script {
         known as u64
     }
 
-    /// The headers that a client is told of what the script has said; an error stands for a value that cannot be one.
+    /// Returns the headers of a reply, or the value itself where it has no header or one that no script may set.
     ///
-    /// What no header can hold, CR and LF above all, becomes a blank.
-    pub fn headers<'a>(&'a self, said: &'a Said) -> impl Iterator<Item = Result<(&'a str, String), &'a SaidValue>> {
-        said.values.iter().enumerate().map(|(place, value)| {
+    /// Characters that no header can hold, CR and LF above all, become blanks.
+    pub fn headers<'a>(
+        &'a self,
+        output: &'a ScriptOutput,
+    ) -> impl Iterator<Item = Result<(&'a str, String), &'a ScriptValue>> {
+        output.values.iter().enumerate().map(|(index, value)| {
             let name = match &value.name {
                 Some(name) => Some(name.as_str()).filter(|name| may_set(name)),
-                None => self.headers.get(place).map(HeaderName::as_str),
+                None => self.headers.get(index).map(HeaderName::as_str),
             };
             name.map(|name| (name, clean(&value.text))).ok_or(value)
         })
     }
 }
 
-/// Whether a script may set a header of this name.
 pub fn may_set(name: &str) -> bool {
     is_name(name.as_bytes()) && !RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
-/// Arguments as a call has them.
+/// Encodes arguments for a call.
 pub fn arguments<'a>(given: impl IntoIterator<Item = &'a str>) -> Arc<str> {
     let mut text = String::new();
     for argument in given {
@@ -176,8 +179,8 @@ mod tests {
     /// The headers that values become, by names where they have one, and the texts of values that become none.
     #[track_caller]
     fn check(headers: &[&'static str], values: &[(Option<&str>, &str)], expected: &[Result<(&str, &str), &str>]) {
-        let values = values.iter().map(|(name, text)| SaidValue { name: name.map(Into::into), text: (*text).into() });
-        let said = Said { values: values.collect(), extras: Vec::new() };
+        let values = values.iter().map(|(name, text)| ScriptValue { name: name.map(Into::into), text: (*text).into() });
+        let said = ScriptOutput { values: values.collect(), extras: Vec::new() };
         let script = script(headers);
         let found: Vec<_> = script.headers(&said).collect();
         let found: Vec<_> = found
@@ -220,7 +223,7 @@ mod tests {
         assert_eq!(&*arguments(["10", "", "a b=c\n"]), "=10==a%20b%3Dc%0A");
         assert_eq!(&*arguments([]), "");
         let mut script = script(&[]);
-        assert_eq!((script.number_of("=1".into()), script.number_of("=10=60".into())), (1, 0));
+        assert_eq!((script.index_of("=1".into()), script.index_of("=10=60".into())), (1, 0));
         assert_eq!((&*script.run(1).arguments, &*script.run(9).arguments), ("=1", ""));
     }
 

@@ -1,82 +1,98 @@
-//! The sliding window: what was taken in two windows of the clock, the older one by the share of it that the last period
-//! still covers.
+//! The sliding window: the tokens taken in two windows of the clock. The previous window counts by the share of it that the
+//! last period still covers.
 //!
-//! It keeps two counts whatever the limit, and is as exact as traffic in the previous window was even. The share falls in
-//! ticks, whole numbers of microseconds that are as short as lets every product stay below 2^53; what is left of the
-//! previous window is rounded up to a token, which refuses nothing that the sum as a fraction would not. A clock that steps
-//! back stands still. `lua/sliding_window.lua` is the same arithmetic.
+//! It keeps two counts whatever the limit, and is as exact as the traffic of the previous window was even. The share falls
+//! in ticks, whole numbers of microseconds that are short enough for every product to stay below 2^53. The rest of the
+//! previous window is rounded up to a token, which denies nothing that the exact fraction would not. `lua/sliding_window.lua`
+//! is the same arithmetic.
 
-use super::bucket::{Edit, Tried};
-use super::charge::{Charge, Decision, Mode, Outcome};
-use super::gcra::is_ahead;
-use super::numbers::{EXACT, Micros};
+use super::algorithm::Algorithm;
+use super::charge::{Charge, Mode};
+use super::decision::{Attempt, Decision, Outcome};
+use super::micros::{EXACT, Micros};
+use super::numbers::{Numbers, NumbersError};
+use super::windows::Refill;
 
-/// The ticks that a share must be able to fall in, or as many as the period has microseconds: with ever fewer it would be
-/// no share of anything.
+/// The share falls in at least this many ticks, or in one per microsecond of a shorter period.
 const FEWEST_TICKS: u64 = 1_000;
 
-/// The longest period, in microseconds: two of them are what a decision may speak of.
+/// The longest period in microseconds: decisions may mention two of them.
 pub const LONGEST_PERIOD: u64 = EXACT / 2 - 1;
 
-/// What was taken, and under which numbers.
+impl Numbers {
+    /// Numbers that let about `count` tokens pass in any `period` nanoseconds.
+    pub fn sliding_window(count: u64, period: u64, count_denied: bool) -> Result<Self, NumbersError> {
+        match (count, period / 1_000) {
+            (0, _) => Err(NumbersError::Count),
+            (_, 0) if period == 0 => Err(NumbersError::Period),
+            _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
+            (_, micros) if micros > LONGEST_PERIOD => Err(NumbersError::TooLongToSlide),
+            (count, micros) if count > largest_count(micros) => Err(NumbersError::TooManyToSlide),
+            (count, micros) => {
+                Ok(Self::with(count, count, period, Algorithm::SlidingWindow { count_denied }, Refill::span(micros)))
+            }
+        }
+    }
+}
+
+/// The tokens taken, and the period of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// The last instant at which it was written. It never moves backwards, and the windows are those around it.
+    /// The last write. It never moves backwards, and the current window holds it.
     at: Micros,
-    /// Tokens of the window before.
     previous: u64,
-    /// Tokens of the window that holds `at`.
     current: u64,
     frame: Frame,
 }
 
-/// The windows of a period, and the ticks in which the share of a previous one falls.
+/// The windows of a period, and the ticks in which the share of a previous window falls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     period: u64,
     tick: u64,
 }
 
-/// The tick for a count and a period in microseconds, in microseconds: twice the count times the ticks of a period stays
-/// below 2^53. Twice, because that is what a window may hold that counts what it refuses.
+/// Returns the tick for a count and a period, in microseconds: twice the count times the ticks of a period stays below
+/// 2^53. Twice, because a window that counts denied requests may hold that much.
 pub const fn tick(count: u64, period: u64) -> u64 {
     let most_ticks = (EXACT - 1) / count.saturating_mul(2);
     if most_ticks == 0 { period } else { period.div_ceil(most_ticks) }
 }
 
-/// The largest count for a period in microseconds.
+/// Returns the largest count for a period in microseconds.
 pub const fn largest_count(period: u64) -> u64 {
     let fewest = if period < FEWEST_TICKS { period } else { FEWEST_TICKS };
     (EXACT - 1) / 2 / fewest
 }
 
 impl Frame {
-    /// The ticks of a window. The last of them is shorter if they do not divide the period.
+    /// The last tick of a window is shorter if they do not divide the period.
     const fn ticks(self) -> u64 {
         self.period.div_ceil(self.tick)
     }
 
-    /// How far an instant is in its window, in microseconds.
+    /// Microseconds from the start of the window to `at`.
     const fn position(self, at: Micros) -> u64 {
         at.0 % self.period
     }
 
-    /// Ticks until nothing counts that was taken in the window before.
+    /// Ticks until nothing of the previous window counts.
     const fn left(self, at: Micros) -> u64 {
         self.ticks() - self.position(at) / self.tick
     }
 
-    /// What counts at `at` of so many tokens of the window before.
+    /// Returns how many of `tokens` in the previous window count at `at`.
     const fn share(self, tokens: u64, at: Micros) -> u64 {
         (tokens * self.left(at)).div_ceil(self.ticks())
     }
 
-    /// The tokens of a window of which shares can still be counted.
+    /// The most tokens of a window whose shares stay countable.
     const fn largest(self) -> u64 {
         (EXACT - 1) / self.ticks()
     }
 
-    /// When in a window, in microseconds, no more than `room` counts of `tokens`, which are more, of the window before.
+    /// Returns the microseconds from the start of a window until at most `room` of the previous window's `tokens` count.
+    /// `room` must be less than `tokens`.
     const fn faded(self, tokens: u64, room: u64) -> u64 {
         let ticks = self.ticks() - room * self.ticks() / tokens;
         // The end of the window ends the last tick.
@@ -86,19 +102,18 @@ impl Frame {
 }
 
 impl SlidingWindow {
-    /// Dates it now if it is dated too far ahead: what this window has taken counts in the one that is under way.
-    pub(crate) fn redate(&mut self, now: Micros) {
-        if is_ahead(self.at, now) {
+    /// Dates it now if it is dated too far ahead: its tokens then count in the current window.
+    pub(super) fn redate(&mut self, now: Micros) {
+        if self.at.is_ahead_of(now) {
             self.at = now;
         }
     }
 
-    /// Nothing taken.
     const fn empty(at: Micros, frame: Frame) -> Self {
         Self { at, previous: 0, current: 0, frame }
     }
 
-    /// The same at a later instant.
+    /// Returns the windows around a later instant.
     fn moved_to(self, at: Micros) -> Self {
         let (previous, current) = match at.0 / self.frame.period - self.at.0 / self.frame.period {
             0 => (self.previous, self.current),
@@ -108,16 +123,16 @@ impl SlidingWindow {
         Self { at, previous, current, ..self }
     }
 
-    /// The tokens that count.
+    /// Returns the tokens that count.
     fn used(&self) -> u64 {
         self.frame.share(self.previous, self.at) + self.current
     }
 
-    /// As a charge under this frame finds it, which holds since `effective_from`.
+    /// Returns the windows for a charge under `frame`, which holds since `effective_from`.
     ///
-    /// Under another period what counted when the numbers changed counts from there on as taken in that instant: it
-    /// fades no sooner than what is taken then.
-    fn found(window: Option<&Self>, frame: Frame, now: Micros, effective_from: Micros) -> Self {
+    /// Tokens of another period that counted when the numbers changed count as taken at that instant, so that they fade no
+    /// sooner than tokens taken then.
+    fn find(window: Option<&Self>, frame: Frame, now: Micros, effective_from: Micros) -> Self {
         let Some(window) = window else { return Self::empty(now, frame) };
         let instant = window.at.max(now);
         if window.frame.period == frame.period {
@@ -128,8 +143,8 @@ impl SlidingWindow {
         Self { at: changed, previous: 0, current, frame }.moved_to(instant)
     }
 
-    /// What a refund takes from the window before and from this one: from this one first, unless what is given back was taken
-    /// in the one before. What was taken earlier counts no longer.
+    /// Returns what a refund takes from the previous and the current window: from the current one first, unless the tokens
+    /// were taken in the previous one. Tokens taken earlier no longer count.
     fn given_back(&self, charge: &Charge, now: Micros) -> (u64, u64) {
         let taken = charge.taken_ago().map_or(self.at, |ago| now.since(ago).min(self.at));
         match self.at.0 / self.frame.period - taken.0 / self.frame.period {
@@ -145,7 +160,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Until `cost` fits into `count`, which is no less.
+    /// Returns the time until `cost`, at most `count`, fits.
     fn time_for(&self, cost: u64, count: u64) -> Micros {
         let Self { frame, at, .. } = *self;
         let position = frame.position(at);
@@ -157,7 +172,7 @@ impl SlidingWindow {
         Micros(before + frame.faded(tokens, room) - position)
     }
 
-    /// Until nothing counts any more.
+    /// Returns the time until nothing counts any more.
     const fn reset_after(&self) -> Micros {
         let left = self.frame.period - self.frame.position(self.at);
         match (self.previous, self.current) {
@@ -167,83 +182,78 @@ impl SlidingWindow {
         }
     }
 
-    /// The instant at which it was written.
-    pub(crate) const fn at(&self) -> Micros {
+    pub(super) const fn at(&self) -> Micros {
         self.at
     }
 
-    /// When nothing counts any more.
-    pub(crate) const fn ends(&self) -> Micros {
-        Micros(self.at.0.saturating_add(self.reset_after().0))
+    /// The instant from which nothing counts any more.
+    pub(super) const fn ends(&self) -> Micros {
+        self.at.after(self.reset_after())
     }
 }
 
-/// Decides a charge to windows of this period, in microseconds.
-pub(crate) fn decide(
+/// Decides a charge. The edit is `Some(None)` if nothing is left to keep.
+pub(super) fn decide(
     window: Option<&SlidingWindow>,
     charge: &Charge,
-    period: u64,
     now: Micros,
     effective_from: Micros,
-) -> Tried {
-    let (count, counts_denied) = (charge.numbers.burst(), charge.numbers.refill().counts_denied());
+) -> Attempt<Option<SlidingWindow>> {
+    let (count, period, counts_denied) =
+        (charge.numbers.burst(), charge.numbers.span(), charge.numbers.counts_denied());
     let frame = Frame { period, tick: tick(count, period) };
-    let mut found = SlidingWindow::found(window, frame, now, effective_from);
-    // Twice the count is enough to keep out whoever goes on trying, and lets whoever stops in after a period and a half.
+    let mut found = SlidingWindow::find(window, frame, now, effective_from);
+    // Twice the count keeps out a client that goes on trying, and lets one that stops in after a period and a half.
     let most = if counts_denied { 2 * count } else { count };
-    // What was written since these numbers took effect, and is more, is of a gateway with other rules, newer ones perhaps.
+    // More than that, written since these numbers took effect, comes from a gateway with other and perhaps newer rules.
     let is_later = window.is_some_and(|window| window.at > effective_from);
     let held = if is_later { frame.largest() } else { most };
     (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
     let room = count.saturating_sub(found.used());
-    let answer = |outcome, after: &SlidingWindow, retry_after| Decision {
+    let decide = |outcome, after: &SlidingWindow, retry_after| Decision {
         outcome,
         limit: count,
         remaining: count.saturating_sub(after.used()),
         retry_after,
         reset_after: Some(after.reset_after()),
     };
-    let tried = |decision, edit, counts_denied| Tried { decision, detail: None, edit, counts_denied };
-    let written = |after: SlidingWindow| Edit::SlidingWindow((after.previous + after.current > 0).then_some(after));
+    let write = |after: SlidingWindow| Some((after.previous + after.current > 0).then_some(after));
+    let at_once = Some(Micros(0));
     match charge.mode {
         Mode::Spend | Mode::Check | Mode::SpendOnly if charge.cost > room => {
-            let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
             let mut after = found;
             if counts_denied && charge.mode != Mode::Check {
                 after.current = found.current.saturating_add(charge.cost).min(most.max(found.current));
             }
             let wait = (charge.cost <= count).then(|| after.time_for(charge.cost, count));
-            let edit = if after == found { Edit::Keep } else { written(after) };
-            tried(answer(refused, &after, wait), edit, counts_denied)
+            let edit = if after == found { None } else { write(after) };
+            Attempt { counts_denied, ..Attempt::new(decide(charge.mode.short_outcome(), &after, wait), edit) }
+        }
+        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost.min(room) == 0 => {
+            let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
+            Attempt::new(decide(outcome, &found, at_once), None)
         }
         Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo => {
             let cost = charge.cost.min(room);
-            if cost == 0 {
-                let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
-                return tried(answer(outcome, &found, Some(Micros(0))), Edit::Keep, false);
-            }
             let after = SlidingWindow { current: found.current + cost, ..found };
             let is_sure = charge.mode == Mode::SpendUpTo;
             let again = if is_sure { Micros(0) } else { after.time_for(cost, count) };
-            let edit = if charge.mode == Mode::Check { Edit::Keep } else { written(after) };
+            let edit = if charge.mode == Mode::Check { None } else { write(after) };
             let counts_denied = counts_denied && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
-            tried(answer(Outcome::Allowed, &after, Some(again)), edit, counts_denied)
+            Attempt { counts_denied, ..Attempt::new(decide(Outcome::Allowed, &after, Some(again)), edit) }
         }
         Mode::Refund => {
             let (from_previous, from_current) = found.given_back(charge, now);
             if from_current + from_previous == 0 {
-                return tried(answer(Outcome::Unchanged, &found, Some(Micros(0))), Edit::Keep, false);
+                return Attempt::new(decide(Outcome::Unchanged, &found, at_once), None);
             }
-            let after = SlidingWindow {
-                previous: found.previous - from_previous,
-                current: found.current - from_current,
-                ..found
-            };
-            tried(answer(Outcome::Allowed, &after, Some(Micros(0))), written(after), false)
+            let (previous, current) = (found.previous - from_previous, found.current - from_current);
+            let after = SlidingWindow { previous, current, ..found };
+            Attempt::new(decide(Outcome::Allowed, &after, at_once), write(after))
         }
         Mode::Reset => {
             let empty = SlidingWindow::empty(found.at, frame);
-            tried(answer(Outcome::Allowed, &empty, Some(Micros(0))), written(empty), false)
+            Attempt::new(decide(Outcome::Allowed, &empty, at_once), write(empty))
         }
     }
 }
@@ -251,7 +261,6 @@ pub(crate) fn decide(
 #[cfg(test)]
 mod tests {
     use super::super::charge::Bucket;
-    use super::super::numbers::{Numbers, NumbersError};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -260,13 +269,13 @@ mod tests {
     const BASE: u64 = 1_200_000;
 
     /// A bucket, and the numbers that it is charged under since an instant.
-    struct Charged {
+    struct ChargedBucket {
         numbers: Numbers,
         effective_from: Micros,
         window: Option<SlidingWindow>,
     }
 
-    impl Charged {
+    impl ChargedBucket {
         fn new(count: u64, seconds: u64, count_denied: bool) -> Self {
             let numbers = Numbers::sliding_window(count, seconds * SECOND, count_denied).unwrap();
             Self { numbers, effective_from: Micros(0), window: None }
@@ -278,18 +287,17 @@ mod tests {
             self.effective_from = Micros::from_millis(BASE * 1_000 + at);
         }
 
-        /// Charges at a millisecond; the outcome, what remains, and the two waits in whole milliseconds. One that never
-        /// ends is -1.
+        /// Charges at a millisecond. Returns the outcome, the rest, and both waits in milliseconds, -1 for one that never
+        /// ends.
         fn charge(&mut self, at: u64, mode: Mode, cost: u64) -> (Outcome, u64, i64, i64) {
             let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
-            let charge = Charge::new(bucket, self.numbers, cost, mode);
-            let period = self.numbers.period() / 1_000;
+            let charge = Charge::new(bucket, self.numbers.clone(), cost, mode);
             let now = Micros::from_millis(BASE * 1_000 + at);
-            let Tried { decision, edit, counts_denied, .. } =
-                decide(self.window.as_ref(), &charge, period, now, self.effective_from);
+            let Attempt { decision, edit, counts_denied, .. } =
+                decide(self.window.as_ref(), &charge, now, self.effective_from);
             match edit {
-                Edit::SlidingWindow(window) if counts_denied || !decision.is_denied() => self.window = window,
-                edit => assert_eq!(edit, Edit::Keep),
+                Some(window) if counts_denied || !decision.is_denied() => self.window = window,
+                edit => assert_eq!(edit, None),
             }
             let [retry, reset] = [decision.retry_after, decision.reset_after]
                 .map(|span| span.map_or(-1, |span| i64::try_from(span.0 / 1_000).unwrap()));
@@ -300,7 +308,7 @@ mod tests {
     /// Charges 10 per 10 s at milliseconds, in turn.
     #[track_caller]
     fn check(count_denied: bool, steps: &[(u64, Mode, u64)], expected: &[(Outcome, u64, i64, i64)]) {
-        let mut bucket = Charged::new(10, 10, count_denied);
+        let mut bucket = ChargedBucket::new(10, 10, count_denied);
         for ((at, mode, cost), expected) in steps.iter().zip(expected) {
             assert_eq!(bucket.charge(*at, *mode, *cost), *expected, "at {at}");
         }
@@ -430,7 +438,7 @@ mod tests {
 
     #[test]
     fn changed_numbers_keep_what_was_used() {
-        let mut bucket = Charged::new(10, 10, false);
+        let mut bucket = ChargedBucket::new(10, 10, false);
         bucket.charge(5_000, Spend, 10);
         bucket.change(20, 10, 6_000);
         assert_eq!(bucket.charge(7_000, Check, 0), (Allowed, 10, 0, 13_000));

@@ -5,7 +5,7 @@ use http::StatusCode;
 
 use super::reply::{Generations, Reply, add_headers};
 use super::verdict::Verdict;
-use crate::engine::algorithms::details::Detail;
+use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::queue::FollowUp;
 use crate::engine::rules::rule_set::Rules;

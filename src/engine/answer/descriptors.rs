@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::verdict::{Answer, Verdict};
-use crate::engine::algorithms::charge::{Charge, Decision, Outcome};
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::{Decision, Outcome};
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::engine::rules::rule_set::Rules;
@@ -34,7 +35,7 @@ impl DescriptorVerdicts {
         };
         let mut members: Vec<DescriptorVerdict> = joint.members.iter().map(verdict).collect();
         settle_quotas(rules, joint, &mut members);
-        let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).copied().collect();
+        let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).cloned().collect();
         // The strictest answer of each window stays.
         answers.sort_by(|a, b| {
             (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision))
@@ -72,7 +73,7 @@ fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Deci
         // The burst of a decision shows which numbers were in force.
         let elevated = charges.get(asked.charge as usize).and_then(Charge::elevated);
         let elevated = elevated.filter(|_| decision.limit != asked.numbers.burst());
-        let numbers = Some(elevated.map_or(asked.numbers, |elevated| elevated.numbers));
+        let numbers = Some(elevated.map_or(&asked.numbers, |elevated| &elevated.numbers).clone());
         let fingerprint = Some(asked.fingerprint);
         Some(Answer { limit, window, numbers, cost: asked.cost, decision, enforced, fingerprint })
     };

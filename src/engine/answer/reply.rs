@@ -5,9 +5,8 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::verdict::{Answer, Standing, Verdict};
-use crate::engine::algorithms::charge::Decision;
-use crate::engine::algorithms::details::Detail;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::decision::{Decision, Detail};
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{self, Headers};
 use crate::message::reply::{begin_problem, problem_reply};
@@ -89,8 +88,8 @@ pub fn add_headers(rules: &Rules, verdict: &Verdict, generations: Generations, h
         headers.append_with(RATELIMIT_POLICY, |list| policies(rules, verdict, &taken, list));
         headers.append_with(RATELIMIT, |list| states(rules, verdict, &taken, list));
     }
-    // What a script allows only the script knows, and tells in headers of its own.
-    let is_counted = binding.numbers.is_some_and(|numbers| !numbers.is_script());
+    // A script sets headers of its own.
+    let is_counted = binding.counted_numbers().is_some();
     if is_counted && generations.ietf_03 {
         set_stricter(&IETF_03, &binding.decision, headers, |_| ());
     }
@@ -127,7 +126,7 @@ fn taken(rules: &Rules, verdict: &Verdict, upstream: &Headers) -> Vec<u32> {
 fn policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
-        let Some(numbers) = answer.numbers.filter(|numbers| !numbers.is_script()) else { continue };
+        let Some(numbers) = answer.counted_numbers() else { continue };
         member(rules, answer, taken, start, list);
         parameter(list, b'q', numbers.burst());
         if let Some(seconds) = numbers.window_seconds() {
@@ -140,7 +139,7 @@ fn policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>)
 /// no others.
 fn states(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
-    let is_told = |answer: &&Answer| answer.numbers.is_some_and(|numbers| answer.enforced && !numbers.is_script());
+    let is_told = |answer: &&Answer| answer.enforced && answer.counted_numbers().is_some();
     for answer in verdict.answers.iter().filter(is_told) {
         if verdict.is_allowed() || answer.decision.is_denied() {
             member(rules, answer, taken, start, list);
@@ -187,7 +186,7 @@ fn is_taken(upstream: &Headers, name: &str) -> bool {
 /// Readers that want a number alone take what stands before the comma.
 fn push_policies(verdict: &Verdict, value: &mut Vec<u8>) {
     for answer in verdict.answers.iter().filter(|answer| answer.enforced) {
-        let Some(numbers) = answer.numbers.filter(|numbers| !numbers.is_script()) else { continue };
+        let Some(numbers) = answer.counted_numbers() else { continue };
         if let Some(seconds) = numbers.window_seconds() {
             value.extend_from_slice(b", ");
             value.extend_from_slice(itoa::Buffer::new().format(numbers.burst()).as_bytes());
@@ -338,7 +337,8 @@ mod tests {
 
     use super::super::verdict::Unanswered;
     use super::*;
-    use crate::engine::algorithms::charge::{Bucket, Charge, Mode, Outcome};
+    use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+    use crate::engine::algorithms::decision::Outcome;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::Limit;

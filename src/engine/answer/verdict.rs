@@ -1,12 +1,12 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
-use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
-use crate::engine::algorithms::details::{Detail, Elevation};
-use crate::engine::algorithms::numbers::{Micros, Numbers};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 
 /// The answer of one window of one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The index of the limit in the rules.
     pub limit: u32,
@@ -25,6 +25,15 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The numbers that held, unless only the user's script knows them.
+    pub fn counted_numbers(&self) -> Option<&Numbers> {
+        self.numbers.as_ref().filter(|numbers| !numbers.is_script())
+    }
+
+    pub fn is_script(&self) -> bool {
+        self.numbers.as_ref().is_some_and(Numbers::is_script)
+    }
+
     /// Whether the cost was not there, be it refused for that or not.
     pub fn is_short(&self) -> bool {
         let unspent = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
@@ -83,7 +92,7 @@ impl Verdict {
         let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions);
         let answers = charged.map(|((place, (origin, charge)), decision)| {
             let ChargeOrigin { limit, window, enforced } = *origin;
-            let numbers = Some(*charge.numbers_by(decisions.detail(place)));
+            let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });

@@ -56,7 +56,7 @@ impl Plan {
         if limit.drain_over_limit
             && limit.response_cost.is_none()
             && let Some(charge) = self.charges.get_mut(place)
-            && charge.ask()
+            && charge.check_for_one()
         {
             self.asks.push(charge.bucket.fingerprint);
         }

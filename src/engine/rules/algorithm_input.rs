@@ -3,8 +3,7 @@
 use super::limit::Limit;
 use super::plan::{InvalidInput, Plan};
 use super::request::Request;
-use crate::engine::algorithms::charge::{Charge, Mode};
-use crate::engine::algorithms::details::Terms;
+use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::queue::{EntryId, EntryTooLong, LONGEST_ENTRY, QueueEntry, Work};
 
 /// The input of a charge by name.
@@ -61,7 +60,7 @@ impl Plan {
         for charge in self.charges.iter_mut().skip(first) {
             charge.bucket.key.push_str(queue.storage.mark());
             let work = Work { storage: queue.storage, entry: entry.clone(), given_back: removed.cloned() };
-            charge.terms = Some(Box::new(Terms::Queue(work)));
+            charge.input = Some(Box::new(Input::Queue(work)));
             charge.bound_cost();
         }
     }
@@ -69,7 +68,7 @@ impl Plan {
     fn add_script(&mut self, first: usize, limit: &Limit) {
         let Some(script) = &limit.script else { return };
         for charge in self.charges.iter_mut().skip(first) {
-            charge.terms = Some(Box::new(Terms::Script(script.run(charge.numbers.count()))));
+            charge.input = Some(Box::new(Input::Script(script.run(charge.numbers.count()))));
             charge.bound_cost();
         }
     }
@@ -92,7 +91,7 @@ impl Limit {
 impl Charge {
     /// Limits the cost to 1 for queues and scripts: a request is one entry, or one run. A cost of 0 still only checks.
     pub(crate) fn bound_cost(&mut self) {
-        if matches!(self.terms.as_deref(), Some(Terms::Queue(_) | Terms::Script(_))) {
+        if matches!(self.input.as_deref(), Some(Input::Queue(_) | Input::Script(_))) {
             self.cost = self.cost.min(1);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::fingerprint::Fingerprinter;
 use super::key::fingerprint_of;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 
 /// The blocks that may exist at once. People list and review them; an override with `deny: true` is for permanent ones.
 pub const MOST_BLOCKS: usize = 10_000;

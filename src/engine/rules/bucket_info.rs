@@ -11,7 +11,8 @@ use super::quote::quoted;
 use super::rule_set::{Rules, in_share};
 use super::suggest::nearest;
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 
 /// A bucket as the rules know it.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::overrides::OverrideLookup;
 use super::plan::{ChargeOrigin, Plan};
 use super::rule_set::Rules;
 use crate::engine::algorithms::charge::{Bucket, Charge};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::message::address;
 use crate::message::percent::decode;
 
@@ -52,8 +52,8 @@ impl Rules {
         plan.add_allowance(allowance, bucket, charge.cost, charge.mode, origin);
         plan.changed_at(0, changed);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
-        let terms = if charge.taken_ago().is_some() { charge.terms.clone() } else { current.terms };
-        Some(Charge { terms, ..current })
+        let input = if charge.taken_ago().is_some() { charge.input.clone() } else { current.input };
+        Some(Charge { input, ..current })
     }
 }
 
@@ -65,8 +65,10 @@ fn address_of(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::algorithms::algorithm::Aligned;
     use crate::engine::algorithms::charge::Mode;
-    use crate::engine::algorithms::numbers::{Aligned, Allowance, Numbers};
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::component::Component;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
@@ -107,7 +109,7 @@ mod tests {
                 let changed = newer.renumbered(change.clone(), &older.limits()[0], Micros(1));
                 assert_eq!((&changed.bucket, changed.cost, changed.mode), (&charge.bucket, 3, Mode::Refund));
                 if let Some(same) = expected_charges.iter().find(|current| current.bucket == charge.bucket) {
-                    assert_eq!((changed.numbers, &changed.terms), (same.numbers, &same.terms));
+                    assert_eq!((&changed.numbers, &changed.input), (&same.numbers, &same.input));
                 }
                 changed.numbers.burst()
             })
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_is_nobodys_now_is_changed_by_the_numbers_it_had() {
-        let windows = Numbers::windows(7, 7, HOUR, Aligned::Clock).unwrap();
+        let windows = Numbers::fixed_window(7, 7, HOUR, Aligned::Clock).unwrap();
         check("192.0.2.1", &rules(&[windows], |_| {}), &[7, 100]);
         check("192.0.2.1", &rules(&[Numbers::sliding_log(7, HOUR).unwrap()], |_| {}), &[10, 100]);
         check("192.0.2.1", &rules(&[even(7)], |limit| limit.short = "M".into()), &[10, 100]);

@@ -10,7 +10,7 @@ use super::overrides::OverrideLookup;
 use super::plan::InvalidInput;
 use super::request::Request;
 use super::rule_set::{Rules, cost, in_share, is_enforced_without_id};
-use crate::engine::algorithms::numbers::Allowance;
+use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
 /// How one limit applies to a request.

@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use super::plan::{ChargeOrigin, LimitDenial, Plan};
-use crate::engine::algorithms::charge::{Charge, Decision, Mode};
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::numbers::Numbers;
 
 /// The descriptors behind the charges of a [`Plan`].
@@ -43,7 +44,7 @@ pub struct DescriptorPlan {
 }
 
 /// One charge of a descriptor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DescriptorCharge {
     /// The index of its bucket in [`Plan::charges`], which descriptors may share.
     pub charge: u32,
@@ -106,19 +107,19 @@ impl JointPlan {
     /// all charges look if `only_checks`.
     pub(super) fn add_probes(&mut self, charges: &mut [Charge], only_checks: bool, reports: &[u32]) {
         for (place, charge) in (0..).zip(charges) {
-            let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.has_tokens();
+            let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.numbers.algorithm().has_tokens();
             let mut wanted = charge.cost;
             let mut is_report = false;
-            if charge.ask() {
+            if charge.check_for_one() {
                 wanted = 1;
             } else if takes && reports.contains(&place) {
                 // A larger cost has the same effect, and Redis counts this one exactly.
                 let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
                 self.reported.push(Charge { mode: Mode::SpendUpTo, cost: wanted.min(most), ..charge.clone() });
                 is_report = true;
-                charge.look();
+                charge.make_check();
             } else if takes && only_checks {
-                charge.look();
+                charge.make_check();
             } else {
                 continue;
             }
@@ -157,7 +158,7 @@ impl JointPlan {
             let place = probe.charge as usize;
             let taken = if probe.is_report { reported.next() } else { None };
             let (Some(charge), Some(decision)) = (charges.get(place), decided.get_mut(place)) else { continue };
-            charge.looked(decision, probe.wanted);
+            charge.correct_check(decision, probe.wanted);
             if let Some(taken) = taken {
                 (decision.remaining, decision.reset_after) = (taken.remaining, taken.reset_after);
             }
@@ -169,7 +170,7 @@ impl JointPlan {
 fn combine(charge: &mut Charge, other: &Charge) {
     // Carried limits may have different numbers; the stricter ones apply to both.
     if other.numbers.burst() < charge.numbers.burst() {
-        charge.numbers = other.numbers;
+        charge.numbers = other.numbers.clone();
     }
     let takes = |charge: &Charge| charge.mode != Mode::Refund;
     (charge.cost, charge.mode) = match (takes(charge), takes(other)) {

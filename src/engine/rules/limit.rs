@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
+use super::allowance::Allowance;
 use super::component::{Component, ComponentSource};
 use super::descriptors::DescriptorRule;
 use super::identity::{Fallback, Fallbacks};
@@ -12,7 +13,7 @@ use super::overrides::Overrides;
 use super::queue::Queue;
 use super::response_cost::ResponseCost;
 use super::value_type::ValueType;
-use crate::engine::algorithms::numbers::{Aligned, Allowance, DEFAULT_LEASE, Numbers, NumbersError};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::script::Script;
 
 /// A named rule: which requests it covers, which bucket it charges, and how much.
@@ -69,46 +70,6 @@ pub enum Cost {
     Header(HeaderName),
     /// The value of a query parameter; 1 if the request does not have it.
     Query(String),
-}
-
-/// `algorithm:`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Tokens refill evenly.
-    #[default]
-    Gcra,
-    /// The bucket refills with each window.
-    FixedWindow(Aligned),
-    /// Each token returns one period after it was taken.
-    SlidingLog,
-    /// Tokens fade out over the window that follows.
-    SlidingWindow {
-        /// Whether denied requests count as well.
-        count_denied: bool,
-    },
-    /// Each request in flight holds a token.
-    Concurrency,
-    /// A token is a place in the queue and returns when a worker removes the entry.
-    Queue,
-    /// The user's script decides.
-    Script,
-}
-
-impl Algorithm {
-    /// Converts the numbers of a call, which refill evenly, to this algorithm.
-    pub fn restyle(self, numbers: &Numbers) -> Result<Numbers, NumbersError> {
-        match self {
-            Self::Queue | Self::Script => Err(NumbersError::NotPerCall),
-            _ if numbers.count() == 0 => Ok(*numbers),
-            Self::Gcra => Ok(*numbers),
-            Self::FixedWindow(aligned) => Numbers::windows(numbers.burst(), numbers.count(), numbers.period(), aligned),
-            Self::SlidingLog => Numbers::sliding_log(numbers.count(), numbers.period()),
-            Self::SlidingWindow { count_denied } => {
-                Numbers::sliding_window(numbers.count(), numbers.period(), count_denied)
-            }
-            Self::Concurrency => Numbers::slots(numbers.burst(), DEFAULT_LEASE),
-        }
-    }
 }
 
 /// `mode:`

@@ -2,6 +2,7 @@
 
 mod adjustment;
 pub mod algorithm_input;
+pub mod allowance;
 pub mod blocks;
 pub mod bucket_info;
 pub mod component;

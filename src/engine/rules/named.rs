@@ -9,8 +9,10 @@ use super::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use super::quote::quoted;
 use super::rule_set::{Rules, in_share};
 use crate::engine::algorithms::charge::{Mode, NUMBERS_OF_THE_CALL};
-use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
+use crate::engine::rules::allowance::Allowance;
 
 /// A charge to one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +92,7 @@ impl Rules {
                 return Err(wrong(ChargeMember::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
-            let numbers = charge.numbers.map(|numbers| limit.algorithm.restyle(&numbers)).transpose();
+            let numbers = charge.numbers.as_ref().map(|numbers| numbers.under(limit.algorithm)).transpose();
             let numbers = numbers.map_err(|error| wrong(ChargeMember::Numbers, error.to_string()))?;
             let charge = NamedCharge { numbers, ..charge.clone() };
             let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
@@ -151,7 +153,7 @@ fn add(
         Cost::Header(_) | Cost::Query(_) => 1,
     });
     let origin = ChargeOrigin { limit: place, window: 0, enforced };
-    match (given, charge.numbers) {
+    match (given, &charge.numbers) {
         // The operator's `deny` and `unlimited` override the numbers of the caller.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),
         (Allowance::Deny, _) if mode.can_deny() => {
@@ -160,7 +162,7 @@ fn add(
         (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
         (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
         (given, Some(numbers)) => {
-            plan.add_windows(&[numbers], identified.bucket, cost, mode, origin);
+            plan.add_windows(std::slice::from_ref(numbers), identified.bucket, cost, mode, origin);
             // As for an override with nothing but numbers.
             plan.elevate(given.elevated());
             plan.changed_at(first, NUMBERS_OF_THE_CALL);
@@ -177,12 +179,11 @@ mod tests {
     use http::header::HeaderName;
 
     use super::*;
-    use crate::engine::algorithms::numbers::Aligned;
+    use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
     use crate::engine::rules::blocks::Block;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::ids::Id;
-    use crate::engine::rules::limit::Algorithm;
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
     use crate::engine::rules::request::{Request, sample};
     use crate::engine::rules::value_type::ValueType;
@@ -376,12 +377,12 @@ mod tests {
         let rules = rules(vec![open]);
         let ask = |numbers: Numbers| {
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };
-            rules.named(&[charge], Mode::Spend, Micros(0)).map(|plan| plan.charges[0].numbers)
+            rules.named(&[charge], Mode::Spend, Micros(0)).map(|plan| plan.charges[0].numbers.clone())
         };
         let minute = 60_000_000_000;
-        let windows = Numbers::windows(9, 3, minute, Aligned::Clock).unwrap();
-        assert_eq!(ask(Numbers::new(9, 3, minute).unwrap()), Ok(windows));
-        assert_eq!(ask(windows), Ok(windows));
+        let windows = Numbers::fixed_window(9, 3, minute, Aligned::Clock).unwrap();
+        assert_eq!(ask(Numbers::new(9, 3, minute).unwrap()), Ok(windows.clone()));
+        assert_eq!(ask(windows.clone()), Ok(windows));
         assert_eq!(ask(Numbers::fixed(5).unwrap()), Ok(Numbers::fixed(5).unwrap()));
         let error = ask(Numbers::new(1, 1, 1_500).unwrap()).unwrap_err();
         assert_eq!((error.member, error.reason.contains("microseconds")), (ChargeMember::Numbers, true));

@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use regex::RegexSet;
 
 use super::networks::Networks;
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 
 #[derive(Clone, Debug)]
 pub struct Override {

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 
 use super::component::ComponentError;
 use super::joint_plan::JointPlan;
-use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
-use crate::engine::algorithms::details::{Elevated, Terms};
-use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
-use crate::engine::algorithms::refill::Kind;
+use crate::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
 
 /// The charges of a request, and the limits that decide without the store.
 #[derive(Debug, Default)]
@@ -125,24 +125,19 @@ impl Plan {
         origin: ChargeOrigin,
     ) {
         let Some((first, others)) = windows.split_first() else { return };
-        let kind = first.refill().kind();
-        if kind != Kind::Level {
-            // The algorithms keep different things in a bucket and cannot read each other's.
-            bucket.key.push_str(kind.mark());
-            bucket.fingerprint = kind
-                .mark()
-                .bytes()
-                .fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
-        }
+        let suffix = first.algorithm().key_suffix();
+        bucket.key.push_str(suffix);
+        bucket.fingerprint =
+            suffix.bytes().fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
         let plain = (!others.is_empty()).then(|| bucket.clone());
-        self.charges.push(Charge::new(bucket, *first, cost, mode));
+        self.charges.push(Charge::new(bucket, first.clone(), cost, mode));
         self.origins.push(origin);
         let Some(plain) = plain else { return };
         for (window, numbers) in (1..).zip(others) {
             let mut bucket = plain.clone();
             let _ = write!(bucket.key, "#{window}");
             bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
-            self.charges.push(Charge::new(bucket, *numbers, cost, mode));
+            self.charges.push(Charge::new(bucket, numbers.clone(), cost, mode));
             self.origins.push(ChargeOrigin { window, ..origin });
         }
     }
@@ -150,7 +145,7 @@ impl Plan {
     /// Sets the elevated numbers of the charge that was added last, if there are any.
     pub(crate) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
         if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
-            charge.terms = Some(Box::new(Terms::Elevated(elevated.clone())));
+            charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
         }
     }
 

@@ -16,7 +16,8 @@ use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, R
 use super::queue::FollowUp;
 use super::request::{AmbiguousValue, Duplicates, Request};
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
 /// The name of the limit that stands for limits carried by requests. It is not a valid name in a file.
@@ -37,7 +38,8 @@ pub struct Rules {
 
 impl Rules {
     /// Compiles limits. `effective_from` is when their numbers take effect (see
-    /// [`crate::engine::algorithms::gcra::decide`]); `files` are the names for [`super::overrides::OverrideOrigin::file`].
+    /// [`crate::engine::algorithms::state::decide_level`]); `files` are the names for
+    /// [`super::overrides::OverrideOrigin::file`].
     pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 use super::plan::{ChargeOrigin, Plan, Reservation};
 use super::response_cost::ResponseCost;
 use super::rule_set::Rules;
-use crate::engine::algorithms::charge::{Charge, Decision, Decisions, Mode, Outcome};
-use crate::engine::algorithms::details::Terms;
-use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
-use crate::engine::algorithms::refill::Kind;
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
+use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::numbers::Numbers;
 
 /// The outcome of a request at the upstream, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +106,13 @@ impl PendingSettlement {
         let counts = |held: &&ReservedCharge| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
         let change = |held: &ReservedCharge| {
             let charge = &held.charge;
-            let is_dated = matches!(charge.numbers.refill().kind(), Kind::Log(_) | Kind::SlidingWindow(_));
-            let terms = match ago.filter(|_| is_dated) {
-                Some(ago) => Some(Box::new(Terms::TakenAgo(ago))),
-                None => charge.terms.clone(),
+            let is_dated =
+                matches!(charge.numbers.algorithm(), Algorithm::SlidingLog | Algorithm::SlidingWindow { .. });
+            let input = match ago.filter(|_| is_dated) {
+                Some(ago) => Some(Box::new(Input::TakenAgo(ago))),
+                None => charge.input.clone(),
             };
-            Charge { cost, mode, terms, ..charge.clone() }
+            Charge { cost, mode, input, ..charge.clone() }
         };
         self.charges.iter().filter(counts).map(change).collect()
     }
@@ -126,10 +128,10 @@ fn whole(value: &[u8]) -> Option<u64> {
 /// How long taken tokens count at least; a later refund would give back what others have taken since. `None` where the
 /// bucket refills gradually: it bounds the refund itself.
 fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
-    let forgets_at_once = match numbers.refill().kind() {
-        Kind::Level => numbers.windows_to_fill() == 1,
-        Kind::Log(_) | Kind::SlidingWindow(_) => true,
-        Kind::Slots(_) | Kind::Queue(_) | Kind::Script => false,
+    let forgets_at_once = match numbers.algorithm() {
+        Algorithm::Gcra | Algorithm::FixedWindow(_) => numbers.windows_to_fill() == 1,
+        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
+        Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script => false,
     };
     reset_after.filter(|_| forgets_at_once)
 }
@@ -140,12 +142,12 @@ impl Plan {
         for reservation in self.reservations.iter().filter(|reservation| reservation.only_checks) {
             let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());
             for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == reservation.limit) {
-                charge.looked(decision, reservation.reserve);
+                charge.correct_check(decision, reservation.reserve);
             }
         }
         for (charge, decision) in self.charges.iter().zip(decisions.as_mut_slice()) {
             if self.asks.contains(&charge.bucket.fingerprint) {
-                charge.looked(decision, 1);
+                charge.correct_check(decision, 1);
             }
         }
         if let Some(joint) = &self.joint {
@@ -186,9 +188,12 @@ mod tests {
     use http::header::HeaderName;
 
     use super::*;
-    use crate::engine::algorithms::charge::{Bucket, Decision};
-    use crate::engine::algorithms::gcra::{Change, Meter, decide};
-    use crate::engine::algorithms::numbers::{Aligned, Allowance};
+    use crate::engine::algorithms::algorithm::Aligned;
+    use crate::engine::algorithms::charge::Bucket;
+    use crate::engine::algorithms::decision::Decision;
+    use crate::engine::algorithms::level::{Level, LevelChange};
+    use crate::engine::algorithms::state::decide_level;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::{Cost, Limit, LimitMode};
     use crate::engine::rules::request::sample;
@@ -299,7 +304,7 @@ mod tests {
         let numbers = numbers.unwrap();
         let ends = ends(&numbers, Some(Micros::from_millis(60_000)));
         for (seconds, expected) in refunded {
-            let owed = owed(by_field(), 10, numbers, ends);
+            let owed = owed(by_field(), 10, numbers.clone(), ends);
             let (_, changes) = owed.settle(said("1"), false, Micros::from_millis(seconds * 1_000)).unwrap();
             assert_eq!(!changes.is_empty(), *expected, "{numbers} after {seconds} s");
         }
@@ -307,9 +312,9 @@ mod tests {
 
     #[test]
     fn nothing_is_given_back_of_a_window_that_is_over() {
-        check_ends(Numbers::windows(100, 100, MINUTE, Aligned::Clock), &[(59, true), (60, false)]);
+        check_ends(Numbers::fixed_window(100, 100, MINUTE, Aligned::Clock), &[(59, true), (60, false)]);
         check_ends(Numbers::sliding_log(100, MINUTE), &[(59, true), (60, false)]);
-        check_ends(Numbers::windows(300, 100, MINUTE, Aligned::Clock), &[(60, true)]);
+        check_ends(Numbers::fixed_window(300, 100, MINUTE, Aligned::Clock), &[(60, true)]);
         check_ends(Numbers::new(100, 100, MINUTE), &[(60, true)]);
         check_ends(Numbers::fixed(100), &[(60, true)]);
     }
@@ -318,13 +323,13 @@ mod tests {
     #[test]
     fn what_is_settled_is_what_a_charge_of_the_real_cost_would_have_left() {
         for (reserve, cost) in [(10, 25), (10, 3), (10, 0), (1, 99), (100, 100), (60, 200)] {
-            let mut meter: Option<Meter> = None;
+            let mut level: Option<Level> = None;
             let mut apply = |charge: &Charge| -> Decision {
-                let (decision, change) = decide(meter.as_ref(), charge, Micros(1), Micros(0));
+                let (decision, change) = decide_level(level.as_ref(), charge, Micros(1), Micros(0));
                 match change {
-                    Change::Keep => {}
-                    Change::Write(written) => meter = Some(written),
-                    Change::Clear => meter = None,
+                    LevelChange::Keep => {}
+                    LevelChange::Write(written) => level = Some(written),
+                    LevelChange::Clear => level = None,
                 }
                 decision
             };
@@ -363,16 +368,20 @@ mod tests {
         ] {
             let plan = plan(mode);
             assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
-            let (decision, _) = decide(None, &plan.charges[0], Micros(0), Micros(0));
+            let (decision, _) = decide_level(None, &plan.charges[0], Micros(0), Micros(0));
             let mut full: Decisions = [decision].into_iter().collect();
             plan.correct(&mut full);
             assert_eq!((full[0].outcome, full[0].remaining), (Outcome::Allowed, 5));
             assert_eq!(full[0].reset_after, Some(Micros(0)), "nothing of it comes back");
             for (left, expected) in [3, 1].into_iter().zip(outcomes) {
-                let (token, refill) = Numbers::fixed(5).unwrap().written();
-                let meter = Meter { since: Micros(0), level: 5 - left, token, refill };
-                let (decision, change) = decide(Some(&meter), &plan.charges[0], Micros(0), Micros(0));
-                assert_eq!(change, Change::Keep);
+                let level = Level {
+                    since: Micros(0),
+                    used: 5 - left,
+                    weight: 1,
+                    refill: crate::engine::algorithms::windows::Refill::evenly(0),
+                };
+                let (decision, change) = decide_level(Some(&level), &plan.charges[0], Micros(0), Micros(0));
+                assert_eq!(change, LevelChange::Keep);
                 let mut decisions: Decisions = [decision].into_iter().collect();
                 plan.correct(&mut decisions);
                 assert_eq!((decisions[0].outcome, decisions[0].remaining), expected, "{mode:?} with {left} left");

@@ -6,7 +6,7 @@ use http::StatusCode;
 use tokio::time::timeout;
 
 use super::buckets::Refusal;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::quote::quoted;
 use crate::http::basic::{LengthLimitError, RequestBody};

@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Admin;
 use super::body::{members, read, span, text};
 use super::buckets::{Caller, Refusal, json_reply, not_with};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::reply::Reply;
 use crate::http::basic::RequestBody;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::engine::algorithms::numbers::{Allowance, Micros};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::Block;
 use crate::engine::rules::limit::LimitMode;
 use crate::limiter::operator::{State, WindowState};
@@ -34,7 +35,7 @@ fn window(state: &WindowState) -> Value {
     let mut allows = String::new();
     state.numbers.describe(&mut allows);
     json!({
-        "algorithm": state.numbers.refill().algorithm(),
+        "algorithm": state.numbers.algorithm().name(),
         "allows": allows,
         "limit": state.limit,
         "remaining": state.remaining,

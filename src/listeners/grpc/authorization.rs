@@ -334,7 +334,7 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
     if let Some(fingerprint) = binding.fingerprint {
         members.push(("id", Kind::Text(hash(fingerprint))));
     }
-    if !binding.numbers.is_some_and(|numbers| numbers.is_script()) {
+    if !binding.is_script() {
         #[expect(clippy::cast_precision_loss, reason = "counts are below 2^53, which is what a double has")]
         members.push(("remaining", Kind::Number(binding.decision.remaining as f64)));
     }
@@ -351,11 +351,12 @@ mod tests {
 
     use super::super::messages::authorization::{Address, AttributeRequest, HeaderMap, SocketAddress};
     use super::*;
-    use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
-    use crate::engine::algorithms::details::{Detail, Elevation};
-    use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
+    use crate::engine::algorithms::micros::Micros;
+    use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::algorithms::queue::{EntryId, Storage};
     use crate::engine::answer::verdict::Unanswered;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::{Limit, StoreErrorPolicy};

@@ -14,7 +14,8 @@ use super::messages::rate_limit::{
 use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField, text};
 use super::protocol::{Code, Status, decode, frame};
 use super::{Caller, Envoy};
-use crate::engine::algorithms::numbers::{Micros, Numbers};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::reply::{self, Generations};
 use crate::engine::answer::verdict::{Answer, Standing};

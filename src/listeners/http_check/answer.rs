@@ -5,10 +5,9 @@ use serde_json::{Value, json};
 
 use super::call::Mistake;
 use super::{Answer, Asked, OPENAPI};
-use crate::engine::algorithms::charge::Outcome;
-use crate::engine::algorithms::details::{Detail, Elevation};
-use crate::engine::algorithms::numbers::Micros;
-use crate::engine::algorithms::script::{Said, SaidValue};
+use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
 use crate::engine::answer::reply::{self, Generations, Reply};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
@@ -106,7 +105,7 @@ fn exact_wait(verdict: &Verdict) -> Option<u64> {
 fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
     let decision = &answer.decision;
     // What a script allows is nobody's knowledge but its own.
-    let known = |number: u64| Some(number).filter(|_| !answer.numbers.is_some_and(|numbers| numbers.is_script()));
+    let known = |number: u64| Some(number).filter(|_| !answer.is_script());
     let mut told = json!({
         "name": rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()),
         "window": answer.window,
@@ -137,8 +136,8 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
 }
 
 /// What a script has said: values, of which a pair has a name, and whatever else there is.
-fn script(said: &Said) -> Value {
-    let value = |value: &SaidValue| match &value.name {
+fn script(said: &ScriptOutput) -> Value {
+    let value = |value: &ScriptValue| match &value.name {
         Some(name) => json!([name, value.text]),
         None => json!(value.text),
     };

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use super::json::Json;
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
+use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::duration;
 use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
@@ -436,7 +437,7 @@ mod tests {
         let components = GivenId::Components(vec!["a".into(), "b".into()]);
         assert_eq!(named(listed), [charge(components, None), charge(text("c"), Some(2))]);
         assert_eq!(good(listed).mode, Mode::Check);
-        let numbers = |text: &str| named(text)[0].numbers.map(|numbers| numbers.to_string());
+        let numbers = |text: &str| named(text)[0].numbers.as_ref().map(Numbers::to_string);
         let given = r#"{"limit": "L", "count": 10, "period": "1.5h"}"#;
         assert_eq!(numbers(given).as_deref(), Some("burst 10, 10 per 90m"));
         let given = r#"{"limit": "L", "burst": 20, "count": 10, "period": "366d"}"#;

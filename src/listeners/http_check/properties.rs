@@ -7,7 +7,9 @@ use std::net::IpAddr;
 
 use super::call::{self, Call, Subject};
 use super::original::Original;
-use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
@@ -116,7 +118,7 @@ fn rules() -> Rules {
     let limit = |(name, by): (&str, Vec<Component>)| Limit {
         by,
         per_call: true,
-        allowance: Allowance::Windows(windows.into()),
+        allowance: Allowance::Windows(windows.clone().into()),
         ..Limit::new(name)
     };
     let limits = [

@@ -81,8 +81,10 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::engine::algorithms::charge::{Decision, Outcome};
-    use crate::engine::algorithms::numbers::{Allowance, Micros, Numbers};
+    use crate::engine::algorithms::decision::{Decision, Outcome};
+    use crate::engine::algorithms::micros::Micros;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::Limit;
     use crate::engine::rules::request::sample;

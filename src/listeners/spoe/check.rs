@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::data::{Data, Reader};
 use super::frame::Arguments;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::request;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::message::client_address::{ClientAddress, TrustedProxies};

@@ -7,7 +7,7 @@ use super::check::Check;
 use super::connection::next;
 use super::data::{Data, write_data, write_integer, write_string};
 use super::frame::{Ack, Frame, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers;
 use crate::message::path::EscapedSlashes;

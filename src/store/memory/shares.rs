@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 
 /// Limits that are told apart, and one more for all the others: as many as the 12 bits tell that an entry has for them.
 const MOST_TAGS: usize = 1 << TAG_BITS;

@@ -2,14 +2,14 @@
 //! (Robin Hood hashing).
 //!
 //! A lookup is all cache misses: with a million buckets the entries are far larger than any core's cache. Here
-//! fingerprint and meter lie side by side, so it misses once, where a table with control bytes of its own misses twice,
+//! fingerprint and level lie side by side, so it misses once, where a table with control bytes of its own misses twice,
 //! the second time only when the first is answered. A removal moves the followers back and leaves no mark, so churn
 //! neither slows the table down nor makes it grow.
 
 use super::shares::{Shares, TAG_BITS, Tag};
-use crate::engine::algorithms::gcra::Meter;
-use crate::engine::algorithms::numbers::Micros;
-use crate::engine::algorithms::refill::Refill;
+use crate::engine::algorithms::level::Level;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::windows::Refill;
 
 /// The slots of the smallest table.
 const SMALLEST: usize = 16;
@@ -21,14 +21,14 @@ struct Entry {
     /// million buckets two are mistaken for one another in one of 700,000 such tables, and a longer fingerprint would
     /// cost every lookup a fifth more memory to look at.
     fingerprint: u64,
-    meter: Meter,
+    level: Level,
 }
 
 /// The bits of the tag.
 const TAG: u64 = (1 << TAG_BITS) - 1;
 
 const VACANT: Entry =
-    Entry { fingerprint: 0, meter: Meter { since: Micros(0), level: 0, token: 0, refill: Refill::evenly(0) } };
+    Entry { fingerprint: 0, level: Level { since: Micros(0), used: 0, weight: 0, refill: Refill::evenly(0) } };
 
 /// The table. It starts without memory and doubles until `bound` buckets fit.
 pub(super) struct Table {
@@ -50,10 +50,10 @@ impl Table {
         self.held
     }
 
-    /// The meter of a bucket, if it is held, and its slot, for [`Self::update`].
+    /// The level of a bucket, if it is held, and its slot, for [`Self::update`].
     #[inline]
-    pub(super) fn find(&self, fingerprint: u64) -> Option<(usize, Meter)> {
-        self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].meter))
+    pub(super) fn find(&self, fingerprint: u64) -> Option<(usize, Level)> {
+        self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].level))
     }
 
     /// Reads where a bucket would be and says nothing of use: for one who is about to look for several, so that the
@@ -64,30 +64,30 @@ impl Table {
         if self.slots.is_empty() { 0 } else { self.slots[self.home(fingerprint)].fingerprint }
     }
 
-    /// Sets the meter of a bucket that was found in `slot`, wherever it has moved since.
+    /// Sets the level of a bucket that was found in `slot`, wherever it has moved since.
     #[inline]
-    pub(super) fn update(&mut self, slot: usize, fingerprint: u64, meter: Meter) {
+    pub(super) fn update(&mut self, slot: usize, fingerprint: u64, level: Level) {
         match self.slots.get_mut(slot) {
-            Some(entry) if is_of(entry, key(fingerprint)) => entry.meter = meter,
+            Some(entry) if is_of(entry, key(fingerprint)) => entry.level = level,
             _ => {
                 if let Ok(slot) = self.locate(key(fingerprint)) {
-                    self.slots[slot].meter = meter;
+                    self.slots[slot].level = level;
                 }
             }
         }
     }
 
-    /// Adds a bucket of the limit with this tag, or sets the meter of one that is held; whether it is new.
-    pub(super) fn insert(&mut self, fingerprint: u64, tag: Tag, meter: Meter) -> bool {
+    /// Adds a bucket of the limit with this tag, or sets the level of one that is held; whether it is new.
+    pub(super) fn insert(&mut self, fingerprint: u64, tag: Tag, level: Level) -> bool {
         let fingerprint = key(fingerprint);
         let slot = match self.locate(fingerprint) {
             Ok(slot) => {
-                self.slots[slot].meter = meter;
+                self.slots[slot].level = level;
                 return false;
             }
             Err(slot) => slot,
         };
-        self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), meter });
+        self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), level });
         true
     }
 
@@ -122,7 +122,7 @@ impl Table {
             // A follower may have moved into the slot; it is looked at in its turn.
             if let Some(entry) = self.slots.get(self.cursor)
                 && entry.fingerprint != VACANT.fingerprint
-                && entry.meter.is_over(now, shares.changed)
+                && entry.level.is_over(now, shares.changed)
             {
                 shares.free(tag(entry));
                 self.vacate(self.cursor);
@@ -240,8 +240,8 @@ mod tests {
     use super::*;
 
     /// Full at the microsecond `full_at`.
-    fn meter(full_at: u64) -> Meter {
-        Meter { since: Micros(0), level: full_at, token: 1, refill: Refill::evenly(1) }
+    fn level(full_at: u64) -> Level {
+        Level { since: Micros(0), used: full_at, weight: 1, refill: Refill::evenly(1) }
     }
 
     #[derive(Clone, Debug)]
@@ -278,7 +278,7 @@ mod tests {
                 match step {
                     Step::Insert(fingerprint, full_at) => {
                         if map.len() < bound || map.contains_key(&key(fingerprint)) {
-                            let new = table.insert(fingerprint, Tag(0), meter(full_at));
+                            let new = table.insert(fingerprint, Tag(0), level(full_at));
                             if new {
                                 shares.take(Tag(0));
                             }
@@ -299,7 +299,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 prop_assert!(table.slots() <= slots_for(bound));
                 for (fingerprint, full_at) in &map {
-                    prop_assert_eq!(table.find(*fingerprint).map(|(_, meter)| meter), Some(meter(*full_at)));
+                    prop_assert_eq!(table.find(*fingerprint).map(|(_, level)| level), Some(level(*full_at)));
                 }
             }
             for _ in 0..bound {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::RedisStore;
 use super::connection::describe;
 use super::source::without_comments;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::MOST_BLOCKS;
 use crate::store::StoreError;
 

@@ -27,8 +27,9 @@ use super::diagnosis::Diagnosis;
 use super::patience::{PARTS, Patience, within};
 use super::requests::{CallNumber, Requests};
 use super::{BUSY, SILENT_TIMEOUTS, Shared, user_scripts};
-use crate::engine::algorithms::charge::{Decisions, Mode};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
 use crate::store::{Batch, Fault, StoreError};
 
 /// The most outstanding calls of a worker. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen workers stays

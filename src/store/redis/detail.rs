@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use crate::engine::algorithms::details::{Detail, Elevation};
+use crate::engine::algorithms::decision::{Detail, Elevation};
 use crate::engine::algorithms::queue::EntryId;
-use crate::engine::algorithms::script::{Said, SaidValue};
+use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 
 /// Reads a list of details.
 pub(super) fn read(value: Value) -> Result<Detail, String> {
@@ -27,20 +27,20 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
         [Value::BulkString(name), Value::Array(said), Value::Array(extras)] if name == b"script" => {
             let said = said.iter().map(said_value).collect::<Option<_>>().ok_or_else(|| unexpected(&values))?;
             let extras = extras.iter().map(text).collect::<Option<_>>().ok_or_else(|| unexpected(&values))?;
-            Ok(Detail::Script(Said { values: said, extras }))
+            Ok(Detail::Script(ScriptOutput { values: said, extras }))
         }
         values => Err(unexpected(values)),
     }
 }
 
 /// Reads a header value of a user script.
-fn said_value(value: &Value) -> Option<SaidValue> {
+fn said_value(value: &Value) -> Option<ScriptValue> {
     match value {
         Value::Array(pair) => match pair.as_slice() {
-            [name, value] => Some(SaidValue { name: Some(text(name)?), text: text(value)? }),
+            [name, value] => Some(ScriptValue { name: Some(text(name)?), text: text(value)? }),
             _ => None,
         },
-        value => Some(SaidValue { name: None, text: text(value)? }),
+        value => Some(ScriptValue { name: None, text: text(value)? }),
     }
 }
 

@@ -23,8 +23,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Batch, Breaker, Fault, Health, StoreError};
 use crate::clock::Clock;
 use crate::engine::algorithms::batch::has_duplicate;
-use crate::engine::algorithms::charge::Decisions;
-use crate::engine::algorithms::numbers::{EXACT, Micros};
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::script::ScriptSource;
 
 mod answers;
@@ -141,7 +141,7 @@ impl RedisStore {
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
-        if batch.charges.iter().any(words::lacks_terms) {
+        if batch.charges.iter().any(words::lacks_input) {
             return Err(StoreError::Refused("a charge of a queue or script lacks its entry or arguments".into()));
         }
         let shared = &self.shared;

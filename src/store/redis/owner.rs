@@ -18,7 +18,8 @@ use super::patience::within;
 use super::requests::Requests;
 use super::{Shared, State};
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
-use crate::engine::algorithms::numbers::{Micros, Numbers};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::store::Fault;
 
 /// How long opening a connection may take, including name lookup, TLS, AUTH and the trial. With the longest pause this stays below

@@ -5,8 +5,8 @@ use redis::Value;
 use super::connection::describe;
 use super::detail;
 use super::requests::{CallNumber, Requests};
-use crate::engine::algorithms::charge::{Decision, Decisions, Outcome};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
+use crate::engine::algorithms::micros::Micros;
 
 /// The answer to each request of a call, or an error as the server worded it; and the number of keys with text that is not a bucket.
 #[derive(Debug, PartialEq, Eq)]

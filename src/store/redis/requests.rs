@@ -6,7 +6,7 @@ use super::source::{HASH, SOURCE};
 use super::user_scripts::{self, Scripts};
 use super::words;
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::numbers::{EXACT, Micros};
+use crate::engine::algorithms::micros::{EXACT, Micros};
 
 /// The beginning of a bucket's key.
 ///

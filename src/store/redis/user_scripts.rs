@@ -12,8 +12,7 @@ use tokio::time::timeout;
 
 use super::Shared;
 use super::connection::describe;
-use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::details::Terms;
+use crate::engine::algorithms::charge::{Charge, Input};
 use crate::engine::algorithms::script::ScriptSource;
 
 /// The most sources that are cached: one for each set of scripts that a request charges. Beyond that, perhaps after reloads, they
@@ -38,8 +37,8 @@ pub(super) struct HashedScript {
 
 /// The scripts that some charges run.
 pub(super) fn of(charges: &[Charge]) -> Scripts {
-    let sources = charges.iter().filter_map(|charge| match charge.terms.as_deref() {
-        Some(Terms::Script(run)) => Some(Arc::clone(&run.source)),
+    let sources = charges.iter().filter_map(|charge| match charge.input.as_deref() {
+        Some(Input::Script(run)) => Some(Arc::clone(&run.source)),
         _ => None,
     });
     let mut scripts: Scripts = sources.collect();

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use crate::engine::algorithms::charge::{Charge, Mode};
-use crate::engine::algorithms::details::{Elevated, Slot, Terms};
-use crate::engine::algorithms::numbers::{EXACT, Micros, Numbers};
-use crate::engine::algorithms::refill::{Kind, Windows};
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::sliding_window;
+use crate::engine::algorithms::windows::Windows;
 
 /// Four numbers of at most 20 digits, the longest mode and two more numbers, each followed by a blank.
 const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to~@".len() + 2 * 20 + 1;
@@ -40,64 +41,64 @@ fn push_number(words: &mut String, number: u64, end: char) {
 /// Adds the two words for how tokens come back.
 fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     let numbers = &charge.numbers;
-    match numbers.refill().kind() {
-        Kind::Level => {
-            push_number(words, numbers.written().0, ' ');
+    match numbers.algorithm() {
+        Algorithm::Gcra | Algorithm::FixedWindow(_) => {
+            push_number(words, numbers.weight(), ' ');
             if let Some(elevated) = charge.elevated() {
                 return push_elevated(words, numbers, elevated);
             }
-            match numbers.refill().windows() {
+            match numbers.windows() {
                 Some(windows) => push_windows(words, numbers, windows, now),
                 None => push_number(words, numbers.drain(), ' '),
             }
         }
-        Kind::Log(period) => {
+        Algorithm::SlidingLog => {
             push_number(words, numbers.burst(), ' ');
             words.push_str("sliding_log:");
-            push_number(words, period, ' ');
+            push_number(words, numbers.span(), ' ');
         }
-        Kind::SlidingWindow(period) => {
+        Algorithm::SlidingWindow { count_denied } => {
             push_number(words, numbers.burst(), ' ');
             words.push_str("sliding_window:");
-            push_number(words, period, ':');
-            let counts_denied = numbers.refill().counts_denied();
-            push_number(words, sliding_window::tick(numbers.burst(), period), if counts_denied { ':' } else { ' ' });
-            if counts_denied {
+            push_number(words, numbers.span(), ':');
+            let tick = sliding_window::tick(numbers.burst(), numbers.span());
+            push_number(words, tick, if count_denied { ':' } else { ' ' });
+            if count_denied {
                 words.push_str("count_denied ");
             }
         }
-        Kind::Slots(lease) => {
+        Algorithm::Concurrency => {
             push_number(words, numbers.burst(), ' ');
             words.push_str("concurrency:");
-            push_number(words, lease, ':');
-            if let Some(Terms::Slot(Slot(name))) = charge.terms.as_deref() {
+            push_number(words, numbers.span(), ':');
+            if let Some(Slot(name)) = charge.slot() {
                 let _ = write!(words, "{name:032x}");
             }
             words.push(' ');
         }
-        Kind::Queue(_) | Kind::Script => {
+        Algorithm::Queue | Algorithm::Script => {
             push_number(words, numbers.burst(), ' ');
-            push_terms(words, charge);
+            push_input(words, charge);
             words.push(' ');
         }
     }
 }
 
-/// Adds what a queue or a script needs besides numbers. [`lacks_terms`] has checked that it is there.
-fn push_terms(words: &mut String, charge: &Charge) {
-    match (charge.terms.as_deref(), charge.numbers.refill().kind()) {
-        (Some(Terms::Queue(work)), Kind::Queue(max_age)) => {
+/// Adds what a queue or a script needs besides numbers. [`lacks_input`] has checked that it is there.
+fn push_input(words: &mut String, charge: &Charge) {
+    match (charge.input.as_deref(), charge.numbers.algorithm()) {
+        (Some(Input::Queue(work)), Algorithm::Queue) => {
             words.push_str("queue:");
             words.push_str(work.storage.word());
             words.push(':');
-            push_number(words, max_age, ':');
+            push_number(words, charge.numbers.span(), ':');
             words.push_str(match (&work.given_back, charge.mode) {
                 (Some(id), Mode::Refund) => id.as_str(),
                 (None, Mode::Refund) => "",
                 _ => work.entry.as_str(),
             });
         }
-        (Some(Terms::Script(run)), _) => {
+        (Some(Input::Script(run)), _) => {
             words.push_str("script:");
             words.push_str(run.source.name());
             words.push(':');
@@ -119,7 +120,7 @@ fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
 
 /// Adds the word of windows. Those of a calendar around `now` are listed: the server knows no time zones, but its clock decides,
 /// and may be some windows ahead of ours or behind.
-fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Micros) {
+fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows<'_>, now: Micros) {
     match windows {
         Windows::First(period) => {
             words.push_str("first:");
@@ -144,10 +145,10 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows, now: Mi
 }
 
 /// True if a charge lacks what its algorithm needs besides numbers. Its words would be invalid, and with them the whole call.
-pub(super) fn lacks_terms(charge: &Charge) -> bool {
-    match charge.numbers.refill().kind() {
-        Kind::Queue(_) => !matches!(charge.terms.as_deref(), Some(Terms::Queue(_))),
-        Kind::Script => !matches!(charge.terms.as_deref(), Some(Terms::Script(_))),
+pub(super) fn lacks_input(charge: &Charge) -> bool {
+    match charge.numbers.algorithm() {
+        Algorithm::Queue => !matches!(charge.input.as_deref(), Some(Input::Queue(_))),
+        Algorithm::Script => !matches!(charge.input.as_deref(), Some(Input::Script(_))),
         _ => false,
     }
 }
@@ -155,13 +156,13 @@ pub(super) fn lacks_terms(charge: &Charge) -> bool {
 /// The most bytes of a charge's words.
 pub(super) fn longest(charge: &Charge) -> usize {
     let numbers = &charge.numbers;
-    let terms = match charge.terms.as_deref() {
-        Some(Terms::Queue(work)) => "queue:stream:".len() + work.entry.as_str().len(),
-        Some(Terms::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
+    let input = match charge.input.as_deref() {
+        Some(Input::Queue(work)) => "queue:stream:".len() + work.entry.as_str().len(),
+        Some(Input::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
         _ => 0,
     };
     let elevated = if charge.elevated().is_some() { LONGEST_ELEVATED } else { 0 };
-    let calendar = match numbers.refill().windows() {
+    let calendar = match numbers.windows() {
         Some(Windows::Calendar(calendar)) => {
             // The windows to fill the bucket, twice, two more, and the number of the first.
             let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
@@ -170,7 +171,7 @@ pub(super) fn longest(charge: &Charge) -> usize {
         _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
         _ => "sliding_window:".len() + 21 + "count_denied ".len(),
     };
-    LONGEST_WORDS + calendar + terms + elevated
+    LONGEST_WORDS + calendar + input + elevated
 }
 
 const fn word(mode: Mode) -> &'static str {

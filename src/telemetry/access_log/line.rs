@@ -7,10 +7,10 @@ use http::{Method, Version};
 use jiff::Timestamp;
 
 use super::Format;
-use crate::engine::algorithms::details::Detail;
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::decision::Detail;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
-use crate::engine::answer::verdict::{Answer, Standing, Verdict};
+use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::message::Request;
 use crate::message::trace_context::TraceContext;
@@ -165,8 +165,7 @@ impl Record {
             Some(binding) if Some(binding.limit) == limit => Some(binding),
             _ => verdict.answers.iter().find(|answer| Some(answer.limit) == limit),
         };
-        let is_script = |answer: &&Answer| answer.numbers.is_some_and(|numbers| numbers.is_script());
-        self.remaining = answer.filter(|answer| !is_script(answer)).map(|answer| answer.decision.remaining);
+        self.remaining = answer.filter(|answer| !answer.is_script()).map(|answer| answer.decision.remaining);
         self.entry = accepted::entries(rules, verdict).next().map(|(_, id)| id.as_str().into());
         let extras = verdict.details.iter().filter_map(|(_, detail)| match detail {
             Detail::Script(said) => Some(said.extras.iter()),

@@ -212,7 +212,7 @@ impl Sampled {
             attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
             let answer = verdict.binding().filter(|answer| answer.limit == place);
             let answer = answer.or_else(|| verdict.answers.iter().find(|answer| answer.limit == place));
-            if let Some(answer) = answer.filter(|answer| answer.numbers.is_some_and(|numbers| !numbers.is_script())) {
+            if let Some(answer) = answer.filter(|answer| answer.counted_numbers().is_some()) {
                 attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
             }
             if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| answer.decision.retry_after)

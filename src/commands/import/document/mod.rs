@@ -10,7 +10,7 @@ use self::entry::{State, block, entry};
 use super::text::{Value, comment, piece};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::component::Component;
 use crate::engine::rules::fingerprint::{Fingerprinter, stable};
 use crate::engine::rules::ids::Id;

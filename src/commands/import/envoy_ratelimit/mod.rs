@@ -12,7 +12,7 @@ use super::amount::{Amount, milliseconds};
 use super::document::{Document, Limit, Override, Subject};
 use super::text::{Value, piece};
 use crate::config::{self, Report, Source, Sources};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::glob::Glob;
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::PerUnit;
 use crate::engine::algorithms::charge::{Charge, Mode, NUMBERS_OF_THE_CALL};
-use crate::engine::algorithms::numbers::Micros;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::rules::key::BucketKey;
@@ -141,7 +141,7 @@ impl Rules {
                 if matches!(descriptor.hits, Hits::GiveBack(_)) {
                     charge.mode = Mode::Refund;
                 }
-                let (numbers, cost, fingerprint) = (charge.numbers, charge.cost, charge.bucket.fingerprint);
+                let (numbers, cost, fingerprint) = (charge.numbers.clone(), charge.cost, charge.bucket.fingerprint);
                 let charge = plan.merge(charge, origin);
                 member.charges.push(DescriptorCharge { charge, origin, numbers, cost, fingerprint });
                 let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));

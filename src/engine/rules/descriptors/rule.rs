@@ -1,9 +1,10 @@
 //! Settings of a rule in an envoyproxy/ratelimit file beside its descriptor.
 
 use super::Metadata;
+use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar;
-use crate::engine::algorithms::numbers::{Aligned, Numbers, NumbersError};
-use crate::engine::algorithms::refill::Windows;
+use crate::engine::algorithms::numbers::{Numbers, NumbersError};
+use crate::engine::algorithms::windows::Windows;
 
 /// A unit of the rate limit service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +59,7 @@ impl RateUnit {
 
     /// The unit that equals the period of `numbers`.
     pub fn of(numbers: &Numbers) -> Option<Self> {
-        if let Some(Windows::Calendar(calendar)) = numbers.refill().windows() {
+        if let Some(Windows::Calendar(calendar)) = numbers.windows() {
             return Some(match calendar.unit() {
                 calendar::Unit::Month(_) => Self::Month,
                 calendar::Unit::Year => Self::Year,
@@ -82,7 +83,7 @@ impl PerUnit {
     /// requests.
     pub fn numbers(self) -> Result<Numbers, NumbersError> {
         let requests = u64::from(self.requests);
-        Numbers::windows(requests, requests, self.unit.seconds() * 1_000_000_000, Aligned::Clock)
+        Numbers::fixed_window(requests, requests, self.unit.seconds() * 1_000_000_000, Aligned::Clock)
     }
 }
 

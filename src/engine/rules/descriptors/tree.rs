@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use crate::engine::rules::glob::Glob;
-use crate::engine::rules::matching::Candidates;
-use crate::engine::rules::matching::{EntryMatch, EntryTest};
+use crate::engine::rules::matching::{Candidates, EntryMatch, EntryTest};
 use crate::engine::rules::request::DescriptorEntry;
 
 /// The rules of one domain: a level for each entry of a descriptor.

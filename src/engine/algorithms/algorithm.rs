@@ -1,0 +1,76 @@
+//! The algorithms, under their names in the rules file.
+
+/// `algorithm:` of a limit. `elevated` is not one: it adds other numbers to `gcra`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    #[default]
+    Gcra,
+    FixedWindow(Aligned),
+    SlidingLog,
+    SlidingWindow {
+        /// Denied requests count as well.
+        count_denied: bool,
+    },
+    Concurrency,
+    Queue,
+    Script,
+}
+
+/// `aligned:`, the start of fixed windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Aligned {
+    /// The first charge on a full bucket.
+    #[default]
+    First,
+    /// The multiples of the period since the Unix epoch, or the months and years of a calendar.
+    Clock,
+}
+
+impl Algorithm {
+    pub const ALL: [Self; 7] = [
+        Self::Gcra,
+        Self::FixedWindow(Aligned::First),
+        Self::SlidingLog,
+        Self::SlidingWindow { count_denied: false },
+        Self::Concurrency,
+        Self::Queue,
+        Self::Script,
+    ];
+
+    /// The name in the rules file, and of the files in `lua/`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gcra => "gcra",
+            Self::FixedWindow(_) => "fixed_window",
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow { .. } => "sliding_window",
+            Self::Concurrency => "concurrency",
+            Self::Queue => "queue",
+            Self::Script => "script",
+        }
+    }
+
+    /// The suffix that keeps its buckets apart from those of the same limit under another algorithm, which could not read
+    /// them. GCRA and fixed windows read each other's buckets and have none.
+    pub const fn key_suffix(self) -> &'static str {
+        match self {
+            Self::Gcra | Self::FixedWindow(_) => "",
+            Self::SlidingLog => "#log",
+            Self::SlidingWindow { .. } => "#sliding",
+            Self::Concurrency => "#slots",
+            Self::Queue => "#queue",
+            Self::Script => "#script",
+        }
+    }
+
+    /// Returns true if a [`Level`](super::level::Level) is all that it keeps.
+    #[inline]
+    pub const fn keeps_level(self) -> bool {
+        matches!(self, Self::Gcra | Self::FixedWindow(_))
+    }
+
+    /// Returns true if its buckets hold tokens, rather than slots, entries or what a script counts.
+    pub const fn has_tokens(self) -> bool {
+        matches!(self, Self::Gcra | Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow { .. })
+    }
+}

@@ -1,0 +1,222 @@
+//! Decisions: the answers to charges, and their order by strictness.
+
+use std::cmp::Ordering;
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+
+use super::micros::Micros;
+use super::queue::EntryId;
+use super::script::ScriptOutput;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The cost fitted, or a refund gave something back.
+    Allowed,
+    /// The cost did not fit.
+    Denied,
+    /// Nothing happened, and nothing is denied: a spend-only charge that did not fit, a refund of a full bucket.
+    Unchanged,
+}
+
+/// The answer for one charge. Times are spans from now; `None` means never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub outcome: Outcome,
+    /// The burst of the numbers that held.
+    pub limit: u64,
+    /// Whole tokens left.
+    pub remaining: u64,
+    /// Until the same charge would fit: zero if it would fit at once, `None` if the cost is above the burst or the
+    /// bucket does not refill.
+    pub retry_after: Option<Micros>,
+    /// Until the bucket is full, or its window ends; `None` if it does not refill.
+    pub reset_after: Option<Micros>,
+}
+
+impl Decision {
+    /// A denial that no waiting mends: a limit with `deny: true`, or one whose id the request lacks.
+    pub const fn never() -> Self {
+        Self { outcome: Outcome::Denied, limit: 0, remaining: 0, retry_after: None, reset_after: None }
+    }
+
+    /// A denial without numbers that ends after this long.
+    pub const fn later(retry_after: Micros) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::never() }
+    }
+
+    pub const fn is_denied(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied)
+    }
+
+    /// Orders decisions by strictness; the greatest binds.
+    ///
+    /// Denied beats allowed. Among denials the longest wait binds, never being the longest; among the others the one
+    /// with the least left, then the one with the longer wait (Boulder's `stricter`).
+    pub fn strictness(&self, other: &Self) -> Ordering {
+        // `None` is never, which is longer than any wait; `Option` would sort it first.
+        let wait = |decision: &Self| decision.retry_after.map_or((true, Micros(0)), |wait| (false, wait));
+        let fewest = other.remaining.cmp(&self.remaining);
+        let longest = wait(self).cmp(&wait(other));
+        self.is_denied()
+            .cmp(&other.is_denied())
+            .then_with(|| if self.is_denied() { longest.then(fewest) } else { fewest.then(longest) })
+    }
+}
+
+/// A charge, decided against its bucket.
+#[derive(Clone, Debug)]
+pub struct Attempt<E> {
+    pub decision: Decision,
+    pub detail: Option<Detail>,
+    /// The edit of the bucket, if it changes.
+    pub edit: Option<E>,
+    /// The edit is made even if the request is denied.
+    pub counts_denied: bool,
+}
+
+impl<E> Attempt<E> {
+    pub(crate) const fn new(decision: Decision, edit: Option<E>) -> Self {
+        Self { decision, detail: None, edit, counts_denied: false }
+    }
+
+    pub(crate) fn map<F>(self, edit: impl FnOnce(E) -> F) -> Attempt<F> {
+        let Self { decision, detail, edit: given, counts_denied } = self;
+        Attempt { decision, detail, edit: given.map(edit), counts_denied }
+    }
+}
+
+/// What some algorithms answer beside a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Detail {
+    Elevated(Elevation),
+    /// The entry that was added to a queue.
+    Entry(EntryId),
+    Script(ScriptOutput),
+}
+
+/// The state of a limit's elevated numbers after a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elevation {
+    /// This charge has switched them on.
+    pub triggered: bool,
+    /// They hold.
+    pub active: bool,
+    /// The activations left in this month; `None` unless this charge used one.
+    pub activations_left: Option<u64>,
+}
+
+impl Detail {
+    pub const fn elevation(&self) -> Option<Elevation> {
+        match self {
+            Self::Elevated(elevation) => Some(*elevation),
+            Self::Entry(_) | Self::Script(_) => None,
+        }
+    }
+
+    /// Takes back the effects of the charge, as another charge of its request is denied. Returns false if nothing is left
+    /// to tell.
+    pub(crate) fn undo(&mut self) -> bool {
+        let Self::Elevated(Elevation { triggered, active, activations_left }) = self else { return false };
+        *active &= !*triggered;
+        (*triggered, *activations_left) = (false, None);
+        true
+    }
+}
+
+/// The decisions of one request, one per charge and in their order. Most requests make one charge, which needs no
+/// allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    decisions: SmallVec<[Decision; 1]>,
+    /// By the index of the charge, in ascending order.
+    pub details: Vec<(usize, Detail)>,
+}
+
+impl Decisions {
+    pub fn with_capacity(charges: usize) -> Self {
+        Self { decisions: SmallVec::with_capacity(charges), details: Vec::new() }
+    }
+
+    pub fn push(&mut self, decision: Decision) {
+        self.decisions.push(decision);
+    }
+
+    /// Corrects the limit of a decision by other numbers than those of the charge.
+    pub fn set_limit(&mut self, index: usize, limit: u64) {
+        if let Some(decision) = self.decisions.get_mut(index) {
+            decision.limit = limit;
+        }
+    }
+
+    pub fn detail(&self, index: usize) -> Option<&Detail> {
+        self.details.iter().find(|(of, _)| *of == index).map(|(_, detail)| detail)
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [Decision] {
+        &mut self.decisions
+    }
+}
+
+impl Deref for Decisions {
+    type Target = [Decision];
+
+    fn deref(&self) -> &[Decision] {
+        &self.decisions
+    }
+}
+
+impl FromIterator<Decision> for Decisions {
+    fn from_iter<I: IntoIterator<Item = Decision>>(decisions: I) -> Self {
+        Self { decisions: decisions.into_iter().collect(), details: Vec::new() }
+    }
+}
+
+impl<'d> IntoIterator for &'d Decisions {
+    type Item = &'d Decision;
+    type IntoIter = std::slice::Iter<'d, Decision>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.decisions.iter()
+    }
+}
+
+impl IntoIterator for Decisions {
+    type Item = Decision;
+    type IntoIter = smallvec::IntoIter<[Decision; 1]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.decisions.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(outcome: Outcome, remaining: u64, retry_after: Option<u64>) -> Decision {
+        Decision { outcome, limit: 10, remaining, retry_after: retry_after.map(Micros), reset_after: Some(Micros(1)) }
+    }
+
+    #[track_caller]
+    fn stricter(a: Decision, b: Decision) {
+        assert_eq!((a.strictness(&b), b.strictness(&a)), (Ordering::Greater, Ordering::Less));
+    }
+
+    #[test]
+    fn denied_beats_allowed() {
+        stricter(decision(Outcome::Denied, 9, Some(1)), decision(Outcome::Allowed, 0, Some(99)));
+    }
+
+    #[test]
+    fn the_longest_wait_binds_and_never_is_the_longest() {
+        stricter(decision(Outcome::Denied, 0, Some(2)), decision(Outcome::Denied, 0, Some(1)));
+        stricter(decision(Outcome::Denied, 5, None), decision(Outcome::Denied, 0, Some(u64::MAX)));
+    }
+
+    #[test]
+    fn among_allowances_the_least_left_binds() {
+        stricter(decision(Outcome::Allowed, 3, Some(0)), decision(Outcome::Allowed, 4, Some(7)));
+        stricter(decision(Outcome::Allowed, 0, Some(7)), decision(Outcome::Allowed, 0, Some(1)));
+    }
+}

@@ -1,0 +1,44 @@
+//! Instants and spans, in whole microseconds.
+
+/// An instant, in microseconds since the Unix epoch, or a span of microseconds.
+///
+/// Redis' Lua has only doubles: they count microseconds exactly until the year 2255, while nanoseconds since the epoch
+/// have already lost their last eight bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+/// Doubles hold every integer below 2^53 exactly. All that Redis' Lua counts stays below.
+pub const EXACT: u64 = 1 << 53;
+
+/// How far a bucket may be dated ahead of the clock. Threads read the clock a moment apart, and servers' clocks differ by
+/// milliseconds; a bucket that is further ahead is dated now.
+pub const MOST_AHEAD: Micros = Micros(1_000_000);
+
+impl Micros {
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis * 1_000)
+    }
+
+    /// Returns the span from `earlier` to `self`; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the instant that is `span` after this one.
+    #[must_use]
+    pub const fn after(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// Returns the span in seconds, rounded up: a client that waits this long never comes too early.
+    pub const fn ceil_seconds(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Returns true if the clock has stepped back since this instant, or another clock set it.
+    #[inline]
+    pub(crate) const fn is_ahead_of(self, now: Self) -> bool {
+        self.0 > now.after(MOST_AHEAD).0
+    }
+}

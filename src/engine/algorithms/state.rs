@@ -1,0 +1,199 @@
+//! The state of a bucket, whatever its algorithm: the one place that knows which file decides a charge.
+//!
+//! A [`Level`] has one size and is copied, so the memory store keeps levels in a table of their own.
+
+use super::algorithm::Algorithm;
+use super::charge::{Bucket, Charge, Mode, Slot};
+use super::concurrency::{self, Slots, SlotsEdit};
+use super::decision::{Attempt, Decision, Outcome};
+use super::elevated::{self, ElevatedLevel};
+use super::level::{Level, LevelChange, is_over};
+use super::micros::Micros;
+use super::sliding_log::{self, Log, LogEdit};
+use super::sliding_window::{self, SlidingWindow};
+use super::{fixed_window, gcra};
+
+/// What is kept of a bucket that is not full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of `gcra` and `fixed_window`.
+    Level(Level),
+    Elevated(ElevatedLevel),
+    Log(Log),
+    SlidingWindow(SlidingWindow),
+    Slots(Slots),
+}
+
+/// The change that a charge makes. `None` and [`LevelChange::Clear`] leave nothing to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    Level(LevelChange),
+    Elevated(Option<ElevatedLevel>),
+    Log(LogEdit),
+    SlidingWindow(Option<SlidingWindow>),
+    Slots(SlotsEdit),
+}
+
+/// The memory store cannot decide a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("queues and scripts need Redis")]
+pub struct NeedsRedis;
+
+/// Decides a charge against a level, or against a full bucket. Its limit has no elevated numbers, and its algorithm
+/// [keeps a level](Algorithm::keeps_level).
+///
+/// `effective_from` is when the rules took effect, and the numbers with them unless the charge says otherwise. It matters
+/// only if other numbers held at the last write. A cost above the burst is denied for ever, with `retry_after: None`.
+#[inline]
+pub fn decide_level(
+    level: Option<&Level>,
+    charge: &Charge,
+    now: Micros,
+    effective_from: Micros,
+) -> (Decision, LevelChange) {
+    let effective_from = effective_from.max(charge.changed);
+    match charge.numbers.windows() {
+        None => gcra::decide(level, charge, now, effective_from),
+        Some(windows) => fixed_window::decide(level, charge, windows, now, effective_from),
+    }
+}
+
+/// Decides a charge against a bucket, or against a full one; see [`decide_level`]. The state that another algorithm has left
+/// counts as full.
+pub fn decide(
+    state: Option<&State>,
+    charge: &Charge,
+    now: Micros,
+    effective_from: Micros,
+) -> Result<Attempt<Edit>, NeedsRedis> {
+    let changed = effective_from.max(charge.changed);
+    Ok(match (charge.numbers.algorithm(), charge.elevated(), state) {
+        (Algorithm::Gcra | Algorithm::FixedWindow(_), None, state) => {
+            let level = state.and_then(State::level);
+            let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
+            Attempt::new(decision, Some(change).filter(|change| *change != LevelChange::Keep)).map(Edit::Level)
+        }
+        (Algorithm::Gcra | Algorithm::FixedWindow(_), Some(elevated), state) => {
+            let kept = match state {
+                Some(State::Elevated(kept)) => Some(*kept),
+                state => state.and_then(State::level).map(ElevatedLevel::of),
+            };
+            elevated::decide(kept.as_ref(), charge, elevated, now, changed).map(Edit::Elevated)
+        }
+        (Algorithm::SlidingLog, _, state) => {
+            let log = state.and_then(|state| if let State::Log(log) = state { Some(log) } else { None });
+            sliding_log::decide(log, charge, now).map(Edit::Log)
+        }
+        (Algorithm::SlidingWindow { .. }, _, state) => {
+            let window = state.and_then(|state| if let State::SlidingWindow(it) = state { Some(it) } else { None });
+            sliding_window::decide(window, charge, now, changed).map(Edit::SlidingWindow)
+        }
+        (Algorithm::Concurrency, _, state) => {
+            let slots = state.and_then(|state| if let State::Slots(slots) = state { Some(slots) } else { None });
+            concurrency::decide(slots, charge, now).map(Edit::Slots)
+        }
+        (Algorithm::Queue | Algorithm::Script, ..) => return Err(NeedsRedis),
+    })
+}
+
+/// Returns where a bucket stands without the charge. Charges of a denied request report this, as nothing was taken.
+pub fn standing(
+    state: Option<&State>,
+    charge: &Charge,
+    now: Micros,
+    effective_from: Micros,
+) -> Result<Decision, NeedsRedis> {
+    let decision = decide(state, &question(charge), now, effective_from)?.decision;
+    Ok(Decision { outcome: Outcome::Unchanged, ..decision })
+}
+
+/// As [`standing`], of a charge for [`decide_level`].
+pub fn standing_level(level: Option<&Level>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
+    let (decision, _) = decide_level(level, &question(charge), now, effective_from);
+    Decision { outcome: Outcome::Unchanged, ..decision }
+}
+
+/// A charge that only asks. It does without the key, which no algorithm looks at.
+fn question(charge: &Charge) -> Charge {
+    let bucket = Bucket { key: String::new(), fingerprint: charge.bucket.fingerprint };
+    let Charge { numbers, changed, input, .. } = charge;
+    Charge { bucket, numbers: numbers.clone(), cost: 0, mode: Mode::Check, changed: *changed, input: input.clone() }
+}
+
+impl State {
+    /// The level of a limit without elevated numbers, which may have had some at the last write.
+    pub const fn level(&self) -> Option<Level> {
+        match self {
+            Self::Level(level) => Some(*level),
+            Self::Elevated(kept) => Some(*kept.level()),
+            Self::Log(_) | Self::SlidingWindow(_) | Self::Slots(_) => None,
+        }
+    }
+
+    /// Dates it now if it is dated too far ahead, as after a step back of the clock. Leases end by themselves.
+    pub fn redate(&mut self, now: Micros) {
+        match self {
+            Self::Level(level) => *level = level.redated(now).unwrap_or(*level),
+            Self::Elevated(kept) => kept.redate(now),
+            Self::Log(log) => log.redate(now),
+            Self::SlidingWindow(window) => window.redate(now),
+            Self::Slots(_) => {}
+        }
+    }
+
+    /// Returns the state after an edit; `None` if the bucket is full.
+    pub fn edited(state: Option<Self>, edit: &Edit) -> Option<Self> {
+        match edit {
+            Edit::Level(LevelChange::Keep) => state,
+            Edit::Level(LevelChange::Write(level)) => Some(Self::Level(*level)),
+            Edit::Level(LevelChange::Clear) => None,
+            Edit::Elevated(kept) => kept.map(Self::Elevated),
+            Edit::Log(edit) => {
+                let mut log = if let Some(Self::Log(log)) = state { log } else { Log::default() };
+                log.apply(edit);
+                (log.len() > 0).then_some(Self::Log(log))
+            }
+            Edit::SlidingWindow(window) => window.map(Self::SlidingWindow),
+            Edit::Slots(edit) => {
+                let mut slots = if let Some(Self::Slots(slots)) = state { slots } else { Slots::default() };
+                slots.apply(edit);
+                (slots.len() > 0).then_some(Self::Slots(slots))
+            }
+        }
+    }
+
+    /// Returns true if a request in flight holds this slot.
+    pub fn holds(&self, slot: Slot, now: Micros) -> bool {
+        matches!(self, Self::Slots(slots) if slots.holds(slot, now))
+    }
+
+    /// Returns true if it need not be kept at `now`: the bucket is full by the numbers of the last write, and has been for a
+    /// while if the rules have changed since, at `changed`.
+    pub fn is_over(&self, now: Micros, changed: Micros) -> bool {
+        match self {
+            Self::Level(level) => level.is_over(now, changed),
+            Self::Elevated(kept) => is_over(Some(kept.level().since), kept.ends(), now, changed),
+            Self::Log(log) => is_over(log.youngest(), Some(log.ends()), now, changed),
+            Self::SlidingWindow(window) => is_over(Some(window.at()), Some(window.ends()), now, changed),
+            Self::Slots(slots) => slots.ends() <= now,
+        }
+    }
+
+    /// The entries that take memory, at least 1.
+    pub fn entries(&self) -> usize {
+        match self {
+            Self::Log(log) => log.len(),
+            Self::Slots(slots) => slots.len(),
+            Self::Level(_) | Self::SlidingWindow(_) | Self::Elevated(_) => 1,
+        }
+    }
+
+    /// Drops an entry, if it can without letting anything more pass.
+    pub fn shrink(&mut self) {
+        match self {
+            Self::Log(log) => log.merge_oldest(),
+            // One slot is one request in flight, and listeners bound those.
+            Self::Level(_) | Self::SlidingWindow(_) | Self::Slots(_) | Self::Elevated(_) => {}
+        }
+    }
+}

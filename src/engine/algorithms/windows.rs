@@ -1,0 +1,160 @@
+//! Windows of time: of a bucket, of the clock, of a calendar.
+
+use super::calendar::Calendar;
+use super::micros::Micros;
+
+/// Where the windows of a bucket begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows<'c> {
+    /// Every so many microseconds from the first charge on a full bucket.
+    First(u64),
+    /// The multiples of so many microseconds since the Unix epoch.
+    Clock(u64),
+    /// The months or years of a time zone.
+    Calendar(&'c Calendar),
+}
+
+impl Windows<'_> {
+    /// Returns the number of the window that holds `at`. [`Self::First`] counts from `anchor`, the start of a window that
+    /// is not after `at`; the others count from the epoch.
+    pub fn number(self, anchor: Micros, at: Micros) -> u64 {
+        match self {
+            Self::First(period) => at.since(anchor).0 / period,
+            Self::Clock(period) => at.0 / period,
+            Self::Calendar(calendar) => calendar.number(at),
+        }
+    }
+
+    /// Returns the start of the window with this number.
+    pub fn start(self, anchor: Micros, number: u64) -> Micros {
+        match self {
+            Self::First(period) => anchor.after(Micros(number.saturating_mul(period))),
+            Self::Clock(period) => Micros(number.saturating_mul(period)),
+            Self::Calendar(calendar) => calendar.start(number),
+        }
+    }
+
+    /// Returns the start of the window that is `count` windows after the one that begins at `start`.
+    pub fn after(self, start: Micros, count: u64) -> Micros {
+        match self {
+            Self::First(period) | Self::Clock(period) => start.after(Micros(count.saturating_mul(period))),
+            Self::Calendar(calendar) => calendar.start(calendar.number(start).saturating_add(count)),
+        }
+    }
+}
+
+/// How the level of a bucket falls, in one word. The memory store keeps it with every bucket; an enum would take another
+/// word, a fifth more memory to look at.
+///
+/// The top three bits are the kind. The rest is a drain, a span in microseconds (both below 2^53), or a calendar's id
+/// and a window's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Refill(u64);
+
+const KIND: u64 = 0b111 << 61;
+const EVENLY: u64 = 0b000 << 61;
+const FIRST: u64 = 0b001 << 61;
+const CLOCK: u64 = 0b010 << 61;
+const CALENDAR: u64 = 0b011 << 61;
+const SPAN: u64 = 0b100 << 61;
+const VALUE: u64 = !KIND;
+
+/// The bits of a calendar window's length in seconds; a leap year has fewer than 2^25.
+const LENGTH_BITS: u32 = 32;
+const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
+
+/// The windows that a bucket was written in, as far as its [`Refill`] tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrittenWindows {
+    First(u64),
+    Clock(u64),
+    /// A window of a calendar, of this many microseconds.
+    Calendar(u64),
+}
+
+impl Refill {
+    /// The level falls by `drain` every microsecond; 0 is never.
+    pub const fn evenly(drain: u64) -> Self {
+        Self(EVENLY | (drain & VALUE))
+    }
+
+    /// The level falls at the start of each window.
+    pub(crate) const fn by(windows: Windows<'_>) -> Self {
+        match windows {
+            Windows::First(period) => Self(FIRST | (period & VALUE)),
+            Windows::Clock(period) => Self(CLOCK | (period & VALUE)),
+            Windows::Calendar(calendar) => Self(CALENDAR | ((calendar.id() as u64) << LENGTH_BITS)),
+        }
+    }
+
+    /// What ends by itself after this many microseconds, entry by entry.
+    pub(crate) const fn span(micros: u64) -> Self {
+        Self(SPAN | (micros & VALUE))
+    }
+
+    /// The same in a window of a calendar that has this many microseconds.
+    #[must_use]
+    pub(crate) const fn in_window(self, length: u64) -> Self {
+        Self(self.0 & !LENGTH | (length / 1_000_000) & LENGTH)
+    }
+
+    /// Returns true if the level falls in the same way, in whichever window of a calendar.
+    #[inline]
+    pub(crate) const fn is_like(self, other: Self) -> bool {
+        self.0 == other.0 || self.0 & KIND == CALENDAR && (self.0 ^ other.0) & !LENGTH == 0
+    }
+
+    /// Levels that drain every microsecond; 0 if the bucket never refills, or not evenly.
+    #[inline]
+    pub(crate) const fn drain(self) -> u64 {
+        if self.0 & KIND == EVENLY { self.0 } else { 0 }
+    }
+
+    /// The period, lease or maximum age in microseconds, of an algorithm that keeps no level.
+    pub(crate) const fn micros(self) -> u64 {
+        self.0 & VALUE
+    }
+
+    pub(crate) const fn is_evenly(self) -> bool {
+        self.0 & KIND == EVENLY
+    }
+
+    #[inline]
+    pub(crate) const fn windows(self) -> Option<WrittenWindows> {
+        let value = self.0 & VALUE;
+        match self.0 & KIND {
+            FIRST => Some(WrittenWindows::First(value)),
+            CLOCK => Some(WrittenWindows::Clock(value)),
+            CALENDAR => Some(WrittenWindows::Calendar((value & LENGTH) * 1_000_000)),
+            _ => None,
+        }
+    }
+}
+
+/// The longest month and the longest year: with a day more, should a time zone cross the date line.
+const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
+const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
+
+impl WrittenWindows {
+    /// Returns an instant at which `count` windows have surely begun since the one that began at `start`: their starts,
+    /// or of a calendar the latest that they can be.
+    pub(crate) const fn after(self, start: Micros, count: u64) -> Micros {
+        match self {
+            Self::First(period) | Self::Clock(period) => start.after(Micros(count.saturating_mul(period))),
+            Self::Calendar(length) => {
+                let longest = if length > LONGEST_MONTH { LONGEST_YEAR } else { LONGEST_MONTH };
+                let later = count.saturating_sub(1).saturating_mul(longest);
+                start.after(Micros(if count == 0 { 0 } else { length })).after(Micros(later))
+            }
+        }
+    }
+
+    /// The windows for readers who know only the one that the bucket was written in: later ones are as long.
+    pub(crate) const fn extrapolated(self) -> Windows<'static> {
+        match self {
+            Self::First(period) => Windows::First(period),
+            Self::Clock(period) => Windows::Clock(period),
+            Self::Calendar(length) => Windows::First(if length == 0 { 1 } else { length }),
+        }
+    }
+}

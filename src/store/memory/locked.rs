@@ -1,0 +1,159 @@
+//! Decisions about several charges, whose shards are locked together.
+
+use parking_lot::MutexGuard;
+use smallvec::{SmallVec, smallvec};
+
+use super::overflow::Overflow;
+use super::shard::{Place, Shard, low_half};
+use super::shares::Tag;
+use super::{Batch, MemoryStore, StoreError};
+use crate::engine::algorithms::batch::{BatchDecision, FEW, decide_all};
+use crate::engine::algorithms::charge::{Charge, Mode, Slot};
+use crate::engine::algorithms::decision::{Decisions, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::state::{self, NeedsRedis, decide_level, standing_level};
+
+type Few<T> = SmallVec<[T; FEW]>;
+
+/// The shards of some charges.
+pub(super) struct Locked<'s> {
+    store: &'s MemoryStore,
+    numbers: Few<usize>,
+    /// By `numbers`.
+    shards: Few<MutexGuard<'s, Shard>>,
+    /// Locked when it is needed.
+    overflow: Option<MutexGuard<'s, Overflow>>,
+}
+
+impl<'s> Locked<'s> {
+    /// Locks the shards in ascending order, and the overflow after them, so that no two requests wait for each other.
+    pub(super) fn of<'c>(store: &'s MemoryStore, charges: impl Iterator<Item = &'c Charge>) -> Self {
+        let mut numbers: Few<usize> = charges.map(|charge| store.shard_number(charge)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let shards = numbers.iter().map(|number| store.shards[*number].lock()).collect();
+        Self { store, numbers, shards, overflow: None }
+    }
+
+    /// Returns the index of a charge's shard among those that are locked.
+    fn index(&self, charge: &Charge) -> usize {
+        let number = self.store.shard_number(charge);
+        self.numbers.partition_point(|other| *other < number)
+    }
+
+    /// Decides charges that all keep levels and have room, as those of nearly all requests. Measured with four charges, it
+    /// takes half the time of [`Self::decide`], which copies more. Returns `None` for other charges.
+    pub(super) fn decide_levels(&mut self, batch: &Batch<'_>) -> Option<Decisions> {
+        let (now, effective_from) = (batch.now, batch.effective_from);
+        // A limit that had elevated numbers may have its bucket among the states.
+        let is_plain = |charge: &Charge| {
+            charge.keeps_level() && self.shards[self.index(charge)].states.get(low_half(charge)).is_none()
+        };
+        let has_room = |shard: &MutexGuard<'_, Shard>| shard.len() + batch.charges.len() <= self.store.keys_per_shard;
+        if !batch.charges.iter().all(is_plain) || !self.shards.iter().all(has_room) {
+            return None;
+        }
+        // With a million buckets each is a cache miss, and one decision after the other would wait for each in turn. Four
+        // charges take 0.6 us instead of 1.0 us when all are read first.
+        let touched = batch.charges.iter().map(|charge| self.shards[self.index(charge)].table.touch(low_half(charge)));
+        std::hint::black_box(touched.fold(0, u64::wrapping_add));
+        let mut decisions = Decisions::with_capacity(batch.charges.len());
+        let mut changes = Few::with_capacity(batch.charges.len());
+        let mut new: Few<Tag> = Few::new();
+        let mut is_denied = false;
+        for charge in batch.charges {
+            let index = self.index(charge);
+            let shard = &mut self.shards[index];
+            let found = shard.find(charge, now);
+            let place = match found {
+                Some((slot, level)) => Place::Table(slot, level),
+                None => {
+                    let tag = shard.room(charge, &new)?;
+                    new.push(tag);
+                    Place::New(tag)
+                }
+            };
+            let level = found.as_ref().map(|(_, level)| level);
+            let (decision, change) = decide_level(level, charge, now, effective_from);
+            is_denied |= decision.is_denied();
+            decisions.push(decision);
+            changes.push((index, place, change));
+        }
+        for ((decision, charge), (index, place, change)) in
+            decisions.as_mut_slice().iter_mut().zip(batch.charges).zip(changes)
+        {
+            if !is_denied {
+                self.shards[index].set_level(place, charge, change);
+            } else if decision.outcome == Outcome::Allowed {
+                let level = if let Place::Table(_, level) = place { Some(level) } else { None };
+                *decision = standing_level(level.as_ref(), charge, now, effective_from);
+            }
+        }
+        Some(decisions)
+    }
+
+    /// Decides any charges.
+    pub(super) fn decide(&mut self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+        let (now, effective_from) = (batch.now, batch.effective_from);
+        let places = self.places(batch.charges, now);
+        let state = |index: usize, charge: &Charge| {
+            self.shards[self.index(charge)].state(places[index], charge, self.overflow.as_deref())
+        };
+        let decided = decide_all(
+            batch.charges,
+            |index, charge| state::decide(state(index, charge).as_deref(), charge, now, effective_from),
+            |index, charge| state::standing(state(index, charge).as_deref(), charge, now, effective_from),
+        );
+        let BatchDecision { decisions, edits } =
+            decided.map_err(|error: NeedsRedis| StoreError::Refused(error.to_string()))?;
+        for (index, edit) in edits {
+            let (charge, place) = (&batch.charges[index], places[index]);
+            match &mut self.overflow {
+                Some(overflow) if place.is_overflow() => overflow.apply(charge, &edit, now),
+                _ => {
+                    let shard = self.index(charge);
+                    self.shards[shard].apply(place, charge, &edit, now);
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Finds the places of all charges, and locks the overflow if one is there.
+    fn places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
+        let mut places = Few::with_capacity(charges.len());
+        let mut new: Few<Tag> = Few::new();
+        let mut new_of_shard: Few<usize> = smallvec![0; self.shards.len()];
+        for charge in charges {
+            let index = self.index(charge);
+            let bound = self.store.keys_per_shard.saturating_sub(new_of_shard[index]);
+            let mut place = self.shards[index].place(charge, now, bound, &new);
+            if let Some(slot) = held_slot(charge)
+                && !self.shards[index].states.get(low_half(charge)).is_some_and(|state| state.holds(slot, now))
+                && self.lock_overflow().holds(charge, slot, now)
+            {
+                place = Place::Overflow;
+            }
+            match place {
+                Place::New(tag) => {
+                    new_of_shard[index] += 1;
+                    new.push(tag);
+                }
+                Place::Overflow => self.lock_overflow().redate(charge, now),
+                Place::Table(..) | Place::States => {}
+            }
+            places.push(place);
+        }
+        places
+    }
+
+    fn lock_overflow(&mut self) -> &mut Overflow {
+        self.overflow.get_or_insert_with(|| self.store.overflow.lock())
+    }
+}
+
+/// Returns the slot that a charge frees or renews. It may have been taken from the overflow bucket although its bucket has
+/// room by now.
+fn held_slot(charge: &Charge) -> Option<Slot> {
+    charge.slot().filter(|_| matches!(charge.mode, Mode::Refund | Mode::SpendOnly))
+}

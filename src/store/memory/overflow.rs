@@ -1,0 +1,51 @@
+//! The buckets that the ids of a limit share when the limit or its shard is at the bound.
+
+use std::collections::HashMap;
+
+use super::shares::short_of;
+use crate::engine::algorithms::charge::{Charge, Slot};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::state::{Edit, State};
+
+/// One bucket for each window of a limit, by `<short>#<window>`. Those of a removed limit stay until they are full.
+#[derive(Default)]
+pub(super) struct Overflow {
+    states: HashMap<String, State>,
+}
+
+impl Overflow {
+    pub(super) fn get(&self, charge: &Charge) -> Option<&State> {
+        self.states.get(&window_key(charge))
+    }
+
+    /// Returns true if a request in flight holds this slot here.
+    pub(super) fn holds(&self, charge: &Charge, slot: Slot, now: Micros) -> bool {
+        !self.states.is_empty() && self.get(charge).is_some_and(|state| state.holds(slot, now))
+    }
+
+    /// Dates the bucket of a charge now if it is dated too far ahead.
+    pub(super) fn redate(&mut self, charge: &Charge, now: Micros) {
+        if let Some(state) = self.states.get_mut(&window_key(charge)) {
+            state.redate(now);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn apply(&mut self, charge: &Charge, edit: &Edit, now: Micros) {
+        self.states.retain(|_, other| !other.is_over(now, Micros(0)));
+        let key = window_key(charge);
+        if let Some(state) = State::edited(self.states.remove(&key), edit) {
+            self.states.insert(key, state);
+        }
+    }
+}
+
+/// The bucket's key without its id.
+fn window_key(charge: &Charge) -> String {
+    let key = &charge.bucket.key;
+    let window = key.rsplit_once('#').map_or("0", |(_, window)| window);
+    format!("{}#{window}", short_of(key))
+}

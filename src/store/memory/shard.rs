@@ -1,0 +1,184 @@
+//! A shard of the table: the buckets of some fingerprints, behind one lock.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::overflow::Overflow;
+use super::shares::{Shares, Tag};
+use super::states::States;
+use super::table::Table;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::level::{Level, LevelChange};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::state::{Edit, State};
+
+/// Slots that the insertion of a bucket looks at, to drop those that are full again. Each insertion frees what it passes,
+/// so buckets leave at least as fast as they come, and no insertion pays for a whole sweep.
+const SWEEP: usize = 8;
+
+/// Slots that a new bucket looks at when its shard is at the bound, before it goes to the overflow bucket. A sixteenth of a
+/// shard: long enough to find room under churn, short enough (some 10 us) for one request to wait for.
+const FULL_SWEEP: usize = 1_024;
+
+pub(super) struct Shard {
+    pub(super) table: Table,
+    /// The buckets that keep more than a level. They count towards the same bound.
+    pub(super) states: States,
+    /// The same in all shards.
+    pub(super) shares: Arc<Shares>,
+    pub(super) evicted: u64,
+    pub(super) overflowed: u64,
+}
+
+/// The place of a charge's bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// In this slot of the table, with this level.
+    Table(usize, Level),
+    States,
+    /// The bucket is new and has room. The tag is that of its limit.
+    New(Tag),
+    /// The bucket is new and has no room.
+    Overflow,
+}
+
+impl Place {
+    pub(super) const fn is_overflow(self) -> bool {
+        matches!(self, Self::Overflow)
+    }
+}
+
+impl Shard {
+    pub(super) fn new(bound: usize, shares: Arc<Shares>) -> Self {
+        Self { table: Table::new(bound), states: States::new(bound), shares, evicted: 0, overflowed: 0 }
+    }
+
+    pub(super) fn clear(&mut self, bound: usize, shares: Arc<Shares>) {
+        (self.table, self.states, self.shares) = (Table::new(bound), States::new(bound), shares);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len() + self.states.len()
+    }
+
+    /// Finds the level of a charge's bucket and its slot in the table. The level is dated now at the latest.
+    #[inline]
+    pub(super) fn find(&mut self, charge: &Charge, now: Micros) -> Option<(usize, Level)> {
+        let (slot, level) = self.table.find(low_half(charge))?;
+        let Some(redated) = level.redated(now) else { return Some((slot, level)) };
+        self.table.update(slot, low_half(charge), redated);
+        Some((slot, redated))
+    }
+
+    /// Returns the tag of a charge's limit, if that may have another bucket beside those of `new`.
+    pub(super) fn room(&self, charge: &Charge, new: &[Tag]) -> Option<Tag> {
+        let tag = self.shares.tag(charge);
+        let same = new.iter().filter(|other| **other == tag).count();
+        self.shares.has_room(tag, same as u64, new.len() as u64).then_some(tag)
+    }
+
+    /// Finds the place of a charge's bucket, in a shard of at most `bound` buckets. `new` are the tags of other buckets that
+    /// the request adds.
+    #[inline]
+    pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[Tag]) -> Place {
+        let keeps_level = charge.keeps_level();
+        if keeps_level && let Some((slot, level)) = self.find(charge, now) {
+            return Place::Table(slot, level);
+        }
+        self.states.redate(low_half(charge), now);
+        // A limit finds what it wrote while it had elevated numbers, or before it had them.
+        let is_readable = |state: &State| !keeps_level || state.level().is_some();
+        if self.states.get(low_half(charge)).is_some_and(is_readable) {
+            return Place::States;
+        }
+        if charge.elevated().is_some()
+            && let Some((slot, level)) = self.find(charge, now)
+        {
+            return Place::Table(slot, level);
+        }
+        let room = |shard: &Self| shard.room(charge, new).filter(|_| shard.len() < bound);
+        if let Some(tag) = room(self) {
+            return Place::New(tag);
+        }
+        // Only a full bucket may go. Any other would leave its owner a full one, and an attacker would only have to send
+        // enough new ids to be rid of a denial.
+        let shares = &self.shares;
+        self.evicted += self.table.sweep(now, FULL_SWEEP, shares) + self.states.sweep(now, FULL_SWEEP, shares);
+        if let Some(tag) = room(self) {
+            return Place::New(tag);
+        }
+        self.overflowed += 1;
+        self.shares.limited(self.shares.tag(charge));
+        Place::Overflow
+    }
+
+    /// Returns the state of a charge's bucket; `None` if it is full.
+    pub(super) fn state<'s>(
+        &'s self,
+        place: Place,
+        charge: &Charge,
+        overflow: Option<&'s Overflow>,
+    ) -> Option<Cow<'s, State>> {
+        match place {
+            Place::Table(_, level) => Some(Cow::Owned(State::Level(level))),
+            Place::States => self.states.get(low_half(charge)).map(Cow::Borrowed),
+            Place::New(_) => None,
+            Place::Overflow => overflow?.get(charge).map(Cow::Borrowed),
+        }
+    }
+
+    /// Returns the level of a charge's bucket; `None` if it is full.
+    #[inline]
+    pub(super) fn level(&self, place: Place, charge: &Charge, overflow: Option<&Overflow>) -> Option<Level> {
+        match place {
+            Place::Table(_, level) => Some(level),
+            Place::New(_) => None,
+            Place::States | Place::Overflow => self.state(place, charge, overflow)?.level(),
+        }
+    }
+
+    /// Makes an edit of a bucket that is not in overflow.
+    pub(super) fn apply(&mut self, place: Place, charge: &Charge, edit: &Edit, now: Micros) {
+        if let Edit::Level(change) = edit {
+            return self.set_level(place, charge, *change);
+        }
+        let fingerprint = low_half(charge);
+        let Self { table, states, shares, .. } = self;
+        if let Place::Table(..) = place {
+            table.remove(fingerprint, shares);
+        }
+        if states.apply(fingerprint, edit, || shares.tag(charge), shares) {
+            self.evicted += states.sweep(now, SWEEP, shares);
+        }
+    }
+
+    /// Changes the level of a bucket that is not in overflow.
+    #[inline]
+    pub(super) fn set_level(&mut self, place: Place, charge: &Charge, change: LevelChange) {
+        let fingerprint = low_half(charge);
+        if change == LevelChange::Keep {
+            return;
+        }
+        if let Place::States = place {
+            self.states.remove(fingerprint, &self.shares);
+        }
+        match (place, change) {
+            (_, LevelChange::Keep) => {}
+            (_, LevelChange::Clear) => self.table.remove(fingerprint, &self.shares),
+            (Place::Table(slot, _), LevelChange::Write(level)) => self.table.update(slot, fingerprint, level),
+            (Place::New(_) | Place::States | Place::Overflow, LevelChange::Write(level)) => {
+                let tag = if let Place::New(tag) = place { tag } else { self.shares.tag(charge) };
+                if self.table.insert(fingerprint, tag, level) {
+                    self.shares.take(tag);
+                    self.evicted += self.table.sweep(level.since, SWEEP, &self.shares);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the half of the fingerprint under which a shard files a bucket; the other half has chosen the shard.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+pub(super) const fn low_half(charge: &Charge) -> u64 {
+    charge.bucket.fingerprint as u64
+}
