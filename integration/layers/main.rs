@@ -76,7 +76,6 @@ const KNOWN: &[&str] = &[
     "describe in commands/explain.rs has more than 70 lines",
     "limit in commands/import/limitador.rs has more than 70 lines",
     "limiter/mod.rs names prometheus",
-    "limiter/operator.rs has more than 400 lines",
     "listeners/grpc/calls.rs names prometheus",
     "listeners/http_check/call.rs has more than 400 lines",
     "listeners/http_check/mod.rs names prometheus",

@@ -68,7 +68,11 @@ fn exit_codes_say_whose_fault_it_is() {
         (&["reset", "Even:7", "--admin", &admin], 1, "a change needs a token"),
         (&["reset", "Even:7", "--admin", &admin, "--admin-token", "wrong"], 1, "this token is not known"),
         (&["reset", "Even:7", "--admin", &admin, "--admin-token", TOKEN], 0, ""),
-        (&["set", "Even:7", "--remaining", "11", "--admin", &admin, "--admin-token", TOKEN], 1, "holds 10 at most"),
+        (
+            &["set", "Even:7", "--remaining", "11", "--admin", &admin, "--admin-token", TOKEN],
+            1,
+            "`remaining` must be at most 10",
+        ),
         (&["get", "Even:7", "--admin", &nobody], 3, "cannot ask the admin listener at 127.0.0.1:"),
         (&["get", "Even:7", "--admin", &proxy], 3, "and not as an admin listener does"),
         (&["get", "Even:7", "--admin", "https://a"], 2, "it speaks http:// and nothing else"),

@@ -26,7 +26,7 @@ use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
 use crate::http::basic::RequestBody;
-use crate::limiter::operator::{Change, OperatorError, State};
+use crate::limiter::operator::{BucketChange, BucketState, OperatorError};
 use crate::message::headers::Headers;
 use crate::message::percent::decode;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
@@ -82,8 +82,8 @@ impl From<OperatorError> for Refusal {
     fn from(error: OperatorError) -> Self {
         let status = match &error {
             OperatorError::Unknown(_) => StatusCode::NOT_FOUND,
-            OperatorError::Mistaken(_) => StatusCode::BAD_REQUEST,
-            OperatorError::Impossible(_) => StatusCode::CONFLICT,
+            OperatorError::Invalid(_) => StatusCode::BAD_REQUEST,
+            OperatorError::Unsupported(_) => StatusCode::CONFLICT,
             OperatorError::Store(store) if store.is_ambiguous() => {
                 return Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
@@ -214,22 +214,22 @@ impl Admin {
         bucket: &str,
         body: RequestBody,
         caller: &Caller<'_>,
-    ) -> Result<(State, String), Refusal> {
+    ) -> Result<(BucketState, String), Refusal> {
         let body = read(body).await?;
         match write {
             AdminWrite::Reset => {
                 members(&body, &[])?;
-                Ok((self.operator.change(bucket, Change::Reset).await?, "made full".to_owned()))
+                Ok((self.operator.change(bucket, BucketChange::Reset).await?, "made full".to_owned()))
             }
             AdminWrite::Refund => {
                 members(&body, &["cost"])?;
                 let cost = number(&body, "cost")?;
-                Ok((self.operator.change(bucket, Change::Refund(cost)).await?, format!("{cost} given back")))
+                Ok((self.operator.change(bucket, BucketChange::Refund(cost)).await?, format!("{cost} given back")))
             }
             AdminWrite::Set => {
                 members(&body, &["remaining"])?;
                 let remaining = number(&body, "remaining")?;
-                Ok((self.operator.change(bucket, Change::Set(remaining)).await?, format!("{remaining} remain")))
+                Ok((self.operator.change(bucket, BucketChange::Set(remaining)).await?, format!("{remaining} remain")))
             }
             AdminWrite::Block => {
                 members(&body, &["for", "reason"])?;
@@ -275,7 +275,7 @@ impl Admin {
     }
 }
 
-fn page(state: &State) -> Reply {
+fn page(state: &BucketState) -> Reply {
     json_reply(&replies::state(state))
 }
 

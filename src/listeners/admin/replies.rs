@@ -7,10 +7,10 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::Block;
 use crate::engine::rules::limit::LimitMode;
-use crate::limiter::operator::{State, WindowState};
+use crate::limiter::operator::{BucketState, WindowState};
 
 /// How a bucket stands.
-pub(super) fn state(state: &State) -> Value {
+pub(super) fn state(state: &BucketState) -> Value {
     json!({
         "bucket": state.bucket,
         "mode": match state.mode {

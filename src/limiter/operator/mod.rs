@@ -1,0 +1,188 @@
+//! What an operator does with buckets: show, reset, refund and set them, and block their ids.
+//!
+//! A process has one operator, on the control thread, with a store connection of its own.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::Mutex;
+
+use self::blocks::KnownBlocks;
+use super::{Limiter, Shared};
+use crate::clock::Clock;
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::decision::Decision;
+use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::blocks::Block;
+use crate::engine::rules::bucket_info::{BucketInfo, BucketInfoError};
+use crate::engine::rules::limit::LimitMode;
+use crate::store::{Batch, Store, StoreError};
+
+mod blocks;
+mod change;
+
+pub use change::BucketChange;
+
+pub struct Operator {
+    limiter: Limiter,
+    clock: Clock,
+    /// Locked while blocks change.
+    known: Mutex<KnownBlocks>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OperatorError {
+    /// There is no such limit or block.
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{0}")]
+    Invalid(String),
+    /// The bucket does not support it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It may have been done if [`StoreError::is_ambiguous`].
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+/// The state of an id's buckets.
+#[derive(Clone, Debug)]
+pub struct BucketState {
+    /// `Name:id`, in canonical text.
+    pub bucket: String,
+    pub mode: LimitMode,
+    /// Whether the limit may deny this id.
+    pub enforced: bool,
+    /// What the limit allows this id.
+    pub allowance: Allowance,
+    /// The override that applies: its file and line, and its comment.
+    pub given_by: Option<(String, Option<String>)>,
+    /// The block in force, and the time left.
+    pub blocked: Option<(Block, Micros)>,
+    /// Empty if the id has no bucket.
+    pub windows: Vec<WindowState>,
+}
+
+#[derive(Clone, Debug)]
+pub struct WindowState {
+    pub numbers: Numbers,
+    /// The capacity in force: that of elevated numbers while those are on.
+    pub limit: u64,
+    /// Whole tokens left.
+    pub remaining: u64,
+    /// Until a request fits. `None` if never.
+    pub retry_after: Option<Micros>,
+    /// Until the bucket is full, or its window ends. `None` if never.
+    pub reset_after: Option<Micros>,
+}
+
+impl Operator {
+    /// `clock` must be that of the listeners. Must be called inside the runtime that the operator works on.
+    pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
+        Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default() }
+    }
+
+    /// Returns the state of the bucket `Name:id`.
+    pub async fn look(&self, bucket: &str) -> Result<BucketState, OperatorError> {
+        let (view, now) = (self.limiter.view(), self.clock.now());
+        let found = view.rules().inspect(bucket, now)?;
+        self.state(&found, None, now).await
+    }
+
+    /// Changes all windows of a bucket at once. Returns the new state.
+    pub async fn change(&self, bucket: &str, change: BucketChange) -> Result<BucketState, OperatorError> {
+        let (view, now) = (self.limiter.view(), self.clock.now());
+        let found = view.rules().inspect(bucket, now)?;
+        change.check(&found)?;
+        self.state(&found, Some(change), now).await
+    }
+
+    /// Changes and reads all windows of an id in one call.
+    async fn decide(
+        &self,
+        found: &BucketInfo<'_>,
+        change: Option<BucketChange>,
+        now: Micros,
+    ) -> Result<Vec<WindowState>, OperatorError> {
+        let charges = &found.plan.charges;
+        if charges.is_empty() {
+            return Ok(Vec::new());
+        }
+        let each = |mode, cost| -> SmallVec<[Charge; 1]> {
+            charges.iter().map(|charge| Charge { cost, mode, ..charge.clone() }).collect()
+        };
+        let mut steps = match change {
+            None => Vec::new(),
+            Some(BucketChange::Reset) => vec![each(Mode::Reset, 0)],
+            Some(BucketChange::Refund(tokens)) => vec![each(Mode::Refund, tokens)],
+            // A refund to an empty bucket: whether elevated numbers are on, and so what the bucket holds, is not known here.
+            Some(BucketChange::Set(remaining)) => {
+                vec![each(Mode::Reset, 0), each(Mode::SpendUpTo, EXACT - 1), each(Mode::Refund, remaining)]
+            }
+        };
+        steps.push(each(Mode::Check, 0));
+        steps.push(each(Mode::Check, found.cost));
+        let effective_from = self.limiter.view().rules().effective_from();
+        let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
+        let decided = self.limiter.store().decide_in_turn(&batches).await?;
+        if change.is_some() && self.limiter.store().is_remote() {
+            // The memory that replaces a failed store must know the change, too.
+            let _ = self.limiter.shared().local.decide_in_turn(&batches);
+        }
+        let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
+        Ok(charges
+            .iter()
+            .zip(standing.iter().zip(asking))
+            .map(|(charge, (standing, asking))| window(charge, standing, asking))
+            .collect())
+    }
+
+    /// Applies a change, if any, and returns the state after it.
+    async fn state(
+        &self,
+        found: &BucketInfo<'_>,
+        change: Option<BucketChange>,
+        now: Micros,
+    ) -> Result<BucketState, OperatorError> {
+        let windows = self.decide(found, change, now).await?;
+        let view = self.limiter.view();
+        let given_by = found.given_by.map(|origin| {
+            let comment = origin.comment.as_deref().map(str::to_owned);
+            (format!("{}:{}", view.rules().file(origin.file), origin.line), comment)
+        });
+        let now = self.clock.now();
+        let blocked = self.blocks().covering(&found.key, now).map(|block| (block.clone(), block.until.since(now)));
+        Ok(BucketState {
+            bucket: found.name(),
+            mode: found.limit.mode,
+            enforced: found.enforced,
+            allowance: found.allowance.clone(),
+            given_by,
+            blocked,
+            windows,
+        })
+    }
+}
+
+/// `standing` is the decision on a cost of 0, `asking` on the limit's cost.
+fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowState {
+    // If another window denies the request, this one's decision is its state, and the request would fit it.
+    WindowState {
+        numbers: charge.numbers.clone(),
+        limit: standing.limit,
+        remaining: standing.remaining,
+        retry_after: if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) },
+        reset_after: standing.reset_after,
+    }
+}
+
+impl From<BucketInfoError> for OperatorError {
+    fn from(error: BucketInfoError) -> Self {
+        match error {
+            BucketInfoError::Limit(reason) => Self::Unknown(reason),
+            BucketInfoError::Id(reason) => Self::Invalid(reason),
+        }
+    }
+}
