@@ -176,7 +176,7 @@ fn a_redis_without_memory_costs_what_the_policies_say() {
     resumes(&weir);
     redis.cli(&["config", "set", "maxmemory", "1"]);
     by_policy(&weir, TIMEOUT, 20);
-    assert!(weir.metric("weir_store_errors_total{kind=\"refused\"}") >= 1);
+    assert!(weir.metric("weir_store_errors_total{kind=\"error\"}") >= 1);
     redis.cli(&["config", "set", "maxmemory", "0"]);
     resumes(&weir);
 }

@@ -72,7 +72,6 @@ const KNOWN: &[&str] = &[
     "clock imports engine",
     "cycle in commands",
     "cycle in config",
-    "cycle in store",
     "describe in commands/explain.rs has more than 70 lines",
     "limit in commands/import/limitador.rs has more than 70 lines",
     "limiter/mod.rs names prometheus",

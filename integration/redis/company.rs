@@ -117,7 +117,7 @@ async fn a_bucket_that_cannot_be_read_is_the_error_of_those_who_charge_it() {
     ];
     let mut answers = together(&store, requests).await;
     for place in [3, 1] {
-        let Err(StoreError::Refused(text)) = answers.remove(place) else { panic!("a list is no bucket") };
+        let Err(StoreError::Failed(text)) = answers.remove(place) else { panic!("a list is no bucket") };
         assert!(text.starts_with("WRONGTYPE "), "{text}");
     }
     assert_eq!(remaining(&answers), [2, 1, 0]);
@@ -126,7 +126,7 @@ async fn a_bucket_that_cannot_be_read_is_the_error_of_those_who_charge_it() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_refused_is_the_error_of_those_who_charge_the_bucket() {
+async fn a_write_that_fails_is_the_error_of_those_who_charge_the_bucket() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     decide(&store, &[one("U:1", 1)]).await.unwrap();
@@ -135,13 +135,13 @@ async fn a_write_that_is_refused_is_the_error_of_those_who_charge_the_bucket() {
     let requests =
         vec![vec![one("H:1", 1)], vec![one("U:1", 1)], vec![one("H:1", 1)], vec![one("U:1", 1), one("I:1", 1)]];
     let answers = together(&store, requests).await;
-    let refused = |answer: &Result<Decisions, StoreError>| match answer {
+    let shown = |answer: &Result<Decisions, StoreError>| match answer {
         Ok(decisions) => decisions[0].is_denied().to_string(),
-        Err(StoreError::Refused(text)) => text[..3].to_owned(),
+        Err(StoreError::Failed(text)) => text[..3].to_owned(),
         Err(error) => error.to_string(),
     };
     // The second spend of `H:1` saw an empty bucket only because of the first, which was undone.
-    assert_eq!(answers.iter().map(refused).collect::<Vec<_>>(), ["OOM", "true", "OOM", "true"]);
+    assert_eq!(answers.iter().map(shown).collect::<Vec<_>>(), ["OOM", "true", "OOM", "true"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(remaining(&together(&store, vec![vec![one("H:1", 1)], vec![one("I:1", 1)]]).await), [0, 0]);
 }

@@ -114,7 +114,7 @@ async fn a_user_with_just_enough_rights_a_password_and_a_database() {
     assert_eq!(server.cli(&["-n", "3", "PTTL", "weir:{0}:B:1"]), "-1");
 
     server.cli(&["ACL", "SETUSER", "weir", "-evalsha"]);
-    let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("evalsha is not allowed") };
+    let Err(StoreError::Failed(text)) = spend(&store).await else { panic!("evalsha is not allowed") };
     assert!(text.starts_with("NOPERM "), "{text}");
     let missing = format!("give the user the permissions `{rights}`");
     eventually_async("the status says what is missing", async || last_error(&store, &missing)).await;

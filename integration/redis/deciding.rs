@@ -139,7 +139,7 @@ async fn the_server_decides_which_month_it_is_and_one_that_is_far_off_is_an_erro
         assert_eq!(ask_with_clock_off_by(&server, &store, days).await, Ok(remaining), "{days} days");
     }
     for days in [70, -70] {
-        let Err(StoreError::Refused(text)) = ask_with_clock_off_by(&server, &store, days).await else {
+        let Err(StoreError::Failed(text)) = ask_with_clock_off_by(&server, &store, days).await else {
             panic!("{days} days")
         };
         assert!(text.contains("the clock is not within the windows of month/1/Europe/Berlin"), "{text}");
@@ -167,7 +167,7 @@ async fn a_key_of_another_type_is_an_error_and_nothing_is_written() {
     let store = connected(&options(&server.url())).await;
     server.cli(&["LPUSH", "weir:{0}:B:1", "mine"]);
     let charges = [charge("A:1", fixed(3), 1, Mode::Spend), charge("B:1", fixed(3), 1, Mode::Spend)];
-    let Err(StoreError::Refused(text)) = decide(&store, &charges).await else { panic!("a list is no bucket") };
+    let Err(StoreError::Failed(text)) = decide(&store, &charges).await else { panic!("a list is no bucket") };
     assert!(text.starts_with("WRONGTYPE "), "{text}");
     assert_eq!(
         (server.cli(&["EXISTS", "weir:{0}:A:1"]), server.cli(&["LLEN", "weir:{0}:B:1"])),
@@ -645,5 +645,5 @@ async fn no_time_is_beyond_the_year_2255() {
     let server = RedisServer::plain();
     let given = RedisOptions { clock: Clock::set(Micros(EXACT)), ..options(&server.url()) };
     let beyond = decide(&*connected(&given).await, &[charge("A:1", fixed(1), 1, Mode::Spend)]).await;
-    assert_eq!(beyond, Err(StoreError::Refused("the clock is set beyond the year 2255".into())));
+    assert_eq!(beyond, Err(StoreError::Failed("the clock is set beyond the year 2255".into())));
 }

@@ -117,7 +117,7 @@ impl Stores {
 /// Returns whether a request left its calendar: its clock has stepped back by more than a window behind a bucket's
 /// date. Memory keeps that bucket, so the stores differ from there on.
 fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
-    matches!(answer, Err(StoreError::Refused(text)) if text.contains("the clock is not within the windows of"))
+    matches!(answer, Err(StoreError::Failed(text)) if text.contains("the clock is not within the windows of"))
 }
 
 #[test]

@@ -82,7 +82,7 @@ async fn a_full_server_refuses_spends_until_it_has_room_and_is_not_said_to_be_we
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..10 {
-        let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("there is no room") };
+        let Err(StoreError::Failed(text)) = spend(&store).await else { panic!("there is no room") };
         assert!(text.starts_with("OOM "), "{text}");
         let status = store.health();
         assert_eq!(
@@ -105,7 +105,7 @@ async fn a_server_that_became_a_replica_is_left_until_it_is_a_master_again() {
     let store = connected(&options(&server.url())).await;
     spend(&store).await.unwrap();
     server.cli(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
-    let Err(StoreError::Refused(text)) = spend(&store).await else { panic!("a replica takes no writes") };
+    let Err(StoreError::Failed(text)) = spend(&store).await else { panic!("a replica takes no writes") };
     assert!(text.starts_with("READONLY "), "{text}");
     assert_eq!(spend(&store).await, Err(StoreError::Down));
     eventually_async("the status says what it is", async || last_error(&store, "this server is a read-only replica"))

@@ -117,7 +117,7 @@ fn plug_limits_limiters_count_through_the_proxy_and_survive_a_flush() {
                 assert_eq!(answer.header("retry-after"), Some("60"));
             }
         }
-        assert_eq!(weir.metric("weir_store_errors_total{kind=\"refused\"}"), 0);
+        assert_eq!(weir.metric("weir_store_errors_total{kind=\"error\"}"), 0);
         let all = weir.get("/", &[]);
         assert_eq!(all.header("ratelimit"), Some("\"All\";r=96"), "requests that the script denied were not charged");
     }

@@ -93,7 +93,7 @@ impl Limiter {
         if !is_overload {
             self.shared.store_failed(Instant::now());
         }
-        if matches!(error, StoreError::Refused(_) | StoreError::Late(_))
+        if matches!(error, StoreError::Failed(_) | StoreError::Late(_))
             && let Some(suppressed) = self.failure_log.pass()
         {
             tracing::error!(suppressed, "no decision: {error}");

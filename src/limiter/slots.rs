@@ -22,7 +22,7 @@ use super::Shared;
 use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::store::{Asked, Batch, Store, StoreError};
+use crate::store::{Batch, Store, StoreAnswer, StoreError};
 use crate::telemetry::metrics::Tally;
 
 /// How often the task looks at what is due: a quarter of the shortest lease.
@@ -81,7 +81,7 @@ struct Lease {
 struct Return {
     charge: Charge,
     effective_from: Micros,
-    asked: Asked,
+    asked: StoreAnswer,
     /// When its lease has ended in any case.
     until: Instant,
 }
@@ -146,14 +146,14 @@ impl SlotTable {
     }
 
     /// Asks the store that has a slot for what is to be done with it.
-    fn ask(&self, is_local: bool, charge: &Charge, effective_from: Micros) -> Asked {
+    fn ask(&self, is_local: bool, charge: &Charge, effective_from: Micros) -> StoreAnswer {
         let batch = Batch { charges: std::slice::from_ref(charge), effective_from, now: self.now() };
         if is_local {
-            return Asked::Answered(self.shared.local.decide(&batch));
+            return StoreAnswer::Ready(self.shared.local.decide(&batch));
         }
         if Handle::try_current().is_err() {
             // What is left of a worker's tasks is dropped when its runtime has ended, which nobody can ask through.
-            return Asked::Answered(Err(StoreError::Down));
+            return StoreAnswer::Ready(Err(StoreError::Down));
         }
         self.store.ask(&batch)
     }
@@ -168,7 +168,7 @@ impl SlotTable {
             self.gauge.dec();
         }
         let mut returns = self.returns.borrow_mut();
-        if !matches!(asked, Asked::Answered(Ok(_))) && returns.len() < MOST_RETURNS {
+        if !matches!(asked, StoreAnswer::Ready(Ok(_))) && returns.len() < MOST_RETURNS {
             returns.push_back(Return { charge, effective_from, asked, until: since + duration });
         }
     }
@@ -201,7 +201,7 @@ impl SlotTable {
     /// Tries again what has failed.
     fn look_at_returns(&self) {
         let (mut again, now) = (0, Instant::now());
-        self.returns.borrow_mut().retain_mut(|given| match given.asked.answered() {
+        self.returns.borrow_mut().retain_mut(|given| match given.asked.poll() {
             None => true,
             Some(Ok(_)) => false,
             Some(Err(_)) if now >= given.until => false,
@@ -227,10 +227,10 @@ impl SlotTable {
                 let held = held.get(key)?;
                 Some((*key, self.ask(key.is_local, &held.charge, held.effective_from)))
             };
-            let asked: Vec<(Key, Asked)> = keys.iter().filter_map(ask).collect();
+            let asked: Vec<(Key, StoreAnswer)> = keys.iter().filter_map(ask).collect();
             for (key, asked) in asked {
                 // Without an answer it is tried again at the next tick.
-                let Ok(decisions) = asked.answer().await else { continue };
+                let Ok(decisions) = asked.wait().await else { continue };
                 if let Some(held) = self.held.borrow_mut().get_mut(&key) {
                     held.renewed(since, decisions.first());
                 }
@@ -259,7 +259,7 @@ impl SlotTable {
     async fn await_returns(&self) {
         let returns = std::mem::take(&mut *self.returns.borrow_mut());
         for given in returns {
-            if let Err(error) = given.asked.answer().await {
+            if let Err(error) = given.asked.wait().await {
                 tracing::debug!("a slot was not given back: {error}");
             }
         }

@@ -105,7 +105,7 @@ impl<'s> Locked<'s> {
             |index, charge| state::standing(state(index, charge).as_deref(), charge, now, effective_from),
         );
         let BatchDecision { decisions, edits } =
-            decided.map_err(|error: NeedsRedis| StoreError::Refused(error.to_string()))?;
+            decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;
         for (index, edit) in edits {
             let (charge, place) = (&batch.charges[index], places[index]);
             match &mut self.overflow {

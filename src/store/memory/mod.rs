@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bucket_twice_in_a_request_is_refused_and_takes_nothing() {
+    fn a_bucket_twice_in_a_request_is_an_error_and_takes_nothing() {
         let (store, _) = store(100);
         let twice = [(1, 1), (2, 1), (1, 5)].map(|(id, cost)| charge("L", id, &fixed(9), cost, Mode::Spend));
         let batch = Batch { charges: &twice, effective_from: Micros(0), now: Micros(0) };

@@ -22,7 +22,7 @@ impl Shared {
     ) -> Result<Vec<Answer>, StoreError> {
         let value = answer.map_err(|error| self.call_error(live, &error))?;
         let reply = payload.requests.reply(value, payload.number).map_err(|reply| match reply {
-            BadReply::Malformed(text) => StoreError::Refused(text),
+            BadReply::Malformed(text) => StoreError::Failed(text),
             BadReply::Foreign(text) => {
                 let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");
                 self.give_up(live, Diagnosis::new(Fault::Unreachable, text));
@@ -60,7 +60,7 @@ impl Shared {
         if let Some(diagnosis) = diagnosis {
             self.give_up(live, diagnosis);
         }
-        StoreError::Refused(text)
+        StoreError::Failed(text)
     }
 
     /// Notes that all answers of a call were errors.

@@ -148,10 +148,10 @@ impl SharedBlocks<'_> {
         command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
         let answer = timeout(TIMEOUT, live.reply(&command)).await;
         match answer.map_err(|_| StoreError::Late(TIMEOUT))? {
-            Ok(Value::ServerError(error)) => Err(StoreError::Refused(describe(&error.into()))),
+            Ok(Value::ServerError(error)) => Err(StoreError::Failed(describe(&error.into()))),
             Ok(value) => Ok(value),
             Err(error) if error.code().is_none() => Err(StoreError::Broken),
-            Err(error) => Err(StoreError::Refused(describe(&error))),
+            Err(error) => Err(StoreError::Failed(describe(&error))),
         }
     }
 }
@@ -169,5 +169,5 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 fn unexpected(value: &Value) -> StoreError {
-    StoreError::Refused(format!("unexpected reply of the script of blocks: {value:?}"))
+    StoreError::Failed(format!("unexpected reply of the script of blocks: {value:?}"))
 }

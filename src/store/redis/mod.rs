@@ -142,7 +142,7 @@ impl RedisStore {
             return Err(StoreError::Duplicate);
         }
         if batch.charges.iter().any(words::lacks_input) {
-            return Err(StoreError::Refused("a charge of a queue or script lacks its entry or arguments".into()));
+            return Err(StoreError::Failed("a charge of a queue or script lacks its entry or arguments".into()));
         }
         let shared = &self.shared;
         let now = self.given_time()?;
@@ -168,7 +168,7 @@ impl RedisStore {
     fn given_time(&self) -> Result<Option<Micros>, StoreError> {
         let now = self.shared.clock.set_time();
         if now.is_some_and(|now| now.0 >= EXACT) {
-            return Err(StoreError::Refused("the clock is set beyond the year 2255".into()));
+            return Err(StoreError::Failed("the clock is set beyond the year 2255".into()));
         }
         if self.shared.live.load().is_none() && !self.shared.is_returning.load(Ordering::Relaxed) {
             return Err(StoreError::Down);

@@ -211,7 +211,7 @@ pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
 pub const CONNECTION_REJECTIONS: [&str; 2] = ["total", "address"];
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
-pub(super) const STORE_ERRORS: [&str; 6] = ["down", "late", "broken", "busy", "refused", "duplicate"];
+pub(super) const STORE_ERRORS: [&str; 6] = ["down", "late", "broken", "busy", "error", "duplicate"];
 
 /// Why a connection came to no HTTP: the label `reason` of `weir_http_connections_failed_total`.
 pub const CONNECTION_FAILURES: [&str; 5] =
