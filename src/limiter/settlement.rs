@@ -21,27 +21,26 @@ use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
 use crate::telemetry::metrics::{Count, SettlementResult};
 
-/// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so there are
-/// more only if more than 50,000 requests per second settle while Redis does not answer.
+/// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so more are due
+/// only if over 50,000 requests per second settle while the store does not answer.
 const MAX_UNDER_WAY: usize = 1_024;
 
-/// How often trouble is logged. A response that says no cost is the upstream's way with all of its responses, and the
-/// metric counts them.
-const SAID_EVERY: Duration = Duration::from_mins(1);
+/// How often an unreadable cost is logged. The upstream is likely to send it with every response, and the metric counts them.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How much of a value that is no number is logged.
-const SHOWN: usize = 40;
+/// How much of an unreadable value is logged, in bytes.
+const MAX_VALUE: usize = 40;
 
-/// What settles, for all requests of a worker.
+/// Makes the settlements of a worker.
 pub(super) struct Settler {
     shared: Arc<Shared>,
     store: Store,
-    /// Where calls to the store run: whoever settles does not wait, and may be dropped.
+    /// Runs the calls to the store, which outlive the requests.
     runtime: Option<Handle>,
     calls: TaskTracker,
-    /// Requests whose responses have not told all yet.
+    /// Requests that are not settled yet.
     open: TaskTracker,
-    said: Mutex<Option<Instant>>,
+    logged: Mutex<Option<Instant>>,
 }
 
 /// A request that passed and whose response has not told its cost yet. Each limit is settled once. What is left when this
@@ -71,12 +70,12 @@ enum Progress {
     Answered(u16),
 }
 
-/// Changes of one request, on their way to the store.
+/// The charges of one request on their way to the store.
 pub(super) struct Job {
     pub(super) charges: Vec<Charge>,
     pub(super) effective_from: Micros,
     pub(super) now: Micros,
-    /// What each of its limits counts if they are made, and if not.
+    /// For each limit, the counters of success and failure.
     pub(super) counters: Vec<(Count, Count)>,
 }
 
@@ -125,12 +124,12 @@ impl Limiter {
 }
 
 impl Settlement {
-    /// Some of the request may have reached an upstream: without a response nobody can know what it cost.
+    /// The upstream may have received some of the request: without a response, its cost stays unknown.
     pub fn sent(&mut self) {
         self.progress = Progress::Sent;
     }
 
-    /// A response has come. `may_come` is whether trailers may follow.
+    /// The response has come. `may_come`: trailers may follow.
     pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
         self.progress = Progress::Answered(status);
         self.settle(|owed| ResponseReport::Response(status, value(owed, headers)), may_come);
@@ -142,7 +141,7 @@ impl Settlement {
         self.settle(|owed| ResponseReport::Response(status, value(owed, trailers)), false);
     }
 
-    /// Whether nothing is left that a trailer could tell.
+    /// Whether all limits are settled.
     pub const fn is_done(&self) -> bool {
         self.owed.is_empty()
     }
@@ -151,7 +150,7 @@ impl Settlement {
         let elapsed = micros(self.start.elapsed());
         let now = Micros(self.now.0.saturating_add(elapsed.0));
         let (view, settler) = (&self.view, &self.settler);
-        // The rules may have changed since: written under older ones, a bucket would be cut to their burst.
+        // The rules may have changed: charges under older numbers would cut the bucket to their burst.
         let current = settler.shared.snapshot.load();
         let has_changed = !Arc::ptr_eq(&current, &view.snapshot);
         let effective_from = current.rules.effective_from();
@@ -160,7 +159,7 @@ impl Settlement {
             let heard = heard(owed);
             let Some((settled, charges)) = owed.settle(heard, may_come, elapsed) else { return true };
             if settled == SettlementOutcome::Unreadable {
-                settler.say(view, owed, heard);
+                settler.log_unreadable(view, owed, heard);
             }
             let Some(counters) = view.settlements(owed.limit) else { return false };
             let Some(limit) = view.rules().limit(owed.limit) else { return false };
@@ -206,10 +205,10 @@ impl Settler {
     pub(super) fn new(shared: Arc<Shared>, store: Store) -> Arc<Self> {
         let runtime = Handle::try_current().ok();
         let (calls, open) = (TaskTracker::new(), TaskTracker::new());
-        Arc::new(Self { shared, store, runtime, calls, open, said: Mutex::default() })
+        Arc::new(Self { shared, store, runtime, calls, open, logged: Mutex::default() })
     }
 
-    /// Makes changes where their request was charged. Memory answers at once, and Redis is not waited for.
+    /// Makes charges where their request was charged. Does not wait for a remote store.
     pub(super) fn run(self: &Arc<Self>, job: Job, is_local: bool) {
         if is_local {
             return job.count(self.shared.local.decide(&job.batch()).is_ok());
@@ -233,18 +232,18 @@ impl Settler {
         );
     }
 
-    /// Says that a response has a header that tells no cost.
-    fn say(&self, view: &View, owed: &PendingSettlement, heard: ResponseReport<'_>) {
-        let mut said = self.said.lock();
-        if said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
+    /// Logs a response whose cost cannot be read.
+    fn log_unreadable(&self, view: &View, owed: &PendingSettlement, heard: ResponseReport<'_>) {
+        let mut logged = self.logged.lock();
+        if logged.is_some_and(|logged| logged.elapsed() < LOG_INTERVAL) {
             return;
         }
-        *said = Some(Instant::now());
+        *logged = Some(Instant::now());
         let limit = view.rules().limit(owed.limit).map_or("", |limit| limit.name.as_str());
         let ResponseReport::Response(_, Some(value)) = heard else { return };
-        let shown = headers::text(value.get(..SHOWN).unwrap_or(value)).unwrap_or("no text");
+        let shown = headers::text(value.get(..MAX_VALUE).unwrap_or(value)).unwrap_or("binary");
         let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);
-        tracing::warn!(limit, header, value = shown, "a response tells its cost, and that is no whole number");
+        tracing::warn!(limit, header, value = shown, "the cost in a response is not a whole number");
     }
 }
 
@@ -260,7 +259,7 @@ impl Job {
     }
 }
 
-/// What a limit's header says. One that comes several times is a list (RFC 9110 section 5.3), which is no number.
+/// The value of a limit's header. Repeated headers are a list (RFC 9110 section 5.3), which is not a number.
 fn value<'f>(owed: &PendingSettlement, headers: &'f Headers) -> Option<&'f [u8]> {
     let name = owed.cost.header.as_ref()?.as_str();
     let first = headers.get(name)?;

@@ -1,11 +1,11 @@
-//! The slots that requests in flight hold, from the moment they are asked for until they are given back.
+//! The slots that requests in flight hold, from the ask to the end of the request.
 //!
-//! A slot gets its name before the store is asked for it, and whoever waits for the answer has [`HeldSlots`] already:
-//! a request that is dropped in between, because its client has gone, gives back what the store is about to give it. To
-//! give back under a name does nothing the second time, so it may be tried again until the lease has ended.
+//! A slot is named before the store is asked for it, and its holder has [`HeldSlots`] from then on. So a request that is
+//! dropped in between, because its client has gone, gives back what the store is about to grant. Giving back a name twice
+//! does nothing, so it can be retried until the lease has ended.
 //!
-//! Giving back never waits. In memory it is done at once; Redis is asked at once, so that it is told before whatever the
-//! same client asks next, and a task looks at the answers. The same task renews the slots of requests that take long.
+//! No request waits for its slot to be given back. Memory answers at once. Redis is asked at once, so that it knows before
+//! the client's next request, and a task checks the answers. The same task renews the slots of long requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -25,68 +25,67 @@ use crate::engine::algorithms::micros::Micros;
 use crate::store::{Batch, Store, StoreAnswer, StoreError};
 use crate::telemetry::metrics::Tally;
 
-/// How often the task looks at what is due: a quarter of the shortest lease.
+/// How often the task runs: a quarter of the shortest lease.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Slots that are renewed or given back again at once: eight calls, which Redis answers within some 2 ms, so that they
-/// are not late by themselves.
+/// Slots renewed or given back again at once. Redis answers such a batch, eight calls, within 2 ms.
 const AT_ONCE: usize = 512;
 
-/// Slots given back whose answer is waited for. Beyond that nobody looks at it, and if it is an error the lease ends it.
+/// Slots given back whose answer is checked. Beyond that, the lease ends those that failed.
 const MOST_RETURNS: usize = 16_384;
 
-/// How long the end of a worker waits until its slots are given back.
+/// How long a worker waits at its end for slots to be given back.
 const LAST_RETURNS: Duration = Duration::from_secs(1);
 
 /// A worker's slots.
 pub(super) struct SlotTable {
     shared: Arc<Shared>,
     store: Store,
-    /// Tells the names of this worker from those of all others: a random number.
+    /// A random number that makes slot names unique per worker.
     origin: u64,
-    /// Tells the names of this worker apart.
+    /// The number of the next slot.
     count: Cell<u64>,
-    /// One or a few for each request in flight, and so bounded as those are.
+    /// A few per request in flight, and bounded as those are.
     held: RefCell<HashMap<Key, Lease>>,
     returns: RefCell<VecDeque<Return>>,
-    /// The wall clock, and when it said so.
+    /// The wall clock, and the instant when it was read.
     clock: Cell<(Micros, Instant)>,
-    /// The first slot of all wakes the task.
+    /// Wakes the task when the table gets its first slot.
     first: Notify,
     is_closed: Cell<bool>,
     gauge: Tally,
 }
 
-/// A slot, and whether it is one of the memory that stands in for the store.
+/// A slot, and whether it is in the memory that replaces a failed store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     slot: Slot,
     is_local: bool,
 }
 
-/// A slot that is held, or that is being asked for.
+/// A slot that is held or asked for.
 struct Lease {
-    /// What renews it.
+    /// The charge that renews it.
     charge: Charge,
     effective_from: Micros,
     duration: Duration,
-    /// When it was taken or renewed last, by the clock before the store was asked.
+    /// When it was taken or last renewed, as read before the store was asked.
     since: Instant,
     renew_at: Instant,
-    /// Whether the metric has it: from the store's answer on.
+    /// Whether the metric has it, which it does from the store's answer on.
     is_counted: bool,
 }
 
-/// A slot that was given back.
+/// A slot that was given back, until the store has answered.
 struct Return {
     charge: Charge,
     effective_from: Micros,
     asked: StoreAnswer,
-    /// When its lease has ended in any case.
+    /// The end of its lease.
     until: Instant,
 }
 
-/// The slots of a request in flight. They are given back when this is dropped.
+/// The slots of a request in flight. Dropping this gives them back.
 pub struct HeldSlots {
     slots: Rc<SlotTable>,
     keys: SmallVec<[Key; 1]>,
@@ -115,8 +114,7 @@ impl SlotTable {
         })
     }
 
-    /// Gives a name to each of these charges that takes a slot; `None` if none does. The store is asked next, at `now`,
-    /// which is the wall clock at `start`.
+    /// Names a slot for each charge that takes one. Returns `None` if none does. `now` is the wall clock at `start`.
     pub(super) fn name(
         self: &Rc<Self>,
         charges: &mut [Charge],
@@ -145,20 +143,20 @@ impl SlotTable {
         Micros(now.0.saturating_add(u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Asks the store that has a slot for what is to be done with it.
+    /// Sends a charge to the store that has its slot.
     fn ask(&self, is_local: bool, charge: &Charge, effective_from: Micros) -> StoreAnswer {
         let batch = Batch { charges: std::slice::from_ref(charge), effective_from, now: self.now() };
         if is_local {
             return StoreAnswer::Ready(self.shared.local.decide(&batch));
         }
         if Handle::try_current().is_err() {
-            // What is left of a worker's tasks is dropped when its runtime has ended, which nobody can ask through.
+            // The last tasks of a worker are dropped after its runtime has ended, which the store's client needs.
             return StoreAnswer::Ready(Err(StoreError::Down));
         }
         self.store.ask(&batch)
     }
 
-    /// Gives a slot back; nothing if it was given back already.
+    /// Gives a slot back, unless that has happened.
     fn give_back(&self, key: Key) {
         let Some(held) = self.held.borrow_mut().remove(&key) else { return };
         let Lease { charge, effective_from, duration, since, is_counted, .. } = held;
@@ -173,12 +171,11 @@ impl SlotTable {
         }
     }
 
-    /// The slot is not ours any more, or never was.
     fn forget(&self, key: Key) {
         self.held.borrow_mut().remove(&key);
     }
 
-    /// The store has answered, and the slot may be held.
+    /// Counts a slot in the metric.
     fn count(&self, key: Key) {
         if let Some(held) = self.held.borrow_mut().get_mut(&key) {
             held.is_counted = true;
@@ -186,20 +183,19 @@ impl SlotTable {
         }
     }
 
-    /// Renews slots and looks after those that were given back, for as long as the worker runs.
+    /// Renews slots and retries failed returns, as long as the worker runs.
     pub(super) async fn keep(self: Rc<Self>) {
         loop {
             if self.held.borrow().is_empty() && self.returns.borrow().is_empty() {
                 self.first.notified().await;
             }
             sleep(TICK).await;
-            self.look_at_returns();
+            self.retry_returns();
             self.renew().await;
         }
     }
 
-    /// Tries again what has failed.
-    fn look_at_returns(&self) {
+    fn retry_returns(&self) {
         let (mut again, now) = (0, Instant::now());
         self.returns.borrow_mut().retain_mut(|given| match given.asked.poll() {
             None => true,
@@ -215,7 +211,7 @@ impl SlotTable {
         });
     }
 
-    /// Renews the slots for which it is time.
+    /// Renews the slots that are due.
     async fn renew(&self) {
         let soon = Instant::now() + TICK;
         let is_due = |(key, held): (&Key, &Lease)| (held.renew_at <= soon).then_some(*key);
@@ -229,7 +225,7 @@ impl SlotTable {
             };
             let asked: Vec<(Key, StoreAnswer)> = keys.iter().filter_map(ask).collect();
             for (key, asked) in asked {
-                // Without an answer it is tried again at the next tick.
+                // Without an answer, the next tick tries again.
                 let Ok(decisions) = asked.wait().await else { continue };
                 if let Some(held) = self.held.borrow_mut().get_mut(&key) {
                     held.renewed(since, decisions.first());
@@ -238,7 +234,7 @@ impl SlotTable {
         }
     }
 
-    /// Gives everything back, since whoever holds it is about to be dropped, and waits until the store knows.
+    /// Gives all slots back and waits for the store. Their holders are about to be dropped.
     pub(super) async fn close(&self) {
         self.is_closed.set(true);
         let all: Vec<Key> = self.held.borrow().keys().copied().collect();
@@ -252,7 +248,7 @@ impl SlotTable {
             self.await_returns().await;
         };
         if timeout(LAST_RETURNS, told).await.is_err() {
-            tracing::warn!("some slots of requests in flight were not given back; their leases end by themselves");
+            tracing::warn!("some slots of requests in flight were not given back; their leases will end");
         }
     }
 
@@ -267,7 +263,7 @@ impl SlotTable {
 }
 
 impl Lease {
-    /// The store has answered a renewal that was asked for at `since`.
+    /// Applies the answer to a renewal that was sent at `since`.
     fn renewed(&mut self, since: Instant, decision: Option<&Decision>) {
         if decision.is_some_and(|decision| decision.outcome == Outcome::Allowed) {
             self.since = since;
@@ -277,7 +273,6 @@ impl Lease {
 }
 
 impl HeldSlots {
-    /// A slot is held from here on, as far as anybody knows.
     fn hold(&mut self, key: Key, charge: &Charge, effective_from: Micros) {
         if !charge.numbers.is_slots() {
             return;
@@ -293,18 +288,18 @@ impl HeldSlots {
         self.keys.push(key);
     }
 
-    /// The store has decided; `None` if that leaves no slot.
+    /// Applies the store's decisions. Returns `None` if no slot was granted.
     pub(super) fn decided(mut self: Box<Self>, charges: &[Charge], decisions: &Decisions) -> Option<Box<Self>> {
         self.keep_only(|slot| taken(charges, decisions).any(|taken| taken == slot));
         (!self.keys.is_empty()).then_some(self)
     }
 
-    /// The store has given no answer. What it was sent may have been taken all the same; nothing else was.
+    /// Keeps the slots that the store may have granted without an answer.
     pub(super) fn unanswered(&mut self, error: &StoreError) {
         self.keep_only(|_| error.is_ambiguous());
     }
 
-    /// The memory that stands in for the store has decided.
+    /// Applies the decisions of the memory that replaces a failed store.
     pub(super) fn decided_locally(&mut self, charges: &[Charge], decisions: &Decisions, effective_from: Micros) {
         for slot in taken(charges, decisions) {
             let is_it = |charge: &&Charge| charge.slot() == Some(slot);
@@ -316,7 +311,7 @@ impl HeldSlots {
         }
     }
 
-    /// The store has answered: these are held, and the others never were.
+    /// Keeps the slots that are held, and forgets those that never were.
     fn keep_only(&mut self, is_held: impl Fn(Slot) -> bool) {
         let slots = &self.slots;
         self.keys.retain(|key| {
@@ -339,7 +334,7 @@ impl Drop for HeldSlots {
     }
 }
 
-/// The slots that these charges have taken: none if one of them was denied.
+/// The slots that these charges have taken. If one charge was denied, none.
 fn taken(charges: &[Charge], decisions: &Decisions) -> impl Iterator<Item = Slot> {
     let is_denied = decisions.iter().any(Decision::is_denied);
     let taken =
@@ -391,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slot_is_held_as_long_as_somebody_keeps_it() {
+    async fn a_slot_is_held_until_it_is_dropped() {
         let tasks = async {
             let limiter = limiter();
             let first = ask(&limiter).await;
@@ -399,7 +394,7 @@ mod tests {
             let second = ask(&limiter).await;
             assert!(!second.verdict.is_allowed() && second.slots.is_none() && !is_free(&limiter).await);
             drop(first);
-            assert!(is_free(&limiter).await && is_free(&limiter).await, "who asks so takes none");
+            assert!(is_free(&limiter).await && is_free(&limiter).await, "a check takes no slot");
         };
         LocalSet::new().run_until(tasks).await;
     }
@@ -420,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn at_the_end_everything_is_given_back_once_and_nothing_more_is_taken() {
+    async fn closing_gives_all_slots_back_and_grants_no_more() {
         let tasks = async {
             let limiter = limiter();
             let held = ask(&limiter).await;

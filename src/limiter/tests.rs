@@ -84,8 +84,8 @@ async fn shadow_reports_and_hides_nothing() {
 #[tokio::test]
 async fn limits_that_need_no_store_answer_by_themselves() {
     let unlimited = Limit { allowance: Allowance::Unlimited, ..limit("Free", 1) };
-    let refusing = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
-    let limiter = limiter(vec![unlimited, refusing, limit("Counted", 5)]);
+    let denying = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
+    let limiter = limiter(vec![unlimited, denying, limit("Counted", 5)]);
     let verdict = ask(&limiter, "GET").await;
     assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");

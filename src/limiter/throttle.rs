@@ -1,12 +1,12 @@
-//! A bound on how often the same thing is logged.
+//! Limits how often a message is logged.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// One line a second: an upstream that is down fails every request, and the log is not where they are counted.
+/// One line per second: a failed upstream or store fails every request, and metrics count them.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lets one line pass an interval.
+/// Passes one line per interval.
 #[derive(Debug, Default)]
 pub struct Throttle {
     last: Cell<Option<Instant>>,
@@ -14,7 +14,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// If a line may be written now: how many were not since the last one.
+    /// If a line may be written now, returns the number skipped since the last one.
     pub fn pass(&self) -> Option<u64> {
         if self.last.get().is_some_and(|last| last.elapsed() < INTERVAL) {
             self.suppressed.set(self.suppressed.get() + 1);
