@@ -80,7 +80,7 @@ fn command(line: &str, directory: &Path, main: u32) -> Command {
     command
 }
 
-/// The sample configuration, with free ports and the rules beside it.
+/// Writes the sample configuration with free ports, and the rules next to it.
 fn configure(directory: &Path) {
     let mut text = unit("weir.yaml");
     for (from, to) in [

@@ -88,7 +88,7 @@ class Checker(threading.Thread):
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
             connection.connect()
             return connection
-        # Certificates change all the time and nobody has signed them; which one it is, is what counts.
+        # The certificates are replaced all the time and self-signed. Only which one is served matters.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT, context=context)

@@ -18,7 +18,7 @@ LONGEST_TEXT = 2048
 # What eight buffers of 4 KiB hold, its default.
 NGINX_BUFFERED = 32 * 1024
 
-# Where nothing is refused, no bucket may ever run dry: 200 s at 5 million requests a second.
+# Enough for 200 s at 5 million requests per second, so that nothing is denied.
 AMPLE = 1_000_000_000
 
 WEIR_LIMITS = {

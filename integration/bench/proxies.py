@@ -106,7 +106,7 @@ def check_answers(contender, front, scenario, path, turn):
         if turn["refused"] or turn["socket_errors"]:
             raise Failure(f"{who}: {turn['refused']:.2%} refused, {turn['socket_errors']} socket errors")
         return
-    # One request a second may pass, and the one that asks here may be it.
+    # One request per second may pass, and it may be this one.
     if status == 200:
         status, _, _ = loads.answer(url, *flags)
     if status != 429:

@@ -1,7 +1,7 @@
 //! Limits and overrides that cannot apply cost nothing: `Rules::charges` with few rules and with many.
 //!
 //! The same request is looked up each time: on one path, from a thousand clients in turn. Exactly one limit covers it,
-//! by address. Beside it there is nothing, or 9,999 limits on other paths and one on another path with a million
+//! by address. It is the only limit, or there are 9,999 more on other paths and one on another path with a million
 //! overrides; or the limit itself has a million overrides for other addresses.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]

@@ -44,7 +44,7 @@ RECEIVE_BUFFER = 4096
 CONNECT_SECONDS = 5
 SETTLE_SECONDS = 30
 SETTLE_STEP = 0.5
-# Of a core. 2,000 bytes a second cost a proxy some 2 %.
+# Of a core. 2,000 bytes per second cost a proxy some 2 %.
 SETTLED_SHARE = 0.1
 
 BEGINNINGS = {

@@ -56,7 +56,7 @@ fn table() -> Vec<(Asked, u16)> {
         (Asked { method: "PUT", ..ASKED }, 200),
         (ASKED, 429),
         (Asked { method: "HEAD", ..ASKED }, 429),
-        // Another spelling of the login; the header tells the users apart.
+        // Another spelling of the login; only the header differs between users.
         (login(&[("x-user", "{}-u")]), 200),
         (Asked { target: "//x/%2e%2e/%6Cogin/", host: "SHOP.example:8443", ..login(&[("X-User", "{}-u")]) }, 200),
         (login(&[("x-user", "{}-u")]), 429),

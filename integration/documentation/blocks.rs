@@ -16,7 +16,7 @@ fn every_block_says_what_it_is() {
     let mut wrong = Vec::new();
     for page in pages() {
         for block in page.blocks().iter().filter(|block| !LANGUAGES.contains(&block.language)) {
-            wrong.push(format!("{}: `{}` is none of {LANGUAGES:?}", page.place(block), block.language));
+            wrong.push(format!("{}: `{}` is not one of {LANGUAGES:?}", page.place(block), block.language));
         }
         // Four spaces also make a block, which no test would see. In lists they continue an item.
         let mut above = "";

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A newcomer's first steps, each with what it shows: a limit with a mistake, the error, a 429, why it was one, and more for
-# one id without a restart.
+# A newcomer's first steps: a limit with a mistake and its error, a 429 and the reason for it, and a higher limit for one id
+# without a restart.
 #
 #     integration/documentation/newcomer.sh                   builds Weir first
 #     integration/documentation/newcomer.sh target/debug/weir

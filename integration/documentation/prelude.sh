@@ -49,7 +49,7 @@ cargo() {
     weir "${@:4}"
 }
 
-# As on a terminal: without a meter, and with the numbers of a list's items.
+# As on a terminal: no progress meter, and numbered list items.
 curl() { command curl --no-progress-meter "$@"; }
 redis-cli() { command redis-cli --no-raw -p "$REDIS_PORT" "$@"; }
 redis-server() {

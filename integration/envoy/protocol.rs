@@ -204,7 +204,7 @@ fn unfinished_messages_are_bounded_together() {
     assert_eq!(weir.metric(&answered("internal")), 1, "there was room for it");
 }
 
-/// When clients leave, a gateway cancels their calls. Other calls on the connection go on.
+/// A gateway cancels the calls of clients that leave. Other calls on the connection go on.
 #[test]
 fn cancelled_calls_do_not_end_the_connection() {
     let weir = serve(ConnectionAge::default());

@@ -1,4 +1,4 @@
-//! Budgets: Envoy asks with an addend of 0 and charges when the response tells the cost.
+//! Budgets: Envoy asks with an addend of 0 and charges the cost that the response reports.
 
 use super::asking::Asked;
 use super::example::{Change, Example, Ports};

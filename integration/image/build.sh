@@ -7,7 +7,7 @@
 # The C library is glibc, of 2.34 or later: since then a static program resolves names by /etc/hosts and DNS without
 # loading a library. So the image has the C library that all other tests run with, and not musl.
 set -euo pipefail
-umask 022 # whoever builds it, everybody may read it
+umask 022 # readable by everybody, whatever the builder's umask
 profile=$1
 root=$(realpath -m "$2")
 cd "$(dirname "$0")/../.."

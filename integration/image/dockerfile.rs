@@ -17,7 +17,7 @@ pub(super) struct Dockerfile {
 pub(super) struct Instruction {
     name: String,
     flags: Vec<String>,
-    /// Whether it is a JSON list, which runs without a shell.
+    /// A JSON list, which runs without a shell.
     is_exec: bool,
     pub(super) words: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Dockerfile {
     #[track_caller]
     pub(super) fn command(&self, name: &str) -> &[String] {
         let instruction = self.last(name);
-        assert!(instruction.is_exec, "{name} is for a shell, and there is none");
+        assert!(instruction.is_exec, "{name} needs a shell, and the image has none");
         instruction.words.strip_prefix(&["CMD".to_owned()]).unwrap_or(&instruction.words)
     }
 

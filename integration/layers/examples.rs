@@ -1,4 +1,4 @@
-//! What the guard catches, and what it lets pass.
+//! Sources that the guard rejects, and sources that it accepts.
 
 use super::source::{Crate, Files};
 use super::{Mistakes, mistakes};

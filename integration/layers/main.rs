@@ -41,7 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Folders and files that must not import these others, though their layer may.
 const APART: &[(&str, &str)] = &[("http/http1", "http/upstream"), ("http/http2", "http/upstream")];
 
-/// What may be named in these places only: other crates, and the clocks, which the pure modules must not read.
+/// Crates and clocks, and the only places that may name them.
 const CONFINED: &[(&str, &[&str])] = &[
     ("h2", &["http"]),
     ("httparse", &["http"]),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::source::{Crate, Kind, Module, ModuleId, Reference, folder_of_children};
 
-/// What a path leads to.
+/// The item that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Module(ModuleId),

@@ -32,7 +32,7 @@ pub(super) struct Module {
     pub(super) file: String,
     pub(super) parent: Option<ModuleId>,
     pub(super) children: HashMap<String, ModuleId>,
-    /// What `use` brings into scope. Two paths have the same name if they are behind opposite `cfg`s.
+    /// The names that `use` brings into scope. Two paths have the same name if they are behind opposite `cfg`s.
     pub(super) names: HashMap<String, Vec<Vec<String>>>,
     pub(super) globs: Vec<Vec<String>>,
     pub(super) items: HashSet<String>,
@@ -330,7 +330,7 @@ fn text(ident: &Ident) -> String {
     ident.to_string().trim_start_matches("r#").to_owned()
 }
 
-/// Where `mod` declarations in this file look: beside `mod.rs`, `lib.rs` and `main.rs`, and in `NAME/` for `NAME.rs`.
+/// The folder in which `mod` declarations of this file look: beside `mod.rs`, `lib.rs` and `main.rs`, and in `NAME/` for `NAME.rs`.
 pub(super) fn folder_of_children(file: &str) -> String {
     let stem = file.trim_end_matches(".rs");
     let (folder, name) = stem.rsplit_once('/').map_or(("", stem), |(folder, name)| (folder, name));

@@ -1,4 +1,4 @@
-//! The alert files: promtool's checks, and what an operator needs beside them.
+//! The alert files: promtool's checks, severities and links to the runbook.
 
 use regex::Regex;
 

@@ -1,4 +1,4 @@
-//! What the proxy forwards unchanged, and what it changes.
+//! Requests and responses that the proxy forwards unchanged, and its changes to others.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which requests are retried and which are not.
+//! Retries: requests that are repeated, and requests that must not be.
 
 use std::time::Duration;
 

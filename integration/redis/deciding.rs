@@ -1,4 +1,4 @@
-//! What a decision reads, writes and returns.
+//! Decisions in Redis: commands, keys and replies.
 
 use std::io::Write;
 use std::process::Command;

@@ -45,7 +45,7 @@ const START: u64 = 1_760_000_000_000_000;
 #[derive(Clone, Copy)]
 struct Bound {
     from: u64,
-    /// Whether windows follow each other from [`START`]. Otherwise they start anywhere.
+    /// Windows follow each other from [`START`]. Otherwise they start anywhere.
     is_aligned: bool,
     most: u64,
 }
@@ -241,7 +241,7 @@ async fn no_flood_gets_more_of_a_script_than_it_allows() {
     }
 }
 
-/// How often the server loses its scripts, and the pause before each time.
+/// The number of times that the server loses its scripts, and the pause before each.
 const FLUSHES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -150,7 +150,7 @@ fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
     }
 }
 
-/// As with two gateways that reload at different times.
+/// Two gateways may reload at different times.
 #[test]
 fn older_rules_of_another_gateway_leave_what_is_used() {
     let of = |algorithm: &str, count: u64| {

@@ -14,7 +14,7 @@ use crate::support::server::Weir;
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
-/// An upstream that answers each request as told.
+/// An upstream whose responses the test decides.
 pub(super) struct Held {
     pub(super) upstream: Upstream,
     say: Sender<String>,

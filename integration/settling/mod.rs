@@ -1,4 +1,4 @@
-//! Costs that responses tell, through the proxy and on both stores.
+//! Costs that responses report, through the proxy and on both stores.
 
 mod changing;
 mod leaving;

@@ -1,4 +1,4 @@
-//! What several areas share: processes, servers, wires, and waiting.
+//! Shared by the areas: processes, servers, wires, and waiting.
 
 pub(crate) mod binary;
 pub(crate) mod certificates;

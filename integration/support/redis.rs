@@ -13,13 +13,13 @@ use super::process::{Process, on_free_port, succeed};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RedisConfig {
-    /// Whether it requires TLS with a client certificate of its authority.
+    /// Requires TLS with a client certificate of its authority.
     pub(crate) tls: bool,
     /// The password of the default user.
     pub(crate) password: Option<String>,
-    /// Whether it is a Sentinel that monitors nothing.
+    /// Runs as a Sentinel that monitors nothing.
     pub(crate) sentinel: bool,
-    /// Whether its certificate is self-signed and marked as an authority's.
+    /// Its certificate is self-signed and marked as an authority's.
     pub(crate) own_authority: bool,
     /// Lines of redis.conf, such as `user weir on >secret ~weir:* +@all`.
     pub(crate) lines: Vec<String>,

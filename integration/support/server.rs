@@ -53,7 +53,6 @@ pub(crate) struct Setup {
     pub(crate) store: Option<MakeStore>,
     pub(crate) connection_age: ConnectionAge,
     pub(crate) envoy: EnvoyLimits,
-    /// Whether there is a check listener.
     pub(crate) check: bool,
     pub(crate) admin_tokens: Tokens,
 }

@@ -59,7 +59,7 @@ pub(super) enum What {
     Redated,
 }
 
-/// When the same charge fits.
+/// The time at which the same charge fits.
 #[derive(Clone, Copy)]
 pub(super) enum Again {
     AtOnce,
@@ -74,7 +74,6 @@ pub(super) struct Outlook {
     pub(super) outcome: Outcome,
     /// The state that the answer describes.
     pub(super) what: What,
-    /// Whether that state is kept.
     pub(super) is_written: bool,
     pub(super) again: Again,
 }
@@ -204,7 +203,7 @@ impl Reference {
 
 /// The question to a state.
 enum Task<'a> {
-    /// Whether its date is to be reset.
+    /// Resets its date if it is in the future.
     Redate,
     /// The result of the charge alone.
     Foresee,

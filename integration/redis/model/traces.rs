@@ -52,9 +52,9 @@ struct Ask {
     mode: Mode,
     /// The slot's name, if there is one.
     slot: Option<Slot>,
-    /// How long ago the numbers took effect, or in this call, if not with the rules.
+    /// The age of the numbers, or the time of this call, if they did not take effect with the rules.
     changed: Option<Result<u64, u64>>,
-    /// How long ago the refunded tokens were taken, if known.
+    /// The age of the refunded tokens, if known.
     ago: Option<u64>,
 }
 
@@ -239,7 +239,7 @@ fn even() -> impl Strategy<Value = Numbers> {
     });
     // A level per microsecond, so that no division hides a rounded sum.
     let plain = (1..8u64, any_length(53)).prop_map(|(burst, token)| (burst, 1, token.saturating_mul(1_000)));
-    // The uniform gate: one, and the next after its period.
+    // One request per period.
     let limiter = (1..100u64).prop_map(|seconds| (1, 1, seconds * 1_000_000_000));
     prop_oneof![2 => everyday(), 2 => extreme, 2 => plain, 1 => limiter]
         .prop_filter_map("not countable", |(burst, count, period)| Numbers::new(burst, count, period).ok())
