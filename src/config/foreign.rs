@@ -1,7 +1,7 @@
 //! Reads other limiters' files, for `weir import`: a text as one tree that knows its places, and errors about it.
 
 pub(crate) use super::mapping::{Mapping, all, find, list, map};
-pub(crate) use super::overrides::MOST_REGEXES;
+pub(crate) use super::matching::MOST_REGEXES;
 pub(crate) use super::problem::{Findings, Reported, quoted};
 pub(crate) use super::scalars::{positive, text, truth, whole};
 pub(crate) use super::yaml::{Key, Node, Value};

@@ -250,7 +250,8 @@ impl Draft {
         }
         // With an unknown algorithm, the numbers are checked like those of the one that accepts the most.
         let settings = self.settings.clone().unwrap_or_else(|| Settings::FixedWindow(Windows::default()));
-        let allowance = numbers::allowance(map, &settings, interner, findings)
+        let allowance = settings
+            .allowance(map, interner, findings)
             .and_then(|plain| elevated::of_limit(map, plain, self.settings.as_ref(), interner, findings));
         self.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);

@@ -41,6 +41,9 @@ pub(super) const NOT_KEYS: [&str; 1] = ["not"];
 const METHODS: &str =
     "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH PROPFIND PROPPATCH MKCOL COPY MOVE LOCK UNLOCK";
 
+/// The most regular expressions of one limit's overrides: all run on each request that no id matches.
+pub(crate) const MOST_REGEXES: usize = 1_000;
+
 /// The conditions, and whether `path` among them could be read.
 pub(super) struct Conditions {
     pub(super) conditions: Match,

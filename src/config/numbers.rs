@@ -4,16 +4,15 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::algorithms::Settings;
 use super::mapping::{Mapping, all, list};
-use super::problem::{Findings, Place, Reported};
-use super::scalars::{positive, text, truth};
+use super::problem::{Findings, Reported};
+use super::scalars::{positive, text};
 use super::yaml::Node;
 use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::algorithms::sliding_window::{LONGEST_PERIOD, largest_count};
-use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
+use crate::engine::rules::allowance::ElevatedAllowance;
 use crate::engine::rules::duration;
 
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
@@ -32,7 +31,7 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    fn share(&mut self, mut windows: Vec<Numbers>) -> Arc<[Numbers]> {
+    pub(super) fn share(&mut self, mut windows: Vec<Numbers>) -> Arc<[Numbers]> {
         for numbers in &mut windows {
             numbers.share_calendar(|calendar| {
                 let calendar = shared(&mut self.calendars, Arc::clone(calendar));
@@ -54,34 +53,6 @@ fn shared<T: ?Sized + Eq + Hash>(known: &mut HashSet<Arc<T>>, new: Arc<T>) -> Ar
     }
     known.insert(Arc::clone(&new));
     new
-}
-
-/// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers.
-pub(super) fn allowance(
-    map: &Mapping<'_>,
-    settings: &Settings,
-    interner: &mut Interner,
-    findings: &mut Findings,
-) -> Result<Allowance, Reported> {
-    let unlimited = map.read("unlimited", findings, truth);
-    let deny = map.read("deny", findings, truth);
-    let windows = settings.numbers(map, findings);
-    let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
-    let (flag, allowance) = match (unlimited, deny) {
-        (true, true) => return Err(exclusive(map.place, "`unlimited: true` and `deny: true`", findings)),
-        (true, false) => ("`unlimited: true`", Allowance::Unlimited),
-        (false, true) => ("`deny: true`", Allowance::Deny),
-        (false, false) if windows.is_empty() => return Ok(Allowance::Disabled),
-        (false, false) => return Ok(Allowance::Windows(interner.share(windows))),
-    };
-    match map.first(&["burst", "count", "period", "rates", "capacity", "args"]) {
-        Some((key, _)) => Err(exclusive(key.place, &format!("{flag} and `{}`", key.text), findings)),
-        None => Ok(allowance),
-    }
-}
-
-fn exclusive(place: Place, what: &str, findings: &mut Findings) -> Reported {
-    findings.error(place, format!("{what} cannot be combined"), "remove one of them")
 }
 
 /// The value of `period`.

@@ -8,7 +8,7 @@ use super::algorithms::{self, Settings, elevated};
 use super::instant::parse_until;
 use super::limit::{Limits, burst_below_cost};
 use super::mapping::{Mapping, map, one_or_more};
-use super::matching::{network, regex};
+use super::matching::{MOST_REGEXES, network, regex};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
 use super::scalars::text;
@@ -40,9 +40,6 @@ const MOST_COLONS: usize = 20;
 
 /// A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.
 const LONGEST_ID: usize = 32 * 1024;
-
-/// All regular expressions of a limit run on each of its requests that no id matches.
-pub(crate) const MOST_REGEXES: usize = 1_000;
 
 /// What entries are read with.
 pub(super) struct Reading<'l> {
@@ -138,7 +135,7 @@ impl Reading<'_> {
         let base = draft.filter(|draft| draft.numbers_are_known);
         let base = base.map(|draft| (&draft.limit.allowance, draft.settings.as_ref()));
         let allowance = settings
-            .and_then(|settings| numbers::allowance(fields, &settings, self.interner, findings))
+            .and_then(|settings| settings.allowance(fields, self.interner, findings))
             .and_then(|plain| elevated::of_override(fields, plain, base, self.interner, findings));
         let until = fields.read("until", findings, |node, findings| self.until(node, findings));
         let comment = fields.read("comment", findings, text);

@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::load::KEYS;
 use super::problem::{Findings, Reported};
 use super::yaml::{Opened, Reader, Value};
 use crate::engine::algorithms::script::LONGEST_SOURCE;
@@ -55,7 +54,7 @@ fn find(rules: &str, names: &mut Vec<String>) -> Result<(), Reported> {
     let mut reader = Reader::new(rules);
     reader.root(&mut findings)?;
     while let Some(key) = reader.key(&mut findings)? {
-        if key.text != KEYS[0] {
+        if key.text != "limits" {
             reader.skip(&mut findings)?;
             continue;
         }

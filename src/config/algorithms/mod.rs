@@ -12,14 +12,15 @@ mod sliding_window;
 use std::sync::LazyLock;
 
 use super::mapping::Mapping;
-use super::numbers::rates;
-use super::problem::{Findings, Reported, quoted};
-use super::scalars::text;
+use super::numbers::{Interner, rates};
+use super::problem::{Findings, Place, Reported, quoted};
+use super::scalars::{text, truth};
 use super::suggest::did_you_mean;
 use super::yaml::Node;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::concurrency::DEFAULT_LEASE;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
 use crate::engine::rules::matching::DescriptorMatch;
@@ -138,8 +139,32 @@ impl Settings {
         }
     }
 
+    /// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers.
+    pub(super) fn allowance(
+        &self,
+        map: &Mapping<'_>,
+        interner: &mut Interner,
+        findings: &mut Findings,
+    ) -> Result<Allowance, Reported> {
+        let unlimited = map.read("unlimited", findings, truth);
+        let deny = map.read("deny", findings, truth);
+        let windows = self.numbers(map, findings);
+        let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
+        let (flag, allowance) = match (unlimited, deny) {
+            (true, true) => return Err(exclusive(map.place, "`unlimited: true` and `deny: true`", findings)),
+            (true, false) => ("`unlimited: true`", Allowance::Unlimited),
+            (false, true) => ("`deny: true`", Allowance::Deny),
+            (false, false) if windows.is_empty() => return Ok(Allowance::Disabled),
+            (false, false) => return Ok(Allowance::Windows(interner.share(windows))),
+        };
+        match map.first(&["burst", "count", "period", "rates", "capacity", "args"]) {
+            Some((key, _)) => Err(exclusive(key.place, &format!("{flag} and `{}`", key.text), findings)),
+            None => Ok(allowance),
+        }
+    }
+
     /// Reads the numbers of a limit or an override: one per window, none if it has none.
-    pub(super) fn numbers(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
         match self {
             Self::Gcra => rates(map, true, &gcra::window, findings),
             Self::FixedWindow(windows) => windows.numbers(map, findings),
@@ -178,6 +203,10 @@ impl Settings {
     pub(super) const fn needs_redis(&self) -> bool {
         matches!(self, Self::Queue { .. } | Self::Script { .. })
     }
+}
+
+fn exclusive(place: Place, what: &str, findings: &mut Findings) -> Reported {
+    findings.error(place, format!("{what} cannot be combined"), "remove one of them")
 }
 
 /// Rejects the keys of a limit that only algorithms with tokens support.
