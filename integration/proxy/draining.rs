@@ -140,7 +140,7 @@ fn options(proxy: &str) -> ServerOptions {
     let clock = weir::clock::Clock::machine();
     let front = FrontendOptions { http, clock, access_log: None, traces: None };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
-    let options = ProxyOptions { front, upstream, generations: weir::engine::answer::reply::Generations::default() };
+    let options = ProxyOptions { front, upstream, generations: weir::engine::answer::headers::Generations::default() };
     ServerOptions {
         listeners: vec![(proxy.parse().unwrap(), ListenerOptions::Proxy(options))],
         admission,

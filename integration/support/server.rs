@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::micros::Micros;
-use weir::engine::answer::reply::Generations;
+use weir::engine::answer::headers::Generations;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::rule_set::Rules;
 use weir::http::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::engine::answer::reply::Generations;
+use crate::engine::answer::headers::Generations;
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::listeners::http::FrontendOptions;

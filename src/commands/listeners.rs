@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::grpc_flags::GrpcArgs;
-use crate::engine::answer::reply::Generations;
+use crate::engine::answer::headers::Generations;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;

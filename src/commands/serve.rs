@@ -16,7 +16,7 @@ use super::upstream_flags::UpstreamArgs;
 use super::{ExitCode, could_not_start, logging};
 use crate::clock::Clock;
 use crate::config::Look;
-use crate::engine::answer::reply::Generations;
+use crate::engine::answer::headers::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::http::{ConnectorReloader, HttpOptions, ServerTlsReloader};
 use crate::limiter;

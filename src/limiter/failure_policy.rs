@@ -26,13 +26,13 @@ impl Failure {
     fn add(&mut self, origin: &ChargeOrigin, policy: StoreErrorPolicy) {
         let refuses = origin.enforced && policy == StoreErrorPolicy::Deny;
         match self.unanswered.iter_mut().find(|known| known.limit == origin.limit) {
-            Some(known) => known.refuses |= refuses,
-            None => self.unanswered.push(Unanswered { limit: origin.limit, refuses }),
+            Some(known) => known.denies |= refuses,
+            None => self.unanswered.push(Unanswered { limit: origin.limit, denies: refuses }),
         }
     }
 
     fn denies(&self) -> bool {
-        self.unanswered.iter().any(|limit| limit.refuses)
+        self.unanswered.iter().any(|limit| limit.denies)
     }
 }
 

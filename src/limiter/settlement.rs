@@ -92,7 +92,7 @@ impl Limiter {
         if plan.reservations.is_empty() || !verdict.is_allowed() {
             return None;
         }
-        let is_accepted = accepted::is_accepted(view.rules(), verdict);
+        let is_accepted = accepted::accepted_entry(view.rules(), verdict).is_some();
         if !is_accepted && !ask.sees_response {
             return None;
         }
@@ -239,7 +239,7 @@ impl Settler {
             return;
         }
         *logged = Some(Instant::now());
-        let limit = view.rules().limit(owed.limit).map_or("", |limit| limit.name.as_str());
+        let limit = view.rules().name(owed.limit);
         let ResponseReport::Response(_, Some(value)) = heard else { return };
         let shown = headers::text(value.get(..MAX_VALUE).unwrap_or(value)).unwrap_or("binary");
         let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);

@@ -72,7 +72,7 @@ impl View {
             count(first.limit, result);
         }
         for unanswered in &verdict.unanswered {
-            let result = match unanswered.refuses {
+            let result = match unanswered.denies {
                 _ if verdict.standing == Standing::Overloaded => DecisionResult::Rejected,
                 true => DecisionResult::ErrorDenied,
                 false => DecisionResult::ErrorAllowed,

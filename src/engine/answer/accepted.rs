@@ -1,17 +1,17 @@
-//! What is told of requests that went into a queue: to the client whose request is answered with that, and to the
-//! upstream that one goes on to.
+//! Requests that a queue has taken: the reply to those that go no further, and the header of those that are forwarded.
 
 use http::StatusCode;
 
-use super::reply::{Generations, Reply, add_headers};
+use super::headers::{Generations, add_headers};
 use super::verdict::Verdict;
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::queue::FollowUp;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{Headers, QUEUE_ENTRY};
+use crate::message::reply::Reply;
 
-/// The entries of a request that passes, with what becomes of it, in the order of the rules.
+/// Returns the entries of a request that passes, in the order of the rules.
 pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item = (FollowUp, &'a EntryId)> {
     let details = verdict.details.iter().filter(|_| verdict.is_allowed());
     details.filter_map(|(limit, detail)| match detail {
@@ -20,28 +20,23 @@ pub fn entries<'a>(rules: &'a Rules, verdict: &'a Verdict) -> impl Iterator<Item
     })
 }
 
-/// The entry of a request that goes no further because a queue has taken it.
-fn accepted_entry<'a>(rules: &'a Rules, verdict: &'a Verdict) -> Option<&'a EntryId> {
+/// Returns the entry of a request that goes no further because a queue has taken it.
+pub fn accepted_entry<'a>(rules: &'a Rules, verdict: &'a Verdict) -> Option<&'a EntryId> {
     entries(rules, verdict).find_map(|(then, id)| (then == FollowUp::Accept).then_some(id))
 }
 
-/// True if a request goes no further because a queue has taken it.
-pub fn is_accepted(rules: &Rules, verdict: &Verdict) -> bool {
-    accepted_entry(rules, verdict).is_some()
-}
-
-/// The answer to a request that goes no further because a queue has taken it; `None` if it does go further.
+/// Returns the reply to a request that goes no further because a queue has taken it; `None` if it does go further.
 pub fn accepted(rules: &Rules, verdict: &Verdict, generations: Generations) -> Option<Reply> {
     let id = accepted_entry(rules, verdict)?;
     let mut headers = Headers::with_capacity(6, 256);
     headers.append("content-type", "application/json");
     headers.append("cache-control", "no-store");
     add_headers(rules, verdict, generations, &mut headers);
-    // An id has digits and a hyphen, and needs no escape.
+    // An id is digits and a hyphen, and needs no escapes.
     Some(Reply { status: StatusCode::ACCEPTED, headers, body: format!("{{\"id\":\"{id}\"}}\n") })
 }
 
-/// Adds the ids of entries whose requests go on to the upstream.
+/// Adds the ids of a request's entries to the headers for its upstream.
 pub fn add_entries(rules: &Rules, verdict: &Verdict, headers: &mut Headers) {
     for (_, id) in entries(rules, verdict) {
         headers.append(QUEUE_ENTRY, id.as_str());

@@ -12,7 +12,7 @@ use crate::engine::rules::rule_set::Rules;
 /// The verdicts of one call to the rate limit service.
 #[derive(Debug)]
 pub struct DescriptorVerdicts {
-    /// The verdict on the request. Of several buckets of a limit it has only the strictest answer.
+    /// The verdict on the request. It has one answer for each window of a limit, the strictest.
     pub whole: Verdict,
     /// One for each descriptor, in their order.
     pub members: Vec<DescriptorVerdict>,
@@ -22,12 +22,12 @@ pub struct DescriptorVerdicts {
 #[derive(Debug)]
 pub struct DescriptorVerdict {
     pub verdict: Verdict,
-    /// Limits that let it pass without the store.
+    /// Limits that allow it without the store.
     pub unlimited: SmallVec<[u32; 1]>,
 }
 
 impl DescriptorVerdicts {
-    /// `decisions` are those of the plan's charges, or none if the store was not asked.
+    /// `decisions` are those of the plan's charges; empty if the store was not asked.
     pub fn new(rules: &Rules, plan: &Plan, joint: &JointPlan, decisions: &[Decision]) -> Self {
         let verdict = |member: &DescriptorPlan| {
             let verdict = member_verdict(member, &plan.charges, decisions);
@@ -36,7 +36,7 @@ impl DescriptorVerdicts {
         let mut members: Vec<DescriptorVerdict> = joint.members.iter().map(verdict).collect();
         settle_quotas(rules, joint, &mut members);
         let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).cloned().collect();
-        // The strictest answer of each window stays.
+        // Keep the strictest answer of each window.
         answers.sort_by(|a, b| {
             (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision))
         });
@@ -45,7 +45,7 @@ impl DescriptorVerdicts {
     }
 }
 
-/// Denies by the quotas that are exceeded if all are, and allows if one is not.
+/// Denies the request if all quotas are exceeded; otherwise the exceeded ones do not count.
 fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerdict]) {
     let is_exceeded = |answer: &Answer| rules.is_quota(answer.limit) && answer.is_short();
     let mut quotas = joint.members.iter().zip(&*members).filter(|(member, _)| member.is_quota);
@@ -67,15 +67,15 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
 }
 
 fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Decision]) -> Verdict {
-    let answer = |asked: &DescriptorCharge| {
-        let decision = *decisions.get(asked.charge as usize)?;
-        let ChargeOrigin { limit, window, enforced } = asked.origin;
-        // The burst of a decision shows which numbers were in force.
-        let elevated = charges.get(asked.charge as usize).and_then(Charge::elevated);
-        let elevated = elevated.filter(|_| decision.limit != asked.numbers.burst());
-        let numbers = Some(elevated.map_or(&asked.numbers, |elevated| &elevated.numbers).clone());
-        let fingerprint = Some(asked.fingerprint);
-        Some(Answer { limit, window, numbers, cost: asked.cost, decision, enforced, fingerprint })
+    let answer = |charge: &DescriptorCharge| {
+        let decision = *decisions.get(charge.charge as usize)?;
+        let ChargeOrigin { limit, window, enforced } = charge.origin;
+        // The burst in the decision shows which numbers were in force.
+        let elevated = charges.get(charge.charge as usize).and_then(Charge::elevated);
+        let elevated = elevated.filter(|_| decision.limit != charge.numbers.burst());
+        let numbers = Some(elevated.map_or(&charge.numbers, |elevated| &elevated.numbers).clone());
+        let fingerprint = Some(charge.fingerprint);
+        Some(Answer { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
     };
     Verdict::of(&member.denials, member.charges.iter().filter_map(answer).collect())
 }

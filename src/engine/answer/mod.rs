@@ -2,5 +2,9 @@
 
 pub mod accepted;
 pub mod descriptors;
-pub mod reply;
+pub mod headers;
+pub mod problem;
 pub mod verdict;
+
+#[cfg(test)]
+mod tests;

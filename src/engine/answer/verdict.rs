@@ -10,22 +10,20 @@ use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 pub struct Answer {
     /// The index of the limit in the rules.
     pub limit: u32,
-    /// Which of the limit's `rates`, counted from 0.
+    /// The index in the limit's `rates`.
     pub window: u32,
-    /// The numbers that held; `None` if the limit refused without asking the store.
+    /// The numbers that held; `None` if the limit denied without asking the store.
     pub numbers: Option<Numbers>,
-    /// What a request costs.
     pub cost: u64,
-    /// What came out.
     pub decision: Decision,
-    /// Whether the limit may refuse; if not, it is in shadow.
+    /// False for a limit or an id in shadow, which cannot deny.
     pub enforced: bool,
-    /// The fingerprint of the bucket, which tells ids apart and tells none; `None` if no bucket was asked.
+    /// The bucket's fingerprint, which tells ids apart without showing them; `None` if no bucket was charged.
     pub fingerprint: Option<u128>,
 }
 
 impl Answer {
-    /// The numbers that held, unless only the user's script knows them.
+    /// Returns the numbers that held, unless only the user's script knows them.
     pub fn counted_numbers(&self) -> Option<&Numbers> {
         self.numbers.as_ref().filter(|numbers| !numbers.is_script())
     }
@@ -34,26 +32,24 @@ impl Answer {
         self.numbers.as_ref().is_some_and(Numbers::is_script)
     }
 
-    /// Whether the cost was not there, be it refused for that or not.
+    /// Returns true if the cost did not fit, whether or not the limit denied the request.
     pub fn is_short(&self) -> bool {
         let unspent = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
         unspent || self.decision.is_denied()
     }
 
-    /// Whether a limit in shadow would have refused the request.
+    /// Returns true if the limit is in shadow and would have denied the request.
     pub fn would_deny(&self) -> bool {
         !self.enforced && self.is_short()
     }
 }
 
-/// What becomes of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It passes.
     Allowed,
-    /// A limit refuses it: 429.
+    /// A limit denies the request: 429.
     Denied,
-    /// The store gave no answer and a limit fails closed: 503.
+    /// The store did not answer, and a limit has `on_store_error: deny`: 503.
     Unavailable,
     /// Rejected because too many requests are waiting for the store: 503, whatever `on_store_error` says.
     Overloaded,
@@ -62,34 +58,33 @@ pub enum Standing {
 /// The answer for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What becomes of it.
     pub standing: Standing,
-    /// What each limit says, in the order of the rules.
+    /// In the order of the rules.
     pub answers: Vec<Answer>,
     /// The index of the answer that binds, among the enforced ones.
     pub binding: Option<usize>,
-    /// Limits that the store gave no answer for, and what became of the request by each.
+    /// The limits that the store did not answer for.
     pub unanswered: Vec<Unanswered>,
-    /// What some limits say beside their answers, by the index of the limit.
+    /// By the index of the limit.
     pub details: Vec<(u32, Detail)>,
 }
 
-/// A limit that the store gave no answer for.
+/// A limit that the store did not answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     /// The index of the limit in the rules.
     pub limit: u32,
-    /// Whether the request is refused for it.
-    pub refuses: bool,
+    /// True if it denies the request.
+    pub denies: bool,
 }
 
 impl Verdict {
-    /// The verdict when the store decided the charges of a plan.
+    /// The verdict when the store has decided the charges of a plan.
     pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
         let limit = |place: usize| plan.origins.get(place).map(|origin| origin.limit);
         let details = decisions.details.iter().filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
         let details = details.collect();
-        let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions);
+        let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions.iter());
         let answers = charged.map(|((place, (origin, charge)), decision)| {
             let ChargeOrigin { limit, window, enforced } = *origin;
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
@@ -99,36 +94,36 @@ impl Verdict {
         Self { details, ..Self::of(&plan.denials, answers.collect()) }
     }
 
-    /// The verdict when a limit of the plan refuses without asking the store: nothing is charged.
-    pub fn refused(plan: &Plan) -> Self {
+    /// The verdict when a limit of the plan denies the request without the store: nothing is charged.
+    pub fn of_denials(plan: &Plan) -> Self {
         Self::of(&plan.denials, Vec::new())
     }
 
-    /// The verdict when the store gave no answer for some limits; the others were decided elsewhere.
+    /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
     #[must_use]
     pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
-        if unanswered.iter().any(|limit| limit.refuses) {
+        if unanswered.iter().any(|limit| limit.denies) {
             self.standing = Standing::Unavailable;
         }
         self.unanswered = unanswered;
         self
     }
 
-    /// The verdict when too many requests are waiting for the store; `unanswered` are the limits it was not asked about.
+    /// The verdict when too many requests are waiting for the store, which was not asked about `unanswered`.
     #[must_use]
     pub fn overloaded(self, unanswered: Vec<Unanswered>) -> Self {
         Self { standing: Standing::Overloaded, unanswered, ..self }
     }
 
-    /// The verdict of these answers, and of limits that refuse without asking the store.
-    pub(crate) fn of(refused: &[LimitDenial], mut answers: Vec<Answer>) -> Self {
-        answers.extend(refused.iter().map(|refused| Answer {
-            limit: refused.limit,
+    /// The verdict of these answers, and of limits that deny without the store.
+    pub(crate) fn of(denials: &[LimitDenial], mut answers: Vec<Answer>) -> Self {
+        answers.extend(denials.iter().map(|denial| Answer {
+            limit: denial.limit,
             window: 0,
             numbers: None,
             cost: 1,
-            decision: refused.reason.decision(),
-            enforced: refused.enforced,
+            decision: denial.reason.decision(),
+            enforced: denial.enforced,
             fingerprint: None,
         }));
         answers.sort_by_key(|answer| (answer.limit, answer.window));
@@ -139,35 +134,33 @@ impl Verdict {
         Self { standing, answers, binding, unanswered: Vec::new(), details: Vec::new() }
     }
 
-    /// How a limit with `elevated` stands.
+    /// Returns the state of a limit's elevated numbers.
     pub fn elevation(&self, limit: u32) -> Option<Elevation> {
         self.details.iter().filter(|(of, _)| *of == limit).find_map(|(_, detail)| detail.elevation())
     }
 
-    /// Whether the request passes.
     pub fn is_allowed(&self) -> bool {
         self.standing == Standing::Allowed
     }
 
-    /// The decision on a charge of the plan.
+    /// Returns the decision on a charge of the plan.
     pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
         let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
         self.answers.iter().find(of_charge).map(|answer| answer.decision)
     }
 
-    /// The answer that binds.
+    /// Returns the answer that binds.
     pub fn binding(&self) -> Option<&Answer> {
         self.answers.get(self.binding?)
     }
 
-    /// The enforced answers that refuse the request.
-    pub fn violated(&self) -> impl Iterator<Item = &Answer> {
-        self.answers.iter().filter(|answer| answer.enforced && answer.decision.is_denied())
+    /// Returns the answers of limits that are not in shadow.
+    pub fn enforced(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().filter(|answer| answer.enforced)
     }
 }
 
 impl DenialReason {
-    /// What it comes to.
     pub const fn decision(self) -> Decision {
         match self {
             Self::Deny | Self::Missing | Self::Malformed => Decision::never(),
@@ -177,12 +170,12 @@ impl DenialReason {
 }
 
 impl Plan {
-    /// Whether a limit refuses the request without asking the store.
+    /// Returns true if a limit denies the request without the store.
     pub fn is_denied(&self) -> bool {
         self.denials.iter().any(|denial| denial.enforced)
     }
 
-    /// Why a limit refused without asking the store.
+    /// Returns the reason for which a limit denied the request without the store.
     pub fn reason(&self, limit: u32) -> Option<DenialReason> {
         self.denials.iter().find(|denial| denial.limit == limit).map(|denial| denial.reason)
     }

@@ -80,6 +80,11 @@ impl Rules {
         self.limits.get(index).or_else(|| (index == self.limits.len()).then_some(&self.carried))
     }
 
+    /// The name of the limit at an index of a plan.
+    pub fn name(&self, index: u32) -> &str {
+        self.limit(index).map_or("", |limit| &limit.name)
+    }
+
     /// The limit that stands for limits carried by requests, and its index.
     pub fn carried(&self) -> (u32, &Limit) {
         (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)

@@ -22,13 +22,13 @@ use serde_json::{Value, json};
 
 use super::body::{members, number, read, reason, span};
 use super::{Admin, replies};
-use crate::engine::answer::reply::{self, Reply};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
 use crate::http::basic::RequestBody;
 use crate::limiter::operator::{BucketChange, BucketState, OperatorError};
 use crate::message::headers::Headers;
 use crate::message::percent::decode;
+use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// What a bucket's name may have, decoded: an id may be a URL.
@@ -70,7 +70,7 @@ impl Refusal {
     }
 
     pub(super) fn reply(self) -> Reply {
-        let mut reply = reply::problem(self.status, &self.detail);
+        let mut reply = problem(self.status, &self.detail);
         if let Some((name, value)) = self.header {
             reply.headers.append(name, value);
         }

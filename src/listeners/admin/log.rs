@@ -28,8 +28,8 @@ use super::Admin;
 use super::body::{members, read, span, text};
 use super::buckets::{Caller, Refusal, json_reply, not_with};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::reply::Reply;
 use crate::http::basic::RequestBody;
+use crate::message::reply::Reply;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// How long a filter holds unless something else is asked.

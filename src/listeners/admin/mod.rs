@@ -25,12 +25,12 @@ use self::connections::Stage;
 pub use self::connections::{Connections, Place};
 use self::log::LogFilter;
 use self::tokens::Tokens;
-use crate::engine::answer::reply::{self, Reply};
 use crate::http::basic::{self, RequestBody};
 use crate::limiter::operator::Operator;
 use crate::limiter::{Shared, Throttle};
 use crate::message::address;
 use crate::message::host::host_of;
+use crate::message::reply::{Reply, problem};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Breaker, Fault, Store};
 use crate::telemetry::metrics::Metrics;
@@ -174,7 +174,7 @@ impl Admin {
         let (head, body) = request.into_parts();
         if self.is_local && !is_addressed(&head) {
             let detail = "this listener is on loopback: ask for localhost, or for a loopback address";
-            return own(reply::problem(StatusCode::MISDIRECTED_REQUEST, detail));
+            return own(problem(StatusCode::MISDIRECTED_REQUEST, detail));
         }
         if let ("/log", Some(filter)) = (head.uri.path(), &self.log) {
             return own(self.answer_log(filter, &head.method, &head.headers, body, peer).await);
@@ -191,7 +191,7 @@ impl Admin {
             "/healthz" => Self::health_page,
             "/readyz" => Self::ready_page,
             _ => {
-                let problem = reply::problem(
+                let problem = problem(
                     StatusCode::NOT_FOUND,
                     "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks",
                 );
@@ -199,7 +199,7 @@ impl Admin {
             }
         };
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut problem = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "this page is only for reading");
+            let mut problem = problem(StatusCode::METHOD_NOT_ALLOWED, "this page is only for reading");
             problem.headers.append("allow", "GET, HEAD");
             return own(problem);
         }

@@ -14,7 +14,8 @@ use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatu
 use super::protocol::{Code, Status};
 use super::{Caller, Envoy};
 use crate::engine::answer::accepted;
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::{Generations, add_headers, is_list};
+use crate::engine::answer::problem::denial;
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
@@ -28,6 +29,7 @@ use crate::message::host::host_of;
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::percent::decode;
+use crate::message::reply::{Reply, problem};
 use crate::message::target;
 use crate::message::underscores::Underscores;
 use crate::telemetry::denials::hash;
@@ -88,7 +90,7 @@ impl Envoy {
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, caller.start);
         let ruling = match self.limiter.decide(Ask { deadline: caller.deadline, ..ask }).await {
             Ok(ruling) => ruling,
-            Err(error) => return Ok(bad_request(reply::problem(StatusCode::BAD_REQUEST, &error.to_string()))),
+            Err(error) => return Ok(bad_request(problem(StatusCode::BAD_REQUEST, &error.to_string()))),
         };
         passage.decided(&ruling, caller.start, Some(&view));
         caller.context.ready_to_answer().await;
@@ -164,7 +166,7 @@ impl Asked {
 
 /// A request that no rule can be applied to, and why.
 fn bad(detail: &str) -> Unfit {
-    Unfit::Request(reply::problem(StatusCode::BAD_REQUEST, detail))
+    Unfit::Request(problem(StatusCode::BAD_REQUEST, detail))
 }
 
 /// The headers that rules see of a request at Envoy, if they see it at all.
@@ -258,9 +260,9 @@ fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: b
 /// The refusal that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
 /// becomes the message, and the header the code, which would be 14 without it.
 fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
-    let mut refusal = reply::refusal(rules, verdict, generations, false);
+    let mut refusal = denial(rules, verdict, generations, false);
     if is_grpc {
-        let grpc = reply::refusal(rules, verdict, generations, true);
+        let grpc = denial(rules, verdict, generations, true);
         grpc.headers.text("grpc-message").unwrap_or_default().clone_into(&mut refusal.body);
         refusal.headers.append("grpc-status", grpc.headers.text("grpc-status").unwrap_or_default());
         refusal.headers.remove("content-type");
@@ -275,8 +277,8 @@ fn bad_request(reply: Reply) -> CheckResponse {
 
 fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckResponse {
     let mut headers = Headers::new();
-    reply::add_headers(rules, verdict, generations, &mut headers);
-    let options = headers.iter().map(|(name, _)| reply::is_list(name)).zip(HeaderValue::list(&headers));
+    add_headers(rules, verdict, generations, &mut headers);
+    let options = headers.iter().map(|(name, _)| is_list(name)).zip(HeaderValue::list(&headers));
     let response_headers_to_add =
         options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
     let mut entries = Headers::new();
@@ -564,7 +566,7 @@ mod tests {
         let answered = answer(&rules, &verdicts[1], Generations::default(), false);
         assert_eq!(answered.status.unwrap().code, 8);
         let Some(HttpResponse::Denied(denied)) = answered.http_response else { panic!("it passes") };
-        let refusal = reply::refusal(&rules, &verdicts[1], Generations::default(), false);
+        let refusal = denial(&rules, &verdicts[1], Generations::default(), false);
         assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 429 }), refusal.body.as_bytes()));
         let headers = refusal
             .headers
@@ -636,7 +638,7 @@ mod tests {
     #[test]
     fn a_store_without_an_answer_is_an_error_that_envoy_decides_over() {
         let (rules, mut verdicts) = verdicts(1);
-        let verdict = verdicts.remove(0).unanswered(vec![Unanswered { limit: 0, refuses: true }]);
+        let verdict = verdicts.remove(0).unanswered(vec![Unanswered { limit: 0, denies: true }]);
         let answer = answer(&rules, &verdict, Generations::default(), false);
         assert_eq!(answer.status.unwrap().code, 14);
         let Some(HttpResponse::Error(error)) = answer.http_response else { panic!("it is no error") };

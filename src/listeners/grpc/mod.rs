@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::age::Age;
 use self::calls::{Calls, Method, Streams};
 use self::protocol::{Code, Deframer, Status, decode, frame};
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::Generations;
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::context::Context;
 use crate::http::failure::HeadError;
@@ -27,6 +27,7 @@ use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
 use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
+use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::HttpListener;
 
 mod age;
@@ -259,18 +260,16 @@ impl Service for Envoy {
 /// Whether a request is a call of gRPC; if not, the answer to it, in words of HTTP.
 fn is_call(request: &Request) -> Result<(), Reply> {
     if !protocol::is_grpc(request.headers.get(CONTENT_TYPE)) {
-        let mut reply = reply::problem(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "this port speaks gRPC, with `content-type: application/grpc`",
-        );
+        let mut reply =
+            problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this port speaks gRPC, with `content-type: application/grpc`");
         reply.headers.append("accept-post", GRPC);
         return Err(reply);
     }
     if request.version != Version::HTTP_2 {
-        return Err(reply::problem(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC goes by HTTP/2"));
+        return Err(problem(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC goes by HTTP/2"));
     }
     if request.method != HttpMethod::POST {
-        let mut reply = reply::problem(StatusCode::METHOD_NOT_ALLOWED, "a call of gRPC is a POST");
+        let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, "a call of gRPC is a POST");
         reply.headers.append("allow", "POST");
         return Err(reply);
     }

@@ -17,7 +17,8 @@ use super::{Caller, Envoy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::descriptors::DescriptorVerdict;
-use crate::engine::answer::reply::{self, Generations};
+use crate::engine::answer::headers::{Generations, add_headers};
+use crate::engine::answer::problem::denial;
 use crate::engine::answer::verdict::{Answer, Standing};
 use crate::engine::rules::descriptors::{
     Descriptor, DescriptorMode, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
@@ -234,12 +235,12 @@ fn respond(
         }
         Standing::Allowed => {
             let mut headers = Headers::new();
-            reply::add_headers(rules, whole, generations, &mut headers);
+            add_headers(rules, whole, generations, &mut headers);
             response.response_headers_to_add = HeaderValue::list(&headers).collect();
         }
         // Envoy lets pass what gets an error, unless it says `failure_mode_deny`: a flood must not switch limits off.
         Standing::Denied | Standing::Overloaded => {
-            let refusal = reply::refusal(rules, whole, generations, false);
+            let refusal = denial(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
             response.response_headers_to_add = HeaderValue::list(&refusal.headers).collect();
             response.raw_body = Bytes::from(refusal.body);

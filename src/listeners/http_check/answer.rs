@@ -9,11 +9,13 @@ use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::{Generations, add_headers};
+use crate::engine::answer::problem::{RESOURCE_EXHAUSTED, denial, retry_after};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Ruling;
 use crate::message::headers::Headers;
+use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::CheckResult;
 
 const CONTENT_TYPE: &str = "content-type";
@@ -26,13 +28,13 @@ pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
     let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
     if !verdict.is_allowed() {
         // Never as gRPC is refused: that status is 200.
-        return (reply::refusal(rules, verdict, generations, false), result(verdict));
+        return (denial(rules, verdict, generations, false), result(verdict));
     }
     if let Some(accepted) = accepted::accepted(rules, verdict, generations) {
         return (accepted, CheckResult::Allowed);
     }
     let mut headers = Headers::with_capacity(4, 256);
-    reply::add_headers(rules, verdict, generations, &mut headers);
+    add_headers(rules, verdict, generations, &mut headers);
     accepted::add_entries(rules, verdict, &mut headers);
     (Reply { status: StatusCode::OK, headers, body: String::new() }, CheckResult::Allowed)
 }
@@ -50,7 +52,7 @@ pub(super) fn for_nginx(mut reply: Reply) -> Reply {
 /// there already. Its own would be UNAVAILABLE, after which many clients try again at once.
 pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
     if reply.status == StatusCode::TOO_MANY_REQUESTS {
-        reply.headers.append("grpc-status", reply::RESOURCE_EXHAUSTED);
+        reply.headers.append("grpc-status", RESOURCE_EXHAUSTED);
     }
     reply
 }
@@ -80,18 +82,18 @@ fn result(verdict: &Verdict) -> CheckResult {
 
 /// A verdict as JSON. Spans are whole milliseconds, rounded up; null is never.
 fn told(rules: &Rules, verdict: &Verdict) -> Value {
-    let name = |limit: u32| rules.limit(limit).map_or("", |limit| limit.name.as_str());
+    let name = |limit: u32| rules.name(limit);
     let unanswered = verdict.unanswered.iter();
     json!({
         "allowed": verdict.is_allowed(),
         "binding": verdict.binding().map(|answer| name(answer.limit)),
         "retry_after_ms": match verdict.standing {
             Standing::Allowed => Some(0),
-            _ => reply::retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
+            _ => retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
         },
         "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
         "unanswered": unanswered
-            .map(|limit| json!({ "name": name(limit.limit), "refused": limit.refuses }))
+            .map(|limit| json!({ "name": name(limit.limit), "refused": limit.denies }))
             .collect::<Vec<_>>(),
     })
 }
@@ -107,7 +109,7 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
     // What a script allows is nobody's knowledge but its own.
     let known = |number: u64| Some(number).filter(|_| !answer.is_script());
     let mut told = json!({
-        "name": rules.limit(answer.limit).map_or("", |limit| limit.name.as_str()),
+        "name": rules.name(answer.limit),
         "window": answer.window,
         "outcome": match decision.outcome {
             Outcome::Allowed => "allowed",
@@ -177,14 +179,14 @@ pub(super) fn elsewhere(asked: Option<&Asked<'_>>, method: &Method) -> Reply {
         Some(_) => not_with(method, "POST"),
         None => {
             let detail = "there are /envoy, /nginx, /forward, /haproxy, /json and /openapi.json";
-            reply::problem(StatusCode::NOT_FOUND, detail)
+            problem(StatusCode::NOT_FOUND, detail)
         }
     }
 }
 
 fn not_with(method: &Method, allowed: &str) -> Reply {
     let detail = format!("this is asked with {allowed}, not {method}");
-    let mut reply = reply::problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+    let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
     reply.headers.append("allow", allowed);
     reply
 }

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::call::{Call, Mistake, Subject};
 use self::original::{Original, Unusable};
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::Generations;
 use crate::engine::rules::request;
 use crate::http::context::Context;
 use crate::http::failure::HeadError;
@@ -43,6 +43,7 @@ use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling, Throttle};
 use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
+use crate::message::reply::{Reply, problem};
 use crate::message::{path, target};
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpListener};
@@ -150,14 +151,11 @@ impl Check {
         };
         let (reply, result) = match ruling {
             Ok(ruling) => answer::to_gateway(&ruling, self.generations),
-            Err(Unusable::Client(reason)) => (reply::problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
+            Err(Unusable::Client(reason)) => (problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
             Err(unusable) => {
                 self.complain(convention, &unusable);
                 self.count(convention, CheckResult::Misconfigured);
-                return reply::problem(
-                    StatusCode::BAD_REQUEST,
-                    &format!("the gateway's configuration is wrong: {unusable}"),
-                );
+                return problem(StatusCode::BAD_REQUEST, &format!("the gateway's configuration is wrong: {unusable}"));
             }
         };
         self.count(convention, result);
@@ -226,7 +224,7 @@ impl Check {
     ) -> Result<Answer, Failure> {
         if !answer::is_json(&request.headers) {
             let detail = "the body of a call is JSON: send `Content-Type: application/json`";
-            return Ok((reply::problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
+            return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
         }
         let text = body::read(&mut request.body, &context.activity).await?;
         let ruling = match call::parse(&text) {

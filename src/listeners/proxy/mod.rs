@@ -12,7 +12,7 @@ use http::{StatusCode, Version};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::answer::accepted;
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::rules::request;
 use crate::http::context::Context;
 use crate::http::failure::HeadError;
@@ -25,6 +25,7 @@ use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
 use crate::message::path;
+use crate::message::reply::Reply;
 use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::traces::Trace;
@@ -174,7 +175,7 @@ impl Proxy {
             }
             Err(failure) => self.front.failed(&failure),
         };
-        reply::add_headers(ruling.view.rules(), &ruling.verdict, self.generations, &mut response.headers);
+        add_headers(ruling.view.rules(), &ruling.verdict, self.generations, &mut response.headers);
         response
     }
 

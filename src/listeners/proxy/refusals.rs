@@ -10,10 +10,12 @@ use std::rc::{Rc, Weak};
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::Generations;
+use crate::engine::answer::problem::{denial, retry_after, round};
 use crate::engine::answer::verdict::Verdict;
 use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders};
 use crate::limiter::{Ruling, View};
+use crate::message::reply::Reply;
 
 /// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
 const PLACES: usize = 64;
@@ -45,7 +47,7 @@ impl Refusals {
     /// The answer to a request that is refused; `is_grpc` if it is a call of gRPC.
     pub(super) fn response(&self, ruling: Ruling, is_grpc: bool) -> Response {
         let Ruling { view, mut verdict, .. } = ruling;
-        reply::round(&mut verdict);
+        round(&mut verdict);
         let mut kept = self.kept.borrow_mut();
         let place = &mut kept[place(&verdict)];
         let is_same = |kept: &&Refusal| {
@@ -54,7 +56,7 @@ impl Refusals {
         if let Some(refusal) = place.as_ref().filter(is_same) {
             return refusal.response();
         }
-        let Reply { status, headers, body } = reply::refusal(view.rules(), &verdict, self.generations, is_grpc);
+        let Reply { status, headers, body } = denial(view.rules(), &verdict, self.generations, is_grpc);
         let view = Rc::downgrade(&view);
         let (headers, body) = (Rc::new(headers.into()), body.into());
         place.insert(Refusal { view, verdict, is_grpc, status, headers, body }).response()
@@ -64,7 +66,7 @@ impl Refusals {
 /// Where the refusal by a verdict is kept.
 fn place(verdict: &Verdict) -> usize {
     let limit = verdict.binding().map_or(0, |answer| answer.limit);
-    let seconds = reply::retry_after(verdict).unwrap_or(0);
+    let seconds = retry_after(verdict).unwrap_or(0);
     usize::try_from(seconds.wrapping_add(limit.into())).unwrap_or(0) % PLACES
 }
 
@@ -147,7 +149,7 @@ mod tests {
             (1_000_000, false, 9),
         ] {
             let (given, other) = (ruling(&limiter, retry_after).await, ruling(&limiter, retry_after).await);
-            let written = reply::refusal(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
+            let written = denial(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
             responses.push(refusals.response(other, is_grpc));
             let kept = |response: &Response| match &response.headers {
                 ResponseHeaders::Kept(kept) => Some(Rc::as_ptr(kept)),

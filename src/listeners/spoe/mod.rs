@@ -45,12 +45,14 @@ use self::frame::{Ack, Notify};
 use self::status::Status;
 use crate::clock::Clock;
 use crate::engine::answer::accepted;
-use crate::engine::answer::reply::{self, Generations, Reply};
+use crate::engine::answer::headers::{Generations, add_headers};
+use crate::engine::answer::problem::denial;
 use crate::http::{HttpOptions, Stream};
 use crate::limiter::{Ask, AskSubject, Limiter, Throttle};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
+use crate::message::reply::{Reply, problem};
 use crate::message::underscores::Underscores;
 use crate::telemetry::metrics::DecisionListener;
 
@@ -175,7 +177,7 @@ impl Spoe {
                 }
                 self.decide(&check, &mut ack, received).await;
             }
-            Err(detail) => refuse(&reply::problem(StatusCode::BAD_REQUEST, detail), &mut ack),
+            Err(detail) => refuse(&problem(StatusCode::BAD_REQUEST, detail), &mut ack),
         }
         ack.finish()
     }
@@ -186,7 +188,7 @@ impl Spoe {
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Spoe, received);
         let ruling = match self.limiter.decide(ask).await {
             Ok(ruling) => ruling,
-            Err(error) => return refuse(&reply::problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
+            Err(error) => return refuse(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
         };
         ruling.log_denials(Some(&view), None);
         let rules = ruling.view.rules();
@@ -194,12 +196,12 @@ impl Spoe {
             refuse(&accepted, ack);
         } else if ruling.verdict.is_allowed() {
             let mut headers = Headers::new();
-            reply::add_headers(rules, &ruling.verdict, self.generations, &mut headers);
+            add_headers(rules, &ruling.verdict, self.generations, &mut headers);
             accepted::add_entries(rules, &ruling.verdict, &mut headers);
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            refuse(&reply::refusal(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
+            refuse(&denial(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
         }
     }
 

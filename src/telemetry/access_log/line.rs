@@ -179,7 +179,7 @@ impl Record {
 /// the one that the store gave no answer for.
 pub(crate) fn ruling(verdict: &Verdict) -> (VerdictResult, Option<u32>) {
     let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
-    let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.refuses);
+    let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.denies);
     match (verdict.standing, shadow, unanswered) {
         (Standing::Denied, ..) => (VerdictResult::Denied, verdict.binding().map(|answer| answer.limit)),
         (Standing::Overloaded, ..) => (VerdictResult::Rejected, unanswered.map(|unanswered| unanswered.limit)),

@@ -1,0 +1,218 @@
+//! Tests of the rate limit headers and the problem body on the same verdicts.
+
+use std::collections::BTreeMap;
+
+use http::StatusCode;
+
+use super::headers::{Generations, add_headers};
+use super::problem::{QUOTA_EXCEEDED, denial, retry_after, round};
+use super::verdict::{Unanswered, Verdict};
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::decision::{Decision, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use crate::engine::rules::rule_set::Rules;
+use crate::message::headers::{self, Headers};
+use crate::message::reply::problem;
+
+const ALL: Generations = Generations { ietf_11: true, ietf_03: true, x_ratelimit: true };
+
+/// Two limits, `Burst` with two windows and `Daily`.
+fn rules() -> Rules {
+    let limits = ["Burst", "Daily"].map(Limit::new).into();
+    Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new())
+}
+
+/// A verdict of one answer for each (limit, window, burst, seconds of the period, outcome, remaining, retry ms,
+/// reset ms).
+type Row = (u32, u32, u64, u64, Outcome, u64, Option<u64>, Option<u64>);
+
+fn verdict(rows: &[Row]) -> Verdict {
+    let mut plan = Plan::default();
+    let mut decisions = Vec::new();
+    for &(limit, window, burst, seconds, outcome, remaining, retry, reset) in rows {
+        let numbers = match seconds {
+            0 => Numbers::fixed(burst).unwrap(),
+            seconds => Numbers::new(burst, burst.min(1_000), seconds * 1_000_000_000).unwrap(),
+        };
+        let bucket = Bucket { key: String::new(), fingerprint: u128::from(limit) };
+        plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
+        plan.origins.push(ChargeOrigin { limit, window, enforced: true });
+        let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
+        decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
+    }
+    Verdict::decided(&plan, &decisions.into_iter().collect())
+}
+
+/// A structured list, read by an independent parser: member by member the name and its parameters.
+fn list(headers: &Headers, name: &str) -> Vec<(String, BTreeMap<String, i64>)> {
+    let lines: Vec<_> = headers.all(name).map(|line| headers::text(line).unwrap()).collect();
+    let parsed = sfv::Parser::new(&lines.join(", ")).parse::<sfv::List>().unwrap();
+    let members = parsed.iter().map(|entry| {
+        let sfv::ListEntry::Item(item) = entry else { panic!("an inner list") };
+        let parameters =
+            item.params.iter().map(|(key, value)| (key.as_str().to_owned(), i64::from(value.as_integer().unwrap())));
+        (item.bare_item.as_string().unwrap().as_str().to_owned(), parameters.collect())
+    });
+    members.collect()
+}
+
+#[track_caller]
+fn check(headers: &Headers, name: &str, expected: &[(&str, &[(&str, i64)])]) {
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(member, parameters)| {
+            ((*member).to_owned(), parameters.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect())
+        })
+        .collect();
+    assert_eq!(list(headers, name), expected);
+}
+
+#[test]
+fn an_allowed_response_lists_every_limit() {
+    let verdict = verdict(&[
+        (0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50)),
+        (0, 1, 100, 60, Outcome::Allowed, 0, Some(600), Some(60_000)),
+        (1, 0, 5, 0, Outcome::Allowed, 4, Some(0), None),
+    ]);
+    let mut headers = Headers::new();
+    add_headers(&rules(), &verdict, ALL, &mut headers);
+    check(
+        &headers,
+        "ratelimit-policy",
+        &[("Burst", &[("q", 20), ("w", 1)]), ("Burst#2", &[("q", 100), ("w", 60)]), ("Daily", &[("q", 5)])],
+    );
+    check(
+        &headers,
+        "ratelimit",
+        &[("Burst", &[("r", 19), ("t", 1)]), ("Burst#2", &[("r", 0), ("t", 1)]), ("Daily", &[("r", 4)])],
+    );
+    for (family, limit) in [("ratelimit", "100"), ("x-ratelimit", "100, 20;w=1, 100;w=60")] {
+        let value = |part: &str| headers.text(&format!("{family}-{part}")).unwrap().to_owned();
+        assert_eq!((value("limit"), value("remaining"), value("reset")), (limit.into(), "0".into(), "1".into()));
+    }
+}
+
+#[test]
+fn a_denial_names_the_limit_and_when_to_retry() {
+    let verdict = verdict(&[
+        (0, 0, 20, 1, Outcome::Denied, 0, Some(1), Some(1_000)),
+        (1, 0, 1_000, 86_400, Outcome::Unchanged, 700, Some(0), Some(40_000)),
+    ]);
+    let response = denial(&rules(), &verdict, ALL, false);
+    assert_eq!(response.status, 429);
+    assert_eq!(response.headers.text("retry-after"), Some("1"));
+    assert_eq!(response.headers.text("content-type"), Some("application/problem+json"));
+    // `Retry-After` must not end before any `t` does, so the limit that has something left is not listed.
+    check(&response.headers, "ratelimit", &[("Burst", &[("r", 0), ("t", 1)])]);
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(body["type"], QUOTA_EXCEEDED.0);
+    assert_eq!(body["status"], 429);
+    assert_eq!(body["violated-policies"], serde_json::json!(["Burst"]));
+    assert_eq!(body["detail"], "Burst allows burst 20, 20 per 1s; retry after 1 s");
+}
+
+#[test]
+fn a_block_says_how_long_it_lasts_and_not_why() {
+    let denied = |reason| Plan { denials: vec![LimitDenial { limit: 1, enforced: true, reason }], ..Plan::default() };
+    let blocked = Verdict::of_denials(&denied(DenialReason::Blocked(Micros::from_millis(3_599_001))));
+    let response = denial(&rules(), &blocked, ALL, false);
+    assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (429, Some("3600")));
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(body["detail"], "Daily is blocked for this id; retry after 3600 s");
+    assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
+    assert!(!response.headers.contains("ratelimit") && !response.headers.contains("x-ratelimit-limit"));
+    let never = denial(&rules(), &Verdict::of_denials(&denied(DenialReason::Deny)), ALL, false);
+    assert!(never.body.contains("Daily denies this request\"") && !never.headers.contains("retry-after"));
+}
+
+#[test]
+fn waiting_is_rounded_up_and_never_is_not_announced() {
+    let wait = |retry| retry_after(&verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, retry, Some(1))]));
+    assert_eq!((wait(Some(1_400)), wait(Some(2_000)), wait(Some(0)), wait(None)), (Some(2), Some(2), Some(1), None));
+}
+
+#[test]
+fn a_rounded_verdict_gets_the_same_reply() {
+    let check = |rows: &[Row]| {
+        let (given, mut rounded) = (verdict(rows), verdict(rows));
+        round(&mut rounded);
+        assert_ne!(given, rounded);
+        for is_grpc in [false, true] {
+            let [given, rounded] = [&given, &rounded].map(|verdict| denial(&rules(), verdict, ALL, is_grpc));
+            assert_eq!(given.body, rounded.body);
+            assert!(given.headers.iter().eq(rounded.headers.iter()), "{:?} {:?}", given.headers, rounded.headers);
+        }
+    };
+    for millis in [0, 1, 999, 1_000, 1_001, 86_400_500] {
+        check(&[
+            (0, 0, 20, 1, Outcome::Denied, 0, Some(millis), Some(2 * millis)),
+            (0, 1, 20, 1, Outcome::Denied, 3, None, None),
+            (1, 0, 1_000, 86_400, Outcome::Unchanged, 700, Some(0), Some(40_000)),
+        ]);
+    }
+}
+
+#[test]
+fn grpc_gets_trailers_only() {
+    let verdict = verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, Some(1_400), Some(1_000))]);
+    let response = denial(&rules(), &verdict, Generations::default(), true);
+    assert_eq!((response.status.as_u16(), response.body.as_str()), (200, ""));
+    assert_eq!(response.headers.text("grpc-status"), Some("8"));
+    assert_eq!(response.headers.text("content-type"), Some("application/grpc"));
+}
+
+#[test]
+fn a_limit_that_fails_closed_is_503() {
+    let verdict = verdict(&[]).unanswered(vec![Unanswered { limit: 1, denies: true }]);
+    let response = denial(&rules(), &verdict, ALL, false);
+    assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (503, Some("1")));
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
+    assert!(!response.headers.contains("ratelimit"));
+}
+
+#[test]
+fn our_headers_join_the_upstreams() {
+    let verdict = verdict(&[(0, 0, 20, 1, Outcome::Allowed, 19, Some(0), Some(50))]);
+    let mut headers = Headers::from_iter([
+        ("RateLimit-Policy", "\"burst\";q=7;w=9"),
+        ("RateLimit", "\"burst\";r=3;t=9"),
+        ("X-RateLimit-Limit", "7"),
+        ("X-RateLimit-Remaining", "3"),
+        ("RateLimit-Remaining", "99"),
+    ]);
+    add_headers(&rules(), &verdict, ALL, &mut headers);
+    check(&headers, "ratelimit-policy", &[("burst", &[("q", 7), ("w", 9)]), ("weir.Burst", &[("q", 20), ("w", 1)])]);
+    check(&headers, "ratelimit", &[("burst", &[("r", 3), ("t", 9)]), ("weir.Burst", &[("r", 19), ("t", 1)])]);
+    for (name, value) in [("x-ratelimit-limit", "7"), ("x-ratelimit-remaining", "3"), ("ratelimit-remaining", "19")] {
+        assert_eq!(headers.all(name).collect::<Vec<_>>(), [value.as_bytes()]);
+    }
+}
+
+#[test]
+fn numbers_beyond_structured_headers_are_cut() {
+    let most = (1 << 53) - 1;
+    let verdict = verdict(&[(0, 0, most, 0, Outcome::Allowed, most - 1, Some(0), None)]);
+    let mut headers = Headers::new();
+    add_headers(&rules(), &verdict, ALL, &mut headers);
+    check(&headers, "ratelimit", &[("Burst", &[("r", 999_999_999_999_999)])]);
+}
+
+#[test]
+fn generations_are_named() {
+    assert_eq!(Generations::parse(["ietf-11"]), Ok(Generations::default()));
+    assert_eq!(Generations::parse(["ietf-11", "ietf-03", "x-ratelimit"]), Ok(ALL));
+    assert!(Generations::parse(["none"]).is_ok_and(|found| !found.ietf_11));
+    assert!(Generations::parse(["none", "ietf-11"]).is_err() && Generations::parse(["draft-9"]).is_err());
+}
+
+#[test]
+fn details_are_escaped() {
+    let response = problem(StatusCode::BAD_REQUEST, "a \"b\" \\ \n c");
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!(body["detail"], "a \"b\" \\ \n c");
+}
