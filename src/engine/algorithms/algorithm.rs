@@ -27,16 +27,6 @@ pub enum Aligned {
 }
 
 impl Algorithm {
-    pub const ALL: [Self; 7] = [
-        Self::Gcra,
-        Self::FixedWindow(Aligned::First),
-        Self::SlidingLog,
-        Self::SlidingWindow { count_denied: false },
-        Self::Concurrency,
-        Self::Queue,
-        Self::Script,
-    ];
-
     /// The name in the rules file, and of the files in `lua/`.
     pub const fn name(self) -> &'static str {
         match self {

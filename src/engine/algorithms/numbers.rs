@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::algorithm::Algorithm;
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD};
+use super::concurrency::DEFAULT_LEASE;
 use super::micros::Micros;
 use super::windows::{Refill, Windows, WrittenWindows};
 
@@ -88,6 +89,19 @@ impl Numbers {
     #[must_use]
     pub(super) fn with_calendar(self, calendar: Arc<Calendar>) -> Self {
         Self { calendar: Some(calendar), ..self }
+    }
+
+    /// Returns the numbers that a call brings, which are read as GCRA's, under another algorithm.
+    pub fn under(&self, algorithm: Algorithm) -> Result<Self, NumbersError> {
+        match algorithm {
+            Algorithm::Queue | Algorithm::Script => Err(NumbersError::NotPerCall),
+            _ if self.count == 0 => Ok(self.clone()),
+            Algorithm::Gcra => Ok(self.clone()),
+            Algorithm::FixedWindow(aligned) => Self::fixed_window(self.burst, self.count, self.period, aligned),
+            Algorithm::SlidingLog => Self::sliding_log(self.count, self.period),
+            Algorithm::SlidingWindow { count_denied } => Self::sliding_window(self.count, self.period, count_denied),
+            Algorithm::Concurrency => Self::concurrency(self.burst, DEFAULT_LEASE),
+        }
     }
 
     /// The capacity of the bucket, in tokens.
