@@ -368,8 +368,8 @@ fn connections_beyond_the_total_are_closed_at_once_and_counted() {
     }
     weir.connect().expect_end();
     weir.connect().expect_end();
-    assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"total\"}"), 2);
-    assert_eq!(weir.metric("weir_http_connections_refused_total{reason=\"address\"}"), 0);
+    assert_eq!(weir.metric("weir_http_connections_rejected_total{reason=\"total\"}"), 2);
+    assert_eq!(weir.metric("weir_http_connections_rejected_total{reason=\"address\"}"), 0);
     places.pop();
     becomes("there is room again", 2, || weir.metric("weir_http_connections"));
     assert_eq!(weir.get("/", &[]).status(), 200);

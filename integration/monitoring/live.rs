@@ -67,7 +67,7 @@ fn every_panel_has_data_of_processes_under_load() {
 
 /// Alerts that no fault here causes: nothing panics or exhausts the memory, and one needs a day of data. Their
 /// expressions must have data.
-const ONLY_COMPARED: [&str; 3] = ["WeirMemoryNearLimit", "WeirPanicked", "WeirRefusalsUnusual"];
+const ONLY_COMPARED: [&str; 3] = ["WeirMemoryNearLimit", "WeirPanicked", "WeirDenialsUnusual"];
 
 /// The alerts that have fired, each with its job.
 struct Watch {
@@ -167,7 +167,7 @@ fn alerts_fire_on_real_faults() {
     for alert in ["WeirKeysNearLimit", "WeirKeysOverflow", "WeirAccessLogDropped"] {
         watch.fires(alert, "weir-small", &mut newcomers);
     }
-    watch.fires("WeirConnectionsRefused", "weir-small", || {
+    watch.fires("WeirConnectionsRejected", "weir-small", || {
         let crowd: Vec<_> = (0..6).map(|_| TcpStream::connect(small.proxy).unwrap()).collect();
         drop(crowd);
     });

@@ -214,7 +214,7 @@ def main():
         scene = Scene(stage, str(pathlib.Path(weir).resolve()))
         prometheus = Prometheus(scene.prometheus_port, *scene.play())
         draw(panels, prometheus, PICTURES / "dashboard.png")
-        outage = section(panels, {"At a glance", "Refusals", "Store and failure policy"})
+        outage = section(panels, {"At a glance", "Denials", "Store and failure policy"})
         draw(outage, prometheus, PICTURES / "outage.png")
 
 

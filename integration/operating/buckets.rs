@@ -143,7 +143,7 @@ fn changes_take_a_token() {
         assert_eq!((status, asked_for), (401, challenge()), "{headers:?}: {text}");
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"reset\",result=\"unauthorized\"}"), 5);
-    weir.until_logged("a change of a bucket was refused");
+    weir.until_logged("a change of a bucket was rejected");
     let passed = format!("bearer {TOKEN}");
     assert_eq!(refused(&weir, &[("authorization", &passed)]).0, 200);
 

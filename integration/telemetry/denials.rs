@@ -43,7 +43,7 @@ fn told(weir: &Weir, limit: &str) -> (usize, u64) {
 
 #[test]
 fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
-    let mut weir = Weir::serve(LIMITS, &["--workers", "2", "--log-refusals", "5/1h"]);
+    let mut weir = Weir::serve(LIMITS, &["--workers", "2", "--log-denials", "5/1h"]);
     flood(&weir, 5_000);
     // New rules with the same limit: the count is not lost.
     std::fs::write(weir.limits_file(), format!("{LIMITS}  Another: {{ by: ip, count: 1000000, period: 1s }}\n"))
@@ -60,7 +60,7 @@ fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
 
 #[test]
 fn a_flood_that_is_over_is_told_without_another_refusal() {
-    let weir = Weir::serve(LIMITS, &["--log-refusals", "1/100ms"]);
+    let weir = Weir::serve(LIMITS, &["--log-denials", "1/100ms"]);
     flood(&weir, 300);
     eventually("all are told", || match told(&weir, "Shut") {
         (lines, suppressed) if lines as u64 + suppressed == 299 => Ok(()),
@@ -85,7 +85,7 @@ const MAYBE: [&str; 5] = ["id", "path", "host", "retry_after", "trace_id"];
 
 #[track_caller]
 fn check(flags: &[&str], path: &str, result: &str, expected: [Option<&str>; 5]) {
-    let line = line(&[&["--log-refusals", "9/s"], flags].concat(), path, "alice");
+    let line = line(&[&["--log-denials", "9/s"], flags].concat(), path, "alice");
     assert_eq!((&line["result"], &line["listener"], &line["method"]), (&result.into(), &"proxy".into(), &"GET".into()));
     let text = |name: &str| match &line[name] {
         Value::String(text) => Some(text.clone()),
@@ -127,7 +127,7 @@ fn a_store_that_is_away_is_told_where_it_refuses() {
 
 #[test]
 fn lines_of_one_id_have_one_hash_and_those_of_others_another() {
-    let weir = Weir::serve(LIMITS, &["--log-refusals", "100/s"]);
+    let weir = Weir::serve(LIMITS, &["--log-denials", "100/s"]);
     let mut client = weir.connect();
     for id in ["alice", "bob", "alice", "bob", "alice"] {
         client.get_with("/id", &[("x-id", id)]);
@@ -142,7 +142,7 @@ fn lines_of_one_id_have_one_hash_and_those_of_others_another() {
 
 #[test]
 fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
-    let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0", "--log-refusals", "9/s", "--log-ids", "clear"]);
+    let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0", "--log-denials", "9/s", "--log-ids", "clear"]);
     let mut client = crate::support::wire::Wire::connect(weir.listener("check"));
     for body in [
         r#"{"limit": "PerId", "id": "carol"}"#,
@@ -172,7 +172,7 @@ fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
 
 #[test]
 fn nothing_is_told_where_nobody_wants_to_know() {
-    for flags in [["--log-refusals", "off"], ["--log", "info,weir::telemetry::denials=warn"]] {
+    for flags in [["--log-denials", "off"], ["--log", "info,weir::telemetry::denials=warn"]] {
         let mut weir = Weir::serve(LIMITS, &flags);
         flood(&weir, 200);
         weir.signal("TERM");

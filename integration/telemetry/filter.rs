@@ -121,7 +121,7 @@ fn only_who_has_a_token_changes_the_filter_and_only_to_one_that_is() {
     }
     assert_eq!(ask(&weir, "GET", None, "").1["filter"], "info");
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"log\",result=\"unauthorized\"}"), 3);
-    weir.until_logged("a change of the log's filter was refused: a change needs a token");
+    weir.until_logged("a change of the log's filter was rejected: a change needs a token");
     let without = Weir::serve(WIDE, &[]);
     let (status, answer) = ask(&without, "PUT", None, r#"{"filter": "debug"}"#);
     assert!(status == 403 && answer["detail"].as_str().unwrap().contains("--admin-token-file"), "{answer}");

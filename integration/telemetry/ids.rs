@@ -94,7 +94,7 @@ fn log(filter: &str, ids: &str) -> String {
             filter,
             "--log-ids",
             ids,
-            "--log-refusals",
+            "--log-denials",
             "1000/1ms",
             "--upstream",
             "http://127.0.0.1:1",

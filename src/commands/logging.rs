@@ -31,8 +31,8 @@ pub(super) struct LogArgs {
     log_format: LogFormat,
 
     /// How many denied requests to log per limit: `1/s`, `10/1m`, or `off`. Each line says how many were skipped before it
-    #[arg(long, value_name = "LINES", env = "WEIR_LOG_REFUSALS", default_value = "1/s", value_parser = parse_rate)]
-    log_refusals: Rate,
+    #[arg(long, value_name = "LINES", env = "WEIR_LOG_DENIALS", default_value = "1/s", value_parser = parse_rate)]
+    log_denials: Rate,
 
     /// How ids appear in logs and traces; `clear` also shows path, host and client address
     #[arg(long, value_name = "HOW", env = "WEIR_LOG_IDS", default_value = "hash")]
@@ -59,7 +59,7 @@ enum LogIds {
     None,
 }
 
-/// `--log-refusals`
+/// `--log-denials`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rate(Option<LineRate>);
 
@@ -73,7 +73,7 @@ impl LogArgs {
     }
 
     pub(super) fn denials(&self) -> DenialLog {
-        DenialLog::new(self.log_refusals.0, self.ids())
+        DenialLog::new(self.log_denials.0, self.ids())
     }
 }
 

@@ -6,7 +6,7 @@
 //! | `PUT /buckets/NAME:ID` `{"remaining": N}` | so much remains |
 //! | `POST /buckets/NAME:ID/reset` | it is made full |
 //! | `POST /buckets/NAME:ID/refund` `{"cost": N}` | so much is given back |
-//! | `PUT /buckets/NAME:ID/block` `{"for": "1h", "reason": "..."}` | its id, or all that begin so, are refused for a time |
+//! | `PUT /buckets/NAME:ID/block` `{"for": "1h", "reason": "..."}` | its id, or all that begin so, are denied for a time |
 //! | `DELETE /buckets/NAME:ID/block` | no longer |
 //! | `GET /blocks` | what is blocked |
 //!
@@ -53,14 +53,14 @@ pub(super) enum Asked<'a> {
 }
 
 /// Why nothing was done.
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     status: StatusCode,
     pub(super) detail: String,
     /// A header beside it.
     header: Option<(&'static str, &'static str)>,
 }
 
-impl Refusal {
+impl Rejection {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), header: None }
     }
@@ -78,7 +78,7 @@ impl Refusal {
     }
 }
 
-impl From<OperatorError> for Refusal {
+impl From<OperatorError> for Rejection {
     fn from(error: OperatorError) -> Self {
         let status = match &error {
             OperatorError::Unknown(_) => StatusCode::NOT_FOUND,
@@ -131,7 +131,7 @@ impl Admin {
         };
         if bucket.len() > LONGEST_NAME {
             let detail = format!("the name of a bucket has at most {LONGEST_NAME} bytes");
-            return Refusal::new(StatusCode::URI_TOO_LONG, detail).reply();
+            return Rejection::new(StatusCode::URI_TOO_LONG, detail).reply();
         }
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let write = match (asked, method) {
@@ -141,7 +141,7 @@ impl Admin {
                     .operator
                     .look(bucket)
                     .await
-                    .map_or_else(|error| Refusal::from(error).reply(), |state| page(&state));
+                    .map_or_else(|error| Rejection::from(error).reply(), |state| page(&state));
             }
             (Asked::Bucket(_), &Method::PUT) => AdminWrite::Set,
             (Asked::Below(_, "reset"), &Method::POST) => AdminWrite::Reset,
@@ -154,11 +154,11 @@ impl Admin {
             (Asked::Below(_, "block"), _) => return not_with(method, "PUT, DELETE"),
             (Asked::Below(..), _) => {
                 let detail = "below a bucket there are /reset, /refund and /block; a `/` in its name is written %2F";
-                return Refusal::new(StatusCode::NOT_FOUND, detail).reply();
+                return Rejection::new(StatusCode::NOT_FOUND, detail).reply();
             }
         };
         let (result, reply) = match self.caller(headers, peer) {
-            Err(refusal) => {
+            Err(rejection) => {
                 if let Some(suppressed) = self.complaints.pass() {
                     let peer = peer.map(|peer| peer.to_string());
                     tracing::warn!(
@@ -166,11 +166,11 @@ impl Admin {
                         bucket = shown(bucket, LONGEST_SHOWN),
                         peer,
                         suppressed,
-                        "a change of a bucket was refused: {}",
-                        refusal.detail
+                        "a change of a bucket was rejected: {}",
+                        rejection.detail
                     );
                 }
-                (AdminWriteResult::Unauthorized, refusal.reply())
+                (AdminWriteResult::Unauthorized, rejection.reply())
             }
             Ok(caller) => self.write(write, bucket, body, &caller).await,
         };
@@ -192,18 +192,18 @@ impl Admin {
                 tracing::info!(op, bucket = state.bucket, by, agent, "a bucket was changed: {what}");
                 (AdminWriteResult::Done, page(&state))
             }
-            Err(refusal) if refusal.status.is_server_error() => {
+            Err(rejection) if rejection.status.is_server_error() => {
                 tracing::warn!(
                     op,
                     bucket = shown(bucket, LONGEST_SHOWN),
                     by,
                     agent,
                     "a bucket was not changed: {}",
-                    refusal.detail
+                    rejection.detail
                 );
-                (AdminWriteResult::Failed, refusal.reply())
+                (AdminWriteResult::Failed, rejection.reply())
             }
-            Err(refusal) => (AdminWriteResult::Mistaken, refusal.reply()),
+            Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply()),
         }
     }
 
@@ -214,7 +214,7 @@ impl Admin {
         bucket: &str,
         body: RequestBody,
         caller: &Caller<'_>,
-    ) -> Result<(BucketState, String), Refusal> {
+    ) -> Result<(BucketState, String), Rejection> {
         let body = read(body).await?;
         match write {
             AdminWrite::Reset => {
@@ -242,21 +242,21 @@ impl Admin {
                 members(&body, &[])?;
                 Ok((self.operator.unblock(bucket).await?, "unblocked".to_owned()))
             }
-            AdminWrite::Log => Err(Refusal::new(StatusCode::NOT_FOUND, "a bucket has no log; there is /log")),
+            AdminWrite::Log => Err(Rejection::new(StatusCode::NOT_FOUND, "a bucket has no log; there is /log")),
         }
     }
 
     /// Who asks for a change; the error says what is missing.
-    pub(super) fn caller<'h>(&self, headers: &'h HeaderMap, peer: Option<SocketAddr>) -> Result<Caller<'h>, Refusal> {
+    pub(super) fn caller<'h>(&self, headers: &'h HeaderMap, peer: Option<SocketAddr>) -> Result<Caller<'h>, Rejection> {
         if self.tokens.is_empty() {
             let detail = "changes are not enabled: start Weir with `--admin-token-file FILE` or WEIR_ADMIN_TOKEN, and send \
                           the token as `Authorization: Bearer TOKEN`";
-            return Err(Refusal::new(StatusCode::FORBIDDEN, detail));
+            return Err(Rejection::new(StatusCode::FORBIDDEN, detail));
         }
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-        let wrong = |detail: &str| Refusal {
+        let wrong = |detail: &str| Rejection {
             header: Some(("www-authenticate", "Bearer realm=\"weir\"")),
-            ..Refusal::new(StatusCode::UNAUTHORIZED, detail)
+            ..Rejection::new(StatusCode::UNAUTHORIZED, detail)
         };
         let Some(given) = given else {
             return Err(wrong("a change needs a token: send `Authorization: Bearer TOKEN`"));
@@ -285,8 +285,9 @@ pub(super) fn json_reply(value: &Value) -> Reply {
 }
 
 pub(super) fn not_with(method: &Method, allowed: &'static str) -> Reply {
-    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("this is asked with {allowed}, not {method}"));
-    Refusal { header: Some(("allow", allowed)), ..refusal }.reply()
+    let rejection =
+        Rejection::new(StatusCode::METHOD_NOT_ALLOWED, format!("this is asked with {allowed}, not {method}"));
+    Rejection { header: Some(("allow", allowed)), ..rejection }.reply()
 }
 
 /// The token of `Authorization`, whose scheme is written in any case (RFC 9110 section 11.1).

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Admin;
 use super::body::{members, read, span, text};
-use super::buckets::{Caller, Refusal, json_reply, not_with};
+use super::buckets::{Caller, Rejection, json_reply, not_with};
 use crate::engine::algorithms::micros::Micros;
 use crate::http::basic::RequestBody;
 use crate::message::reply::Reply;
@@ -126,16 +126,16 @@ impl Admin {
             _ => return not_with(method, "GET, HEAD, PUT, DELETE"),
         }
         let (result, reply) = match self.caller(headers, peer) {
-            Err(refusal) => {
+            Err(rejection) => {
                 if let Some(suppressed) = self.complaints.pass() {
                     let peer = peer.map(|peer| peer.to_string());
-                    tracing::warn!(peer, suppressed, "a change of the log's filter was refused: {}", refusal.detail);
+                    tracing::warn!(peer, suppressed, "a change of the log's filter was rejected: {}", rejection.detail);
                 }
-                (AdminWriteResult::Unauthorized, refusal.reply())
+                (AdminWriteResult::Unauthorized, rejection.reply())
             }
             Ok(caller) => match self.obey_log(filter, method, body, &caller).await {
                 Ok(()) => (AdminWriteResult::Done, filter.told()),
-                Err(refusal) => (AdminWriteResult::Mistaken, refusal.reply()),
+                Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply()),
             },
         };
         self.metrics.admin_write(AdminWrite::Log, result);
@@ -149,7 +149,7 @@ impl Admin {
         method: &Method,
         body: RequestBody,
         caller: &Caller<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let body = read(body).await?;
         let (by, agent) = (caller.name.as_str(), caller.agent.as_ref());
         if *method == Method::DELETE {
@@ -171,7 +171,7 @@ impl Admin {
         let changed = filter.change(Some(set), || {
             tracing::info!(by, agent, filter = wanted, "the log's filter is another one for {span:?}");
         });
-        changed.map_err(|error| Refusal::bad(format!("`filter`: {error}")))?;
+        changed.map_err(|error| Rejection::bad(format!("`filter`: {error}")))?;
         let (listener, back) = (self.clone(), filter.clone());
         let returning = spawn_local(async move {
             sleep(span).await;

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn invalid_tokens_are_rejected() {
         let many = "t\n".repeat(MOST_TOKENS + 1);
         for (text, part) in [
             ("", "there is no token in it"),

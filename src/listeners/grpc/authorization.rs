@@ -239,35 +239,40 @@ fn subject(source: &Peer) -> Option<String> {
 fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
     let response = match verdict.standing {
         Standing::Allowed => match accepted::accepted(rules, verdict, generations) {
-            // For Envoy it is a refusal like others: what is not OK has the status and the body that come with it.
+            // For Envoy it is a denial like others: what is not OK has the status and the body that come with it.
             Some(accepted) => denied(Code::Cancelled, accepted),
             None => allowed(rules, verdict, generations),
         },
-        Standing::Denied => denied(Code::ResourceExhausted, refusal(rules, verdict, generations, is_grpc)),
+        Standing::Denied => denied(Code::ResourceExhausted, envoy_denial(rules, verdict, generations, is_grpc)),
         // A denial and no error, which Envoy might let pass: a flood must not switch limits off.
-        Standing::Overloaded => denied(Code::Unavailable, refusal(rules, verdict, generations, is_grpc)),
+        Standing::Overloaded => denied(Code::Unavailable, envoy_denial(rules, verdict, generations, is_grpc)),
         // Envoy's `failure_mode_allow` decides over an error, as it does if nobody answers at all. Envoy before 1.37 does
         // not know the answer and denies with 403.
         Standing::Unavailable => CheckResponse {
             status: Some(rpc_status(Code::Unavailable)),
-            http_response: Some(HttpResponse::Error(refused(refusal(rules, verdict, generations, is_grpc)))),
+            http_response: Some(HttpResponse::Error(denied_response(envoy_denial(
+                rules,
+                verdict,
+                generations,
+                is_grpc,
+            )))),
             dynamic_metadata: None,
         },
     };
     CheckResponse { dynamic_metadata: metadata(rules, verdict), ..response }
 }
 
-/// The refusal that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
+/// The denial that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
 /// becomes the message, and the header the code, which would be 14 without it.
-fn refusal(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
-    let mut refusal = denial(rules, verdict, generations, false);
+fn envoy_denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
+    let mut reply = denial(rules, verdict, generations, false);
     if is_grpc {
         let grpc = denial(rules, verdict, generations, true);
-        grpc.headers.text("grpc-message").unwrap_or_default().clone_into(&mut refusal.body);
-        refusal.headers.append("grpc-status", grpc.headers.text("grpc-status").unwrap_or_default());
-        refusal.headers.remove("content-type");
+        grpc.headers.text("grpc-message").unwrap_or_default().clone_into(&mut reply.body);
+        reply.headers.append("grpc-status", grpc.headers.text("grpc-status").unwrap_or_default());
+        reply.headers.remove("content-type");
     }
-    refusal
+    reply
 }
 
 /// An answer to a request that no rule can be applied to.
@@ -298,12 +303,12 @@ fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckR
 fn denied(code: Code, reply: Reply) -> CheckResponse {
     CheckResponse {
         status: Some(rpc_status(code)),
-        http_response: Some(HttpResponse::Denied(refused(reply))),
+        http_response: Some(HttpResponse::Denied(denied_response(reply))),
         dynamic_metadata: None,
     }
 }
 
-fn refused(reply: Reply) -> DeniedHttpResponse {
+fn denied_response(reply: Reply) -> DeniedHttpResponse {
     DeniedHttpResponse {
         status: Some(HttpStatus { code: reply.status.as_u16().into() }),
         headers: HeaderValue::list(&reply.headers).map(replaced).collect(),
@@ -547,7 +552,7 @@ mod tests {
         let (rules, verdicts) = verdicts(1);
         let answer = answer(&rules, &verdicts[0], ALL, false);
         assert_eq!(answer.status.unwrap().code, 0);
-        let Some(HttpResponse::Ok(ok)) = answer.http_response else { panic!("it is refused") };
+        let Some(HttpResponse::Ok(ok)) = answer.http_response else { panic!("it is denied") };
         assert_eq!(
             told(&ok.response_headers_to_add),
             [
@@ -561,14 +566,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_the_proxys() {
+    fn a_denial_is_the_proxys() {
         let (rules, verdicts) = verdicts(2);
         let answered = answer(&rules, &verdicts[1], Generations::default(), false);
         assert_eq!(answered.status.unwrap().code, 8);
         let Some(HttpResponse::Denied(denied)) = answered.http_response else { panic!("it passes") };
-        let refusal = denial(&rules, &verdicts[1], Generations::default(), false);
-        assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 429 }), refusal.body.as_bytes()));
-        let headers = refusal
+        let expected = denial(&rules, &verdicts[1], Generations::default(), false);
+        assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 429 }), expected.body.as_bytes()));
+        let headers = expected
             .headers
             .iter()
             .map(|(name, value)| format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
@@ -606,11 +611,11 @@ mod tests {
         assert_ne!(accepted.status.unwrap().code, 0);
         let Some(HttpResponse::Denied(denied)) = accepted.http_response else { panic!("it passes") };
         assert_eq!((denied.status, &denied.body[..]), (Some(HttpStatus { code: 202 }), &b"{\"id\":\"17-0\"}\n"[..]));
-        let Some(HttpResponse::Ok(ok)) = queued(FollowUp::Forward).http_response else { panic!("it is refused") };
+        let Some(HttpResponse::Ok(ok)) = queued(FollowUp::Forward).http_response else { panic!("it is denied") };
         assert_eq!((told(&ok.headers), ok.headers_to_remove), (vec!["x-queue-entry: 17-0".to_owned()], Vec::new()));
         let (rules, verdicts) = verdicts(1);
         let Some(HttpResponse::Ok(ok)) = answer(&rules, &verdicts[0], ALL, false).http_response else {
-            panic!("it is refused")
+            panic!("it is denied")
         };
         assert!(ok.headers.is_empty() && ok.headers_to_remove.is_empty(), "there are no queues");
     }

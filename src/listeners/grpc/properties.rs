@@ -56,7 +56,7 @@ fn grpc_rate_limit(bytes: &[u8]) {
     again::<HealthCheckRequest>(bytes);
 }
 
-/// A timeout is taken as it is, or refused.
+/// A timeout is read exactly, or rejected.
 fn grpc_timeout(bytes: &[u8]) {
     let headers = Headers::from_iter([("grpc-timeout", bytes)]);
     if let Ok(Some(given)) = timeout(&headers) {

@@ -171,7 +171,7 @@ fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [DescriptorEntry<'a>
         hits => hits,
     };
     let carried = asked.limit.as_ref().and_then(|limit| {
-        // A unit that this version does not know must neither refuse everything nor lift the limits of the rules.
+        // A unit that this version does not know must neither deny everything nor lift the limits of the rules.
         Some(PerUnit { requests: limit.requests_per_unit, unit: unit(limit.unit)? })
     });
     Descriptor { entries, hits, carried }
@@ -240,10 +240,10 @@ fn respond(
         }
         // Envoy lets pass what gets an error, unless it says `failure_mode_deny`: a flood must not switch limits off.
         Standing::Denied | Standing::Overloaded => {
-            let refusal = denial(rules, whole, generations, false);
+            let denial = denial(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
-            response.response_headers_to_add = HeaderValue::list(&refusal.headers).collect();
-            response.raw_body = Bytes::from(refusal.body);
+            response.response_headers_to_add = HeaderValue::list(&denial.headers).collect();
+            response.raw_body = Bytes::from(denial.body);
         }
     }
     response.dynamic_metadata = metadata.map(|metadata| dynamic_metadata(request, metadata));
@@ -269,14 +269,14 @@ fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>)
     DescriptorStatus {
         code: code.into(),
         current_limit: current_limit(rules, answer, descriptor),
-        // Envoy advertises the status with the least left: the one that refuses must be it, whatever is left for
+        // Envoy advertises the status with the least left: the one that denies must be it, whatever is left for
         // requests that ask for less.
         limit_remaining: if is_short { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
         duration_until_reset: until.map(duration),
     }
 }
 
-/// Whether a limit is exceeded, as its status tells. One in shadow tells nothing of it, but one that refuses nothing
+/// Whether a limit is exceeded, as its status tells. One in shadow tells nothing of it, but one that denies nothing
 /// because none does, or because another quota is left, does: the overall code alone decides.
 fn is_over(rules: &Rules, answer: &Answer) -> bool {
     let Some(limit) = rules.limit(answer.limit).filter(|_| answer.is_short()) else { return false };

@@ -23,11 +23,11 @@ const CONTENT_TYPE: &str = "content-type";
 /// The true status, where a gateway can only be told 403.
 const TRUE_STATUS: &str = "x-ratelimit-status";
 
-/// The answer to a gateway: 200 with the rate limit headers, or the refusal that the client is to see.
+/// The answer to a gateway: 200 with the rate limit headers, or the denial for the client.
 pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
     let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
     if !verdict.is_allowed() {
-        // Never as gRPC is refused: that status is 200.
+        // Never gRPC's own denial: its HTTP status is 200.
         return (denial(rules, verdict, generations, false), result(verdict));
     }
     if let Some(accepted) = accepted::accepted(rules, verdict, generations) {
@@ -39,7 +39,7 @@ pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
     (Reply { status: StatusCode::OK, headers, body: String::new() }, CheckResult::Allowed)
 }
 
-/// What nginx is told instead: it lets pass at 2xx, refuses at 403, and takes all else for a broken check.
+/// Adapts a reply to nginx, which passes requests at 2xx, denies them at 403, and takes anything else for a failed check.
 pub(super) fn for_nginx(mut reply: Reply) -> Reply {
     if reply.status != StatusCode::OK {
         reply.headers.append(TRUE_STATUS, reply.status.as_str());
@@ -48,8 +48,8 @@ pub(super) fn for_nginx(mut reply: Reply) -> Reply {
     reply
 }
 
-/// What Envoy is told of a call of gRPC: it makes an answer of gRPC of the refusal by itself, and keeps the status that is
-/// there already. Its own would be UNAVAILABLE, after which many clients try again at once.
+/// Adapts a reply to Envoy for a gRPC call. Envoy converts the denial to gRPC and keeps a `grpc-status` that it finds; its
+/// own would be UNAVAILABLE, after which many clients retry at once.
 pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
     if reply.status == StatusCode::TOO_MANY_REQUESTS {
         reply.headers.append("grpc-status", RESOURCE_EXHAUSTED);
@@ -93,12 +93,12 @@ fn told(rules: &Rules, verdict: &Verdict) -> Value {
         },
         "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
         "unanswered": unanswered
-            .map(|limit| json!({ "name": name(limit.limit), "refused": limit.denies }))
+            .map(|limit| json!({ "name": name(limit.limit), "denied": limit.denies }))
             .collect::<Vec<_>>(),
     })
 }
 
-/// How long the limit that binds has a refused request wait, in milliseconds.
+/// The binding limit's retry time of a denied request, in milliseconds.
 fn exact_wait(verdict: &Verdict) -> Option<u64> {
     let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied)?;
     binding.decision.retry_after.map(milliseconds)

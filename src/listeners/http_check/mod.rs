@@ -1,26 +1,25 @@
 //! The check listener: gateways ask over HTTP whether a request may pass, each in its own way, and so do applications.
 //!
-//! | path | who asks | how the original request is told | allowed | refused |
+//! | path | caller | source of the original request | allowed | denied |
 //! |---|---|---|---|---|
 //! | `/envoy` + path | Envoy's `ext_authz` with `http_service` | the request itself | 200 | 429 |
 //! | `/nginx` | nginx' `auth_request` | `X-Original-*`, `X-Real-IP` | 200 | 403 and `X-RateLimit-Status: 429` |
 //! | `/forward` | Traefik's `ForwardAuth`, Caddy's `forward_auth` | `X-Forwarded-*` | 200 | 429 |
-//! | `/haproxy` | HAProxy by `haproxy-auth-request` | `X-Forwarded-*` | 200 | 429 |
+//! | `/haproxy` | HAProxy with `haproxy-auth-request` | `X-Forwarded-*` | 200 | 429 |
 //! | `/json` | applications | the body | 200 | 429 |
 //!
-//! Allowed is exactly 200 and nothing else is, because that is what every gateway takes for it: Envoy refuses at a 204, and
-//! nginx, Traefik, Caddy and HAProxy let pass at any 2xx. So whatever goes wrong here is a 4xx or 5xx, and a call of gRPC
-//! is refused with 429 as any other: the 200 that gRPC itself would be refused with lets it pass. A request that a queue
-//! has taken for good (`then: accept`) is refused with 202 where a gateway refuses at that, at `/envoy`, and at `/nginx` as
-//! all else is. Elsewhere it would pass, so it is a mistake of the configuration, and no entry is added.
+//! Allowed is always 200, the one status that every gateway lets pass: Envoy denies at 204, while nginx, Traefik, Caddy and
+//! HAProxy pass requests at any 2xx. So every error is a 4xx or 5xx, and gRPC calls are denied with 429, because gRPC's
+//! own denial has status 200. A request that a queue has accepted for good (`then: accept`) gets 202 at `/envoy`, and 403 at
+//! `/nginx`. The other gateways would forward it, so there it is a configuration error and nothing is queued.
 //!
-//! What a gateway does with the rest: Envoy hands 4xx on to the client and takes 5xx for a failure of the check, which
-//! `failure_mode_allow` lets pass. nginx knows 2xx, 401 and 403, and makes a 500 of anything else; so what the client
-//! should hear goes as 403 with the true status beside it, and a mistake in nginx' own configuration as 400, which nginx
-//! logs. Traefik, Caddy and HAProxy hand everything on that is not 2xx.
+//! Envoy passes a 4xx on to the client and treats a 5xx as a failed check, which `failure_mode_allow` lets pass. nginx
+//! knows 2xx, 401 and 403, and turns anything else into a 500. So a reply for the client goes as 403 with the true status in
+//! a header, and an error in nginx' configuration as 400, which nginx logs. Traefik, Caddy and HAProxy pass on anything
+//! but 2xx.
 //!
-//! Whoever can reach this listener is believed to be a gateway, in what it says of the original request and of its client.
-//! `--trusted-proxies` are those before the gateway, whose entries in `X-Forwarded-For` are passed over.
+//! Every caller is trusted as a gateway: its description of the original request and of the client's address is believed.
+//! `--trusted-proxies` are the proxies in front of the gateway, whose entries in `X-Forwarded-For` are skipped.
 
 use std::net::IpAddr;
 use std::rc::Rc;

@@ -75,7 +75,7 @@ fn original_request(bytes: &[u8]) {
     }
 }
 
-/// A call is taken, or there are mistakes, each with a place; and what is taken can be charged or is refused with a reason.
+/// A call is valid, or has mistakes with their places. A valid one can be charged, or is rejected with a reason.
 fn check_call(bytes: &[u8]) {
     let call = match call::parse(bytes) {
         Ok(call) => call,

@@ -30,12 +30,12 @@ use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::traces::Trace;
 
+mod denials;
 mod echo;
-mod refusals;
 mod settling;
 mod target;
 
-use self::refusals::Refusals;
+use self::denials::DenialReplies;
 use self::settling::Orphans;
 
 /// How the proxy is set up.
@@ -55,7 +55,7 @@ pub struct Proxy {
     limiter: Rc<Limiter>,
     upstreams: Upstreams,
     generations: Generations,
-    refusals: Refusals,
+    denials: DenialReplies,
     orphans: Orphans,
     complaints: Throttle,
 }
@@ -66,9 +66,9 @@ impl Proxy {
         let front = Frontend::new(&options.front, HttpListener::Proxy, limiter.shared());
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
-        let (generations, refusals) = (options.generations, Refusals::new(options.generations));
+        let (generations, denials) = (options.generations, DenialReplies::new(options.generations));
         let orphans = Orphans::new(timeouts.response);
-        Rc::new(Self { front, limiter, upstreams, generations, refusals, orphans, complaints: Throttle::default() })
+        Rc::new(Self { front, limiter, upstreams, generations, denials, orphans, complaints: Throttle::default() })
     }
 
     /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -133,7 +133,7 @@ impl Proxy {
             return Ok(Ruled::Passed(way, ruling, settlement));
         }
         let is_grpc = request.headers.is_grpc();
-        Ok(Ruled::Answered(self.refusals.response(ruling, is_grpc)))
+        Ok(Ruled::Answered(self.denials.response(ruling, is_grpc)))
     }
 
     /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
@@ -256,7 +256,7 @@ impl Service for Proxy {
 
 /// What became of a request at the limiter.
 enum Ruled<'a> {
-    /// It is refused, or a queue has taken it.
+    /// Denied, or taken by a queue.
     Answered(Response),
     Passed(Option<&'a Destination>, Ruling, Option<Box<Settlement>>),
 }

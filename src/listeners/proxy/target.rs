@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_forwarded_is_refused() {
+    fn invalid_requests_are_rejected() {
         let host: Lines = &[("host", "a")];
         let cases: [(&str, &str, Lines, &str); 23] = [
             ("GET", "/", &[], "has a `Host`"),

@@ -174,7 +174,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Whether the client speaks gRPC, and wants a refusal that it understands.
+    /// Whether the client speaks gRPC and needs a denial in its protocol.
     pub(super) fn is_grpc(&self) -> bool {
         self.headers.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_server_may_read_otherwise_is_refused() {
+    fn ambiguous_requests_are_rejected() {
         let two = binary(&[("host", "a.example"), ("host", "b.example")]);
         check(&[("path", text("/a\\b"))], Err("a path must be printable ASCII without a backslash or fragment"));
         let form = "a target must be a path, or an `http://` or `https://` URL";

@@ -25,10 +25,10 @@
 //!
 //! | variable | what it is |
 //! |---|---|
-//! | `deny` | whether the request is to be refused; it is not there if Weir did not answer |
-//! | `status` | of a refusal: 429, 503 if the store is away and the limit fails closed, 400 if the request is none; 202 if a queue has taken it |
+//! | `deny` | whether to deny the request; not set if Weir did not answer |
+//! | `status` | of a denial: 429, 503 if the store is down and the limit fails closed, 400 if the request is invalid; 202 if a queue has taken it |
 //! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the headers of the response, each by its name with `_` for `-` |
-//! | `body` | of a refusal: the problem as JSON; of a 202 the entry's id |
+//! | `body` | of a denial: the problem as JSON; of a 202: the entry's id |
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -177,7 +177,7 @@ impl Spoe {
                 }
                 self.decide(&check, &mut ack, received).await;
             }
-            Err(detail) => refuse(&problem(StatusCode::BAD_REQUEST, detail), &mut ack),
+            Err(detail) => deny(&problem(StatusCode::BAD_REQUEST, detail), &mut ack),
         }
         ack.finish()
     }
@@ -188,12 +188,12 @@ impl Spoe {
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Spoe, received);
         let ruling = match self.limiter.decide(ask).await {
             Ok(ruling) => ruling,
-            Err(error) => return refuse(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
+            Err(error) => return deny(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
         };
         ruling.log_denials(Some(&view), None);
         let rules = ruling.view.rules();
         if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
-            refuse(&accepted, ack);
+            deny(&accepted, ack);
         } else if ruling.verdict.is_allowed() {
             let mut headers = Headers::new();
             add_headers(rules, &ruling.verdict, self.generations, &mut headers);
@@ -201,7 +201,7 @@ impl Spoe {
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            refuse(&denial(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
+            deny(&denial(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
         }
     }
 
@@ -236,7 +236,7 @@ impl Spoe {
 }
 
 /// The variables of a request that goes no further.
-fn refuse(reply: &Reply, ack: &mut Ack) {
+fn deny(reply: &Reply, ack: &mut Ack) {
     ack.set("deny", Data::Bool(true));
     ack.set("status", Data::Unsigned(reply.status.as_u16().into()));
     set_headers(&reply.headers, ack);

@@ -13,7 +13,7 @@ use crate::message::headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::underscores::Underscores;
 
-/// A connection's frames are each read or refused with a reason, and none is longer than was agreed.
+/// Each of a connection's frames is read or rejected with a reason, and none is longer than was agreed.
 ///
 /// # Panics
 ///

@@ -92,7 +92,7 @@ pub(crate) struct Record {
     pub(crate) duration: Duration,
     /// The upstream, if one was asked.
     pub(crate) upstream: Option<UpstreamUse>,
-    /// What became of the request by its limits; `None` if it was refused before they were asked.
+    /// What became of the request by its limits; `None` if it was rejected before they were asked.
     pub(crate) ruling: Option<VerdictResult>,
     /// The name of the limit that binds.
     pub(crate) limit: Option<Box<str>>,

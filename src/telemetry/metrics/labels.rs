@@ -5,17 +5,17 @@
 pub enum DecisionResult {
     /// The cost was taken.
     Allowed,
-    /// The limit refused the request.
+    /// The limit denied the request.
     Denied,
-    /// A limit in shadow would have refused it.
+    /// A limit in shadow would have denied it.
     ShadowDenied,
-    /// Another limit refused the request, so nothing was taken.
+    /// Another limit denied the request, so nothing was taken.
     Uncharged,
     /// The id is unlimited.
     Unlimited,
     /// The store gave no answer and the request passed.
     ErrorAllowed,
-    /// The store gave no answer and the request was refused.
+    /// The store gave no answer and the request was denied.
     ErrorDenied,
     /// Too many requests were waiting for the store, so this one was rejected.
     Rejected,
@@ -153,7 +153,7 @@ impl SettlementResult {
 pub enum RateLimitAnswer {
     /// The request passes.
     Ok,
-    /// The request is refused.
+    /// The request is denied.
     OverLimit,
     /// The request passes because no limit names its domain. Domains are what callers say, so they make no label.
     UnknownDomain,
@@ -207,7 +207,7 @@ pub const UPSTREAM_ERRORS: [&str; 9] =
 /// Whether an upstream's address is used: the label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
 
-/// Why a connection was closed at once: the label `reason` of `weir_http_connections_refused_total`.
+/// Why a connection was closed at once: the label `reason` of `weir_http_connections_rejected_total`.
 pub const CONNECTION_REJECTIONS: [&str; 2] = ["total", "address"];
 
 /// The label `kind` of `weir_store_errors_total`; see [`crate::store::StoreError::kind`].
@@ -256,7 +256,7 @@ impl Convention {
 pub enum CheckResult {
     /// The request may pass.
     Allowed,
-    /// A limit refuses it.
+    /// A limit denies it.
     Denied,
     /// The store gave no answer and a limit fails closed.
     Unavailable,

@@ -94,7 +94,7 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// The bound on them.
     pub connections_max: IntGauge,
-    connections_refused: IntCounterVec,
+    connections_rejected: IntCounterVec,
     /// Times that the system gave no connection: for want of file descriptors, as a rule.
     pub accept_errors: IntCounter,
     /// Lines of the access log that could not be kept or written.
@@ -236,9 +236,9 @@ impl Metrics {
             )?,
             connections: gauge(&registry, "weir_http_connections", "Open connections of clients")?,
             connections_max: gauge(&registry, "weir_http_connections_max", "Connections of clients that may be open")?,
-            connections_refused: counters(
+            connections_rejected: counters(
                 &registry,
-                "weir_http_connections_refused_total",
+                "weir_http_connections_rejected_total",
                 "Connections closed because there were too many",
                 &["reason"],
             )?,
@@ -340,7 +340,7 @@ impl Metrics {
             (&self.store_errors, &STORE_ERRORS[..]),
             (&self.upstream_errors, &UPSTREAM_ERRORS),
             (&self.listener_limits, &HTTP_LIMITS),
-            (&self.connections_refused, &CONNECTION_REJECTIONS),
+            (&self.connections_rejected, &CONNECTION_REJECTIONS),
             (&self.reloads, &["success", "failure"]),
             (&self.connections_failed, &CONNECTION_FAILURES),
             (&self.tls_handshakes, &TLS_HANDSHAKES),
@@ -484,7 +484,7 @@ impl Metrics {
 
     /// Counts a connection that was closed at once; `reason` is one of [`CONNECTION_REJECTIONS`].
     pub fn connection_rejected(&self, reason: &'static str) {
-        self.connections_refused.with_label_values(&[reason]).inc();
+        self.connections_rejected.with_label_values(&[reason]).inc();
     }
 
     /// Takes over what the stores have counted by themselves since the start. Only the admin listener does, one page after

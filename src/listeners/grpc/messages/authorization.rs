@@ -109,7 +109,7 @@ pub struct CheckResponse {
 /// What Envoy is to do with a request.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum HttpResponse {
-    /// Refuse it.
+    /// Deny it.
     #[prost(message, tag = "2")]
     Denied(DeniedHttpResponse),
     /// Let it pass.

@@ -83,7 +83,7 @@ pub struct RateLimitResponse {
     /// Fields for the upstream.
     #[prost(message, repeated, tag = "4")]
     pub request_headers_to_add: Vec<HeaderValue>,
-    /// The body of a refusal.
+    /// The body of a denial.
     #[prost(bytes = "bytes", tag = "5")]
     pub raw_body: Bytes,
     /// What Envoy's access log and other filters may see of the decision.
@@ -99,7 +99,7 @@ pub enum Code {
     Unknown = 0,
     /// It passes.
     Ok = 1,
-    /// It is refused.
+    /// It is denied.
     OverLimit = 2,
 }
 

@@ -1,8 +1,7 @@
-//! What refused clients are told.
+//! The replies to denied requests.
 //!
-//! A flood of refusals is a flood of few: who is told to come back in a second is told so until the second is over, and
-//! so is as a rule every other client whom the same limit refuses. So they are kept: to write one again would be a fifth of
-//! the instructions of the whole request.
+//! A flood of denials repeats few replies: for a second, every client that a limit denies is told the same. Writing
+//! a reply takes a fifth of the instructions of such a request, so they are kept.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -17,21 +16,20 @@ use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders}
 use crate::limiter::{Ruling, View};
 use crate::message::reply::Reply;
 
-/// How many refusals are kept, of about 2 KiB each: those of a limit for each second of the next minute.
-const PLACES: usize = 64;
+/// Replies that are kept, of about 2 KiB each: one for each second of a minute.
+const CAPACITY: usize = 64;
 
-/// The refusals of a worker.
-pub(super) struct Refusals {
+/// A worker's replies.
+pub(super) struct DenialReplies {
     generations: Generations,
-    /// The last for each place.
-    kept: RefCell<[Option<Refusal>; PLACES]>,
+    kept: RefCell<[Option<DenialReply>; CAPACITY]>,
 }
 
-/// A refusal, and what it was made of.
-struct Refusal {
-    /// The rules, which are not kept by this beyond their time.
+/// A reply with its key: rules, verdict and protocol.
+struct DenialReply {
+    /// Weak, so that replies keep no rules alive.
     view: Weak<View>,
-    /// The verdict by them, rounded.
+    /// Rounded.
     verdict: Verdict,
     is_grpc: bool,
     status: StatusCode,
@@ -39,38 +37,38 @@ struct Refusal {
     body: Bytes,
 }
 
-impl Refusals {
+impl DenialReplies {
     pub(super) fn new(generations: Generations) -> Self {
-        Self { generations, kept: RefCell::new([const { None }; PLACES]) }
+        Self { generations, kept: RefCell::new([const { None }; CAPACITY]) }
     }
 
-    /// The answer to a request that is refused; `is_grpc` if it is a call of gRPC.
+    /// Returns the response to a denied request.
     pub(super) fn response(&self, ruling: Ruling, is_grpc: bool) -> Response {
         let Ruling { view, mut verdict, .. } = ruling;
         round(&mut verdict);
         let mut kept = self.kept.borrow_mut();
-        let place = &mut kept[place(&verdict)];
-        let is_same = |kept: &&Refusal| {
+        let slot = &mut kept[index(&verdict)];
+        let is_same = |kept: &&DenialReply| {
             kept.verdict == verdict && kept.is_grpc == is_grpc && std::ptr::eq(kept.view.as_ptr(), Rc::as_ptr(&view))
         };
-        if let Some(refusal) = place.as_ref().filter(is_same) {
-            return refusal.response();
+        if let Some(reply) = slot.as_ref().filter(is_same) {
+            return reply.response();
         }
         let Reply { status, headers, body } = denial(view.rules(), &verdict, self.generations, is_grpc);
         let view = Rc::downgrade(&view);
         let (headers, body) = (Rc::new(headers.into()), body.into());
-        place.insert(Refusal { view, verdict, is_grpc, status, headers, body }).response()
+        slot.insert(DenialReply { view, verdict, is_grpc, status, headers, body }).response()
     }
 }
 
-/// Where the refusal by a verdict is kept.
-fn place(verdict: &Verdict) -> usize {
+/// Returns the index of a verdict's reply.
+fn index(verdict: &Verdict) -> usize {
     let limit = verdict.binding().map_or(0, |answer| answer.limit);
     let seconds = retry_after(verdict).unwrap_or(0);
-    usize::try_from(seconds.wrapping_add(limit.into())).unwrap_or(0) % PLACES
+    usize::try_from(seconds.wrapping_add(limit.into())).unwrap_or(0) % CAPACITY
 }
 
-impl Refusal {
+impl DenialReply {
     fn response(&self) -> Response {
         let (headers, body) = (ResponseHeaders::Kept(self.headers.clone()), ResponseBody::Text(self.body.clone()));
         Response { status: self.status, headers, body }
@@ -104,7 +102,7 @@ mod tests {
         Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new())
     }
 
-    /// A refusal by the rules in force that differs from others in the microseconds until the client may come back.
+    /// A denial by the rules in force that differs from others in the microseconds until the client may come back.
     async fn ruling(limiter: &Limiter, retry_after: u64) -> Ruling {
         let headers = Headers::new();
         let request = sample(&headers);
@@ -129,11 +127,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_kept_as_long_as_it_would_be_written_alike() {
+    async fn a_denial_is_kept_as_long_as_it_would_be_written_alike() {
         let store = || MemoryStore::new(10);
         let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
         let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
-        let refusals = Refusals::new(Generations::default());
+        let denials = DenialReplies::new(Generations::default());
         let mut responses: Vec<Response> = Vec::new();
         // The microseconds, whether it is a call of gRPC, and the first of these that is the same piece of memory.
         for (retry_after, is_grpc, first) in [
@@ -150,7 +148,7 @@ mod tests {
         ] {
             let (given, other) = (ruling(&limiter, retry_after).await, ruling(&limiter, retry_after).await);
             let written = denial(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
-            responses.push(refusals.response(other, is_grpc));
+            responses.push(denials.response(other, is_grpc));
             let kept = |response: &Response| match &response.headers {
                 ResponseHeaders::Kept(kept) => Some(Rc::as_ptr(kept)),
                 ResponseHeaders::Own(_) => None,
@@ -162,7 +160,7 @@ mod tests {
         }
 
         shared.replace(rules("Second"));
-        let words = said(&refusals.response(ruling(&limiter, 2_000_000).await, false));
+        let words = said(&denials.response(ruling(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
 
@@ -171,9 +169,9 @@ mod tests {
         let store = || MemoryStore::new(10);
         let shared = Arc::new(Shared::new(rules("First"), Arc::new(Metrics::new().unwrap()), store()));
         let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
-        let refusals = Refusals::new(Generations::default());
+        let denials = DenialReplies::new(Generations::default());
         let view = Rc::downgrade(&limiter.view());
-        refusals.response(ruling(&limiter, 1).await, false);
+        denials.response(ruling(&limiter, 1).await, false);
         shared.replace(rules("Second"));
         limiter.flush();
         assert!(view.upgrade().is_none());
