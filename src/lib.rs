@@ -27,10 +27,10 @@
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`telemetry`] | metrics, the access log and traces (the only place that names the Prometheus crate) |
+//! | [`clock`] | the machine's clock, or one that a scenario sets |
 //! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules) and [`answer`](engine::answer) |
 //! | [`http`] | HTTP without limits: transport, TLS, HTTP/1, HTTP/2, upstreams (the only place that names h2, rustls and httparse) |
 //! | [`message`] | pure vocabulary of HTTP: headers, target, path, host, client address, trace context |
-//! | [`clock`] | the machine's clock, or one that a scenario sets |
 //!
 //! # Threads
 //!

@@ -32,10 +32,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["engine", "clock"]),
     ("config", &["engine", "message", "clock"]),
     ("telemetry", &["engine", "message", "clock"]),
+    ("clock", &["engine"]),
     ("engine", &["message"]),
-    ("http", &["message", "clock"]),
+    ("http", &["message"]),
     ("message", &[]),
-    ("clock", &[]),
 ];
 
 /// Folders and files that must not import these others, though their layer may.
@@ -69,7 +69,6 @@ const MOST_LINES: (usize, usize) = (400, 70);
 
 /// Mistakes that are still there. An entry that is no longer needed fails the test, too.
 const KNOWN: &[&str] = &[
-    "clock imports engine",
     "cycle in commands",
     "describe in commands/explain.rs has more than 70 lines",
     "limit in commands/import/limitador.rs has more than 70 lines",
@@ -80,8 +79,6 @@ const KNOWN: &[&str] = &[
     "new in telemetry/metrics/mod.rs has more than 70 lines",
     "run in commands/serve.rs has more than 70 lines",
     "start in server/mod.rs has more than 70 lines",
-    "telemetry imports http",
-    "telemetry imports limiter",
     "telemetry/access_log/line.rs has more than 400 lines",
     "telemetry/metrics/labels.rs has more than 400 lines",
     "telemetry/metrics/mod.rs has more than 400 lines",

@@ -1,5 +1,7 @@
 //! Flags for traces.
 
+#[cfg(feature = "otel")]
+use crate::server::collector::CollectorClient;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
@@ -17,6 +19,12 @@ pub(super) struct TraceArgs {
 impl TraceArgs {
     /// Starts the exporter, if traces are configured. The error names the flag or variable at fault.
     pub(super) fn start(&self, ids: IdFormat, metrics: &Metrics) -> Result<Option<Traces>, String> {
-        Traces::start(self.otlp_endpoint.as_deref(), ids, metrics)
+        Traces::start(
+            self.otlp_endpoint.as_deref(),
+            ids,
+            metrics,
+            #[cfg(feature = "otel")]
+            CollectorClient::new,
+        )
     }
 }

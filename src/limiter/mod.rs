@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::engine::rules::blocks::Blocks;
 use crate::store::Store;
 use crate::telemetry::metrics::DecisionListener;
+use crate::telemetry::throttle::Throttle;
 
 mod ask;
 mod decide;
@@ -29,7 +30,6 @@ mod settlement;
 mod shared;
 mod slots;
 mod store_call;
-mod throttle;
 mod view;
 
 pub use ask::{Ask, AskError, AskSubject, Ruling};
@@ -41,7 +41,6 @@ pub use shared::Shared;
 use shared::Snapshot;
 pub use slots::HeldSlots;
 use slots::SlotTable;
-pub use throttle::Throttle;
 pub use view::View;
 
 /// A worker's limiter: the shared rules, and a connection to the store of its own.

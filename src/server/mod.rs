@@ -27,6 +27,8 @@ use crate::listeners::{ListenerKind, ListenerOptions};
 use crate::store::Store;
 use crate::telemetry::access_log::AccessLog;
 
+#[cfg(feature = "otel")]
+pub(crate) mod collector;
 mod control;
 pub mod descriptors;
 mod handover;

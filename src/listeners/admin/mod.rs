@@ -26,14 +26,15 @@ pub use self::connections::{Connections, Place};
 use self::log::LogFilter;
 use self::tokens::Tokens;
 use crate::http::basic::{self, RequestBody};
+use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
-use crate::limiter::{Shared, Throttle};
 use crate::message::address;
 use crate::message::host::host_of;
 use crate::message::reply::{Reply, problem};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Breaker, Fault, Store};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::throttle::Throttle;
 
 mod body;
 pub mod buckets;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::http::observer::{ConnectionFailure, HttpLimit, Observer, UpstreamObserver};
-use crate::limiter::Throttle;
 use crate::telemetry::http_counters::Counters;
+use crate::telemetry::throttle::Throttle;
 
 impl Observer for Counters {
     fn limit_reached(&self, limit: HttpLimit) {

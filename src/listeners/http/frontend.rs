@@ -18,6 +18,7 @@ use crate::http::{HttpOptions, Server};
 use crate::limiter::Shared;
 use crate::message::client_address::ClientAddress;
 use crate::message::headers::Headers;
+use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::{AccessLog, Record, WorkerLog};
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::http_counters::Counters;
@@ -99,14 +100,16 @@ impl Frontend {
 
     /// Starts the passage of a request.
     pub(crate) fn begin(&self, context: &Context, request: &Request) -> Passage {
-        let trace = Trace::begin(self.traces.as_ref(), self.listener, request, context.peer.tls.is_some());
-        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, request, &trace))));
+        let Request { method, target, version, headers, .. } = request;
+        let head = RequestHead { method, target, version: *version, headers };
+        let trace = Trace::begin(self.traces.as_ref(), self.listener, &head, context.peer.tls.is_some());
+        let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &head, &trace))));
         Passage::new(self.counters.in_flight(), trace, entry)
     }
 
     /// What the access log says of a request, as far as it is known at its beginning.
-    fn record(&self, context: &Context, request: &Request, trace: &Trace) -> Record {
-        let client = self.client(&context.peer, &request.headers).map(|client| client.address);
+    fn record(&self, context: &Context, request: &RequestHead, trace: &Trace) -> Record {
+        let client = self.client(&context.peer, request.headers).map(|client| client.address);
         let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
         Record { trace_id: trace.id().or(record.trace_id), ..record }
     }

@@ -38,7 +38,7 @@ use crate::http::failure::HeadError;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
 use crate::http::{self as connections, Server, Service, Stream};
-use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling, Throttle};
+use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
 use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
@@ -46,6 +46,7 @@ use crate::message::reply::{Reply, problem};
 use crate::message::{path, target};
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpListener};
+use crate::telemetry::throttle::Throttle;
 
 mod answer;
 mod body;

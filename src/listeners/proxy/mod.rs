@@ -20,7 +20,7 @@ use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{self as connections, Server, Service, Source, Stream, UpstreamOptions};
-use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement, Throttle};
+use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement};
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{Frontend, FrontendOptions, Passage};
 use crate::message::headers::Headers;
@@ -28,6 +28,7 @@ use crate::message::path;
 use crate::message::reply::Reply;
 use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
+use crate::telemetry::throttle::Throttle;
 use crate::telemetry::traces::Trace;
 
 mod denials;

@@ -48,13 +48,14 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::http::{HttpOptions, Stream};
-use crate::limiter::{Ask, AskSubject, Limiter, Throttle};
+use crate::limiter::{Ask, AskSubject, Limiter};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::reply::{Reply, problem};
 use crate::message::underscores::Underscores;
 use crate::telemetry::metrics::DecisionListener;
+use crate::telemetry::throttle::Throttle;
 
 mod check;
 mod connection;

@@ -12,8 +12,8 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
-use crate::http::message::Request;
 use crate::message::trace_context::TraceContext;
+use crate::telemetry::RequestHead;
 
 /// The status of a request whose client went away before there was an answer; nginx made this number known.
 const CLIENT_CLOSED: u16 = 499;
@@ -108,16 +108,16 @@ pub(crate) struct Record {
 
 impl Record {
     /// What is known of a request before anything is done with it.
-    pub(crate) fn new(received: Micros, client: Option<IpAddr>, subject: Option<&str>, request: &Request) -> Self {
+    pub(crate) fn new(received: Micros, client: Option<IpAddr>, subject: Option<&str>, request: &RequestHead) -> Self {
         let value = |name| request.headers.get(name).map(Box::from);
         Self {
             method: Some(request.method.clone()),
-            target: Some(request.target.as_str().into()),
+            target: Some(request.target.into()),
             host: value("host"),
             referer: value("referer"),
             user_agent: value("user-agent"),
             request_id: value("x-request-id"),
-            trace_id: TraceContext::of(&request.headers).map(|context| context.trace_id),
+            trace_id: TraceContext::of(request.headers).map(|context| context.trace_id),
             rejected: None,
             ..Self::rejected(received, client, subject, request.version, String::new())
         }

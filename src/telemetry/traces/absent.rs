@@ -5,8 +5,8 @@ use std::time::Instant;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
-use crate::http::message::Request;
 use crate::message::headers::Headers;
+use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::UpstreamUse;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
@@ -36,7 +36,7 @@ pub(crate) struct Trace;
 
 #[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "it stands for one that does something")]
 impl Trace {
-    pub(crate) const fn begin(_: Option<&Traces>, _: HttpListener, _: &Request, _: bool) -> Self {
+    pub(crate) const fn begin(_: Option<&Traces>, _: HttpListener, _: &RequestHead, _: bool) -> Self {
         Self
     }
 

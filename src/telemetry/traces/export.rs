@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use opentelemetry_http::HttpClient;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
@@ -18,11 +19,9 @@ use prometheus::IntCounter;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::client::Client;
 use super::settings::Settings;
-use crate::http::transport::{Connector, ConnectorOptions};
-use crate::limiter::Throttle;
 use crate::telemetry::metrics::{Metrics, SpanResult};
+use crate::telemetry::throttle::Throttle;
 
 /// How long [`Exporter::finish`] waits for a collector that takes nothing.
 const FINISH: Duration = Duration::from_secs(2);
@@ -38,15 +37,14 @@ pub(super) struct Exporter {
 
 impl Exporter {
     /// Starts the thread, which ends with [`Self::finish`]. The error says what is wrong with the settings.
-    pub(super) fn start(settings: &Settings, metrics: &Metrics) -> Result<Self, String> {
-        let ca = settings.certificate.clone();
-        let (connector, _) =
-            Connector::load(&ConnectorOptions { ca, ..ConnectorOptions::default() }).map_err(|error| {
-                format!("OTEL_EXPORTER_OTLP_CERTIFICATE: {}", error.to_string().replace("--upstream-ca ", ""))
-            })?;
+    pub(super) fn start(
+        settings: &Settings,
+        metrics: &Metrics,
+        client: impl HttpClient + 'static,
+    ) -> Result<Self, String> {
         let mut exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Client { connector })
+            .with_http_client(client)
             .with_endpoint(settings.endpoint.to_string())
             .with_timeout(settings.timeout)
             .build()

@@ -10,8 +10,6 @@
 #[cfg(not(feature = "otel"))]
 mod absent;
 #[cfg(feature = "otel")]
-mod client;
-#[cfg(feature = "otel")]
 mod export;
 #[cfg(feature = "otel")]
 mod settings;

@@ -1,12 +1,14 @@
 //! The spans of one request.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use http::Version;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_http::HttpClient;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 
 use super::export::Exporter;
@@ -14,10 +16,10 @@ use super::settings::{Sampler, Settings};
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
-use crate::http::message::Request;
 use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
+use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::{UpstreamUse, VerdictResult, ruling};
 use crate::telemetry::denials::{IdFormat, OTHER_METHOD, hash, method};
 use crate::telemetry::metrics::{DecisionListener, DecisionResult, HttpListener, Metrics};
@@ -41,12 +43,17 @@ struct Shared {
 }
 
 impl Traces {
-    /// Starts the export to `endpoint` or to where OpenTelemetry's variables say; `None` if neither says anything. The
-    /// error says what is wrong with them.
-    pub fn start(endpoint: Option<&str>, ids: IdFormat, metrics: &Metrics) -> Result<Option<Self>, String> {
+    /// Starts the export to `endpoint` or to the collector in OpenTelemetry's variables; `None` if neither is set. `client`
+    /// makes the HTTP client, given a file of authorities for the collector's certificate.
+    pub fn start<C: HttpClient + 'static>(
+        endpoint: Option<&str>,
+        ids: IdFormat,
+        metrics: &Metrics,
+        client: impl FnOnce(Option<PathBuf>) -> Result<C, String>,
+    ) -> Result<Option<Self>, String> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let Some(settings) = Settings::read(endpoint, variable)? else { return Ok(None) };
-        let exporter = Exporter::start(&settings, metrics)?;
+        let exporter = Exporter::start(&settings, metrics, client(settings.certificate.clone())?)?;
         if settings.wants_compression {
             tracing::warn!("OTEL_EXPORTER_OTLP_COMPRESSION is passed over: spans are sent as they are");
         }
@@ -87,9 +94,9 @@ struct Sampled {
 
 impl Trace {
     /// The trace of a request that begins now.
-    pub(crate) fn begin(traces: Option<&Traces>, listener: HttpListener, request: &Request, is_tls: bool) -> Self {
+    pub(crate) fn begin(traces: Option<&Traces>, listener: HttpListener, request: &RequestHead, is_tls: bool) -> Self {
         let Some(traces) = traces else { return Self(None) };
-        let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(&request.headers));
+        let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(request.headers));
         let trace_id = parent.map_or_else(|| generator.new_trace_id(), |parent| TraceId::from(parent.trace_id));
         if !traces.0.sampler.samples(parent.as_ref(), trace_id) {
             return Self(None);
@@ -109,13 +116,13 @@ impl Trace {
             KeyValue::new("network.protocol.version", protocol(request.version)),
         ]);
         if traces.0.ids == IdFormat::Clear {
-            attributes.push(KeyValue::new("url.path", target::split(&request.target).0.to_owned()));
+            attributes.push(KeyValue::new("url.path", target::split(request.target).0.to_owned()));
         }
         Self(Some(Box::new(Sampled {
             traces: traces.clone(),
             own,
             parent: parent.map(|parent| parent.span_id),
-            state: parent.map(|_| state(&request.headers)).unwrap_or_default(),
+            state: parent.map(|_| state(request.headers)).unwrap_or_default(),
             began: Instant::now(),
             began_at: SystemTime::now(),
             name: if method == OTHER_METHOD { "HTTP" } else { method }.into(),

@@ -1,5 +1,7 @@
-//! The way to the collector: one request of HTTP/1.1, on a connection of its own. A batch is some hundred kilobytes, so a
-//! connection for each costs little beside it.
+//! The trace exporter's HTTP client: one HTTP/1.1 request per connection. A batch is some hundred kilobytes, so a
+//! connection for each adds little.
+
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,19 +11,30 @@ use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 
 use crate::http::basic::exchange;
-use crate::http::transport::{Connector, Stream};
+use crate::http::{Connector, ConnectorOptions, Stream};
 
-/// What a collector's answer may have: it says how many spans it has not taken, and why.
-const MOST_BYTES: usize = 64 * 1024;
+/// The maximum size of a collector's reply, which says how many spans it has rejected and why.
+const MAX_BYTES: usize = 64 * 1024;
 
-/// Sends what it is given. Whoever calls it has a deadline for that.
+/// A client for collectors. The exporter sets the timeout.
 #[derive(Debug)]
-pub(super) struct Client {
-    pub(super) connector: Connector,
+pub(crate) struct CollectorClient {
+    connector: Connector,
+}
+
+impl CollectorClient {
+    /// `certificate` is a file of authorities for collectors' certificates; defaults to the public ones.
+    pub(crate) fn new(certificate: Option<PathBuf>) -> Result<Self, String> {
+        let options = ConnectorOptions { ca: certificate, ..ConnectorOptions::default() };
+        let (connector, _) = Connector::load(&options).map_err(|error| {
+            format!("OTEL_EXPORTER_OTLP_CERTIFICATE: {}", error.to_string().replace("--upstream-ca ", ""))
+        })?;
+        Ok(Self { connector })
+    }
 }
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (mut head, body) = request.into_parts();
         let uri = std::mem::take(&mut head.uri);
@@ -35,6 +48,6 @@ impl HttpClient for Client {
         }
         head.headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
         head.uri = uri.path_and_query().map_or_else(Uri::default, |path| path.clone().into());
-        exchange(stream, Request::from_parts(head, body), MOST_BYTES).await
+        exchange(stream, Request::from_parts(head, body), MAX_BYTES).await
     }
 }
