@@ -142,19 +142,6 @@ local function written_by(charge, position)
   return { numbers = text, count = charge.count, parameters = kept, algorithm = algorithm }
 end
 
-function algorithm.redated(written, charge)
-  local window = charge.parameters
-  if charge.algorithm ~= algorithm or not window.starts or not same(written, charge) then
-    return written
-  end
-  local numbered = number(window, now, now)
-  local place = numbered - window.number + 1
-  if place < 1 or not window.starts[place + 1] then
-    return written
-  end
-  return written_by(charge, { number = numbered })
-end
-
 -- The level as the charge finds it, and the window that holds now, or an error.
 local function level_now(key, bucket, charge)
   local level, written, instant = bucket.level, bucket.written, max(now, bucket.since)
@@ -170,12 +157,14 @@ local function level_now(key, bucket, charge)
   elseif not written.parameters.starts then
     return found(charge, level, bucket.since, bucket.since, instant)
   end
-  -- By the bucket's own number: its window may be further back than those of the charge.
   local _, position, failure = found(charge, 0, bucket.since, nil, instant)
   if failure then
     return 0, nil, failure
   end
-  local passed, bounded = max(position.number - written.parameters.number, 0), min(level, charge.burst)
+  -- The window of a bucket may be further back than those of the charge, which its own number tells. A bucket that was dated
+  -- anew has the number of a later window.
+  local begun = min(written.parameters.number, number(charge.parameters, nil, bucket.since))
+  local passed, bounded = max(position.number - begun, 0), min(level, charge.burst)
   position.excess = passed == 0 and level - bounded or 0
   return max(bounded - passed * charge.count, 0), position
 end

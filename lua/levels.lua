@@ -8,7 +8,6 @@
 --   wait(charge, position, levels)   microseconds until `levels` have come back
 --   carried(bucket, instant)         the tokens that are used at an instant, by the numbers the bucket was written under, and
 --                                    when the window began that was under way
---   redated(written, charge)         the numbers of a bucket that is dated now
 
 -- Shared
 
@@ -102,17 +101,13 @@ local function rare()
 
   -- Dates a bucket now: it refills from here on, and nobody waits for the clock to catch up. It is written so even if nothing
   -- else is.
-  function rare.redate(key, bucket, charge)
+  function rare.redate(key, bucket)
     local ahead = bucket.since - now
     bucket.since, bucket.dirty, bucket.is_redated = now, true, true
     dirty[#dirty + 1] = key
     local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
     if ending then
       bucket.elevated = format(' ' .. INTEGER, max(tonumber(ending) - ahead, 0)) .. rest
-    end
-    local redated = bucket.written.algorithm and bucket.written.algorithm.redated
-    if redated then
-      bucket.written = redated(bucket.written, charge)
     end
   end
 
@@ -165,7 +160,7 @@ local function bucket_of(key, charge)
   if numbers and written and since < EXACT and level < EXACT then
     bucket.since, bucket.level, bucket.written = since, level, written
     if since > now + MOST_AHEAD then
-      rare().redate(key, bucket, charge)
+      rare().redate(key, bucket)
     end
   else
     bucket.elevated = nil

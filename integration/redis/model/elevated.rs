@@ -3,7 +3,6 @@
 use weir::engine::algorithms::charge::{Charge, Elevated, Mode};
 use weir::engine::algorithms::decision::{Elevation, Outcome};
 use weir::engine::algorithms::micros::EXACT;
-use weir::engine::algorithms::numbers::Numbers;
 
 use super::pictures::Level;
 use super::reference::{Again, Outlook, Picture, Question, What, foresee};
@@ -94,10 +93,6 @@ impl Picture for Raised {
             self.until = self.until.map(|until| until - ahead);
         }
         is_ahead
-    }
-
-    fn is_vague(&self, numbers: &Numbers) -> bool {
-        self.level.is_vague(numbers)
     }
 
     fn room(&self, later: u64) -> u64 {

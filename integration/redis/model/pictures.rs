@@ -22,6 +22,8 @@ pub(super) struct Level {
     instant: u64,
     /// In parts of a token. It may exceed the bucket.
     used: u128,
+    /// The length of the last window of a calendar.
+    length: u64,
 }
 
 /// The parts of a token, and the parts that come back per microsecond, in the smallest integers.
@@ -123,9 +125,7 @@ impl Level {
         let numbers = self.numbers();
         let windows = match numbers.windows() {
             None => return (self.used.saturating_sub(parts(numbers).1 * u128::from(changed - self.since)), changed),
-            Some(Windows::Calendar(calendar)) => {
-                Windows::First(calendar.length(calendar.number(Micros(self.since))).max(1))
-            }
+            Some(Windows::Calendar(_)) => Windows::First(self.length),
             Some(windows) => windows,
         };
         let back = windows_begun(windows, self.since, changed) * u128::from(numbers.count());
@@ -159,14 +159,18 @@ impl Picture for Level {
             None => {
                 let back = parts(numbers).1 * u128::from(instant - from);
                 let used = used.saturating_sub(back).min(most);
-                Self { numbers: Some(numbers.clone()), since: instant, instant, used }
+                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0 }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
                 let used = after_windows(numbers, used, windows_begun(windows, first, instant));
                 let is_unbegun = used == 0 && matches!(windows, Windows::First(_));
                 let since = if is_unbegun { instant } else { window_start(windows, anchor, instant) };
-                Self { numbers: Some(numbers.clone()), since, instant, used }
+                let length = match windows {
+                    Windows::Calendar(calendar) => calendar.length(calendar.number(Micros(since))),
+                    Windows::First(_) | Windows::Clock(_) => 0,
+                };
+                Self { numbers: Some(numbers.clone()), since, instant, used, length }
             }
         };
     }
@@ -177,10 +181,6 @@ impl Picture for Level {
             (self.since, self.instant) = (now, now);
         }
         is_ahead
-    }
-
-    fn is_vague(&self, numbers: &Numbers) -> bool {
-        self.numbers.as_ref().is_some_and(|old| old.is_calendar() && !is_same(old, numbers))
     }
 
     fn room(&self, later: u64) -> u64 {

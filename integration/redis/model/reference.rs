@@ -22,9 +22,6 @@ const NEVER: u64 = 1 << 55;
 #[derive(Default)]
 pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
-    /// Whether a charge without the calendar reset the date of a calendar's bucket. In Redis it keeps the length of its
-    /// window, in memory it takes another one's.
-    pub(super) is_vague: bool,
 }
 
 /// The date, the numbers and their date, the elevated numbers, and the slot if there is one.
@@ -84,10 +81,6 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     fn look(&mut self, question: &Question);
     /// Resets a date too far ahead of the clock to now; returns whether it did.
     fn redate(&mut self, now: u64) -> bool;
-    /// Returns whether only charges under these numbers know all of it.
-    fn is_vague(&self, _numbers: &Numbers) -> bool {
-        false
-    }
     /// The whole tokens that fit after this many microseconds. It never falls with time.
     fn room(&self, later: u64) -> u64;
     fn take(&mut self, tokens: u64);
@@ -152,8 +145,7 @@ impl Reference {
         };
         for charge in charges {
             let question = question(charge);
-            if let Done::Redated(is_vague) = self.of_kind(charge, &question, Task::Redate) {
-                self.is_vague |= is_vague;
+            if let Done::Redated = self.of_kind(charge, &question, Task::Redate) {
                 let history = self.histories.entry(charge.bucket.key.clone()).or_default();
                 history.push(Event { question, what: What::Redated });
             }
@@ -212,7 +204,7 @@ enum Task<'a> {
 }
 
 enum Done {
-    Redated(bool),
+    Redated,
     InTime,
     Outlook(Outlook),
     Answer(Decision, Option<Elevation>, bool),
@@ -241,8 +233,7 @@ impl Task<'_> {
             apply(&mut picture, event.what);
         }
         if let Self::Redate = self {
-            let is_vague = picture.is_vague(&question.numbers);
-            return if picture.redate(question.now) { Done::Redated(is_vague) } else { Done::InTime };
+            return if picture.redate(question.now) { Done::Redated } else { Done::InTime };
         }
         picture.look(question);
         match self {
