@@ -1,17 +1,17 @@
--- `http-request lua.weir` asks Weir about a request and keeps the answer in variables of the transaction: weir.deny,
--- weir.status, weir.body, weir.grpc_status and weir.grpc_message, and fields of the response by their names with `_` for
--- `-`. HAProxy 2.5 or newer.
+-- `http-request lua.weir` asks Weir about a request and stores the answer in variables of the transaction: weir.deny,
+-- weir.status, weir.body, weir.grpc_status and weir.grpc_message, and the response's headers by name, with `_` for `-`.
+-- Needs HAProxy 2.5 or newer.
 
--- The listener of haproxy.cfg that passes the question on. HAProxy's client opens a connection for each question, and the
--- listener has those to Weir kept.
+-- The listener in haproxy.cfg that forwards the check. HAProxy's client opens a connection for each check; the listener
+-- keeps its connections to Weir.
 local LISTENER = "abns@weir-8000"
 
--- Milliseconds that a request waits for Weir at most.
+-- The longest time that a request waits for Weir, in milliseconds.
 local PATIENCE = 200
 
 local FIELDS = { "ratelimit-policy", "ratelimit", "retry-after", "cache-control" }
 
--- They are about the client's connection and its body, which are not the question's.
+-- Headers of the client's connection and body, which do not belong to the check.
 local OWN = { "connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding", "upgrade" }
 
 local function ask(txn)
@@ -29,7 +29,7 @@ local function ask(txn)
         local values = answer.headers and answer.headers[name]
         return values and values[0]
     end
-    -- Any other answer is not Weir's but HAProxy's own, which cannot reach it.
+    -- Any other answer is HAProxy's own: it cannot reach Weir.
     if not answer or (answer.status ~= 200 and first("content-type") ~= "application/problem+json") then
         return
     end
@@ -38,7 +38,7 @@ local function ask(txn)
         txn:set_var("txn.weir.status", answer.status)
         txn:set_var("txn.weir.body", answer.body)
     end
-    -- Clients of gRPC look for a status of their own.
+    -- gRPC clients look for a gRPC status.
     if answer.status == 429 and (txn.f:req_hdr("content-type") or ""):find("^application/grpc") then
         txn:set_var("txn.weir.grpc_status", "8")
         txn:set_var("txn.weir.grpc_message", "a limit is reached")
