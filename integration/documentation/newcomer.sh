@@ -5,7 +5,7 @@
 #     integration/documentation/newcomer.sh                   builds Weir first
 #     integration/documentation/newcomer.sh target/debug/weir
 #
-# It works in a directory of its own and on ports that are free. Where something is not as it says here it fails.
+# It uses a temporary directory and free ports, and fails if any output differs from what it expects.
 set -euo pipefail
 
 if [ $# = 0 ]; then
@@ -22,7 +22,7 @@ fail() {
     printf 'newcomer.sh: %s\n' "$*" >&2
     exit 1
 }
-# Shows a command and what it prints, and keeps that for `sees`.
+# Shows a command and its output, and keeps the output for `sees`.
 run() {
     printf '$ %s\n' "$*"
     status=0
@@ -30,7 +30,7 @@ run() {
     printf '%s\n' "$printed"
 }
 sees() { grep -qF -- "$1" <<<"$printed" || fail "there is no \`$1\` in what was printed"; }
-# Waits for a condition, for 20 s at most: a debug build on a busy machine is slow.
+# Waits up to 20 s for a condition, because a debug build on a busy machine is slow.
 until_it() {
     local deadline=$((SECONDS + 20))
     until "$@"; do
@@ -67,7 +67,7 @@ step "Weir in front of a built-in upstream, which answers with what it gets."
 echo '{}' >overrides.yaml
 "$weir" serve --upstream echo --overrides overrides.yaml --proxy 127.0.0.1:0 --admin 127.0.0.1:0 --log-format json 2>log &
 server=$!
-# The log says where it listens, as the system has picked the ports.
+# The system picks the ports; the log has them.
 address() { sed -n "s/.*\"listener\":\"$1\",\"address\":\"\([^\"]*\)\".*/\1/p; s/.*\"address\":\"\([^\"]*\)\",\"listener\":\"$1\".*/\1/p" log; }
 is_open() { [ -n "$(address admin)" ] || { kill -0 $server 2>/dev/null || fail "it has ended: $(cat log)"; false; }; }
 until_it is_open

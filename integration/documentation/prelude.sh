@@ -1,9 +1,9 @@
-# What the consoles of the pages run in: `weir serve` goes to the background and is waited for, because its readers have
-# another terminal, and a program that a page names by its usual port is at the one that is free here.
+# The environment of the pages' consoles: `weir serve` runs in the background, because readers have another terminal, and
+# usual ports are replaced by free ones.
 exec 2>&1
 declare -A running
 
-# Ends the process that has this address of the proxy.
+# Stops the process whose proxy has this address.
 leave() { # ADDRESS
     local process=${running[$1]-}
     [ -n "$process" ] || return 0
@@ -29,7 +29,7 @@ weir() {
     log=$(mktemp .serve.XXXXXX)
     command weir "$@" >"$log" 2>&1 &
     running[$proxy]=$!
-    # Patient, as a debug build on a busy machine is slow; the test has a deadline of its own for the whole page.
+    # Waits long, because a debug build on a busy machine is slow. The test has a deadline for the whole page.
     until curl --silent --max-time 5 "http://$admin/readyz" | grep -q '"status":"ready"'; do
         if ! kill -0 "${running[$proxy]}" 2>/dev/null; then
             cat "$log"
@@ -39,7 +39,7 @@ weir() {
     done
 }
 
-# What stands in a page for a build of the binary that is tested here.
+# Commands on pages that build the binary; the tests have built it.
 cargo() {
     if [ "$*" = "build --release" ]; then return; fi
     if [ "${*:1:3}" != "run --release --" ]; then
