@@ -1,5 +1,5 @@
 //! Holds the sources to the map in `src/lib.rs`: imports run downwards, a crate is named only in its place, no cycle leaves its
-//! folder, and no file or function is too long.
+//! folder, no file or function is too long, and each file says what it is for.
 //!
 //! The sources are parsed, so that `super::` paths, groups, renames and re-exports count as what they lead to. Test code is
 //! skipped: items behind `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`, and the files of such modules.
@@ -101,6 +101,16 @@ fn the_sources_follow_the_map() {
     assert!(new.is_empty(), "the sources leave the map:\n{new}");
     let gone: Vec<_> = KNOWN.iter().filter(|known| !mistakes.contains_key(**known)).collect();
     assert!(gone.is_empty(), "remove these from KNOWN: {gone:#?}");
+}
+
+/// `missing_docs` would ask for a comment on each field, too.
+#[test]
+fn each_file_says_what_it_is_for() {
+    for folder in ["src", "integration"] {
+        let files = files(&repository().join(folder)).into_iter();
+        let silent: Vec<String> = files.filter(|(_, text)| !text.starts_with("//! ")).map(|(path, _)| path).collect();
+        assert!(silent.is_empty(), "these files in {folder}/ have no module documentation: {silent:#?}");
+    }
 }
 
 fn mistakes(parsed: &Crate) -> Mistakes {

@@ -1,3 +1,5 @@
+//! The limiter as listeners use it, on the memory store.
+
 use std::sync::Arc;
 use std::time::Instant;
 
