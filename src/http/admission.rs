@@ -1,15 +1,14 @@
-//! Bounds on client connections, in total and per address.
+//! Bounds on client connections, in total and per address, and on responses that wait for slow clients.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::slow_readers::{RESPONSE_MEMORY, SlowReaders};
 use crate::message::client_address::TrustedProxies;
 
 /// Default total. With 64 KiB of buffers in each direction, the slowest clients possible hold 2 GiB.
@@ -21,6 +20,16 @@ pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
 
 /// Default number of concurrent HTTP/2 requests per address: as many as its HTTP/1.1 connections could have.
 pub const MAX_STREAMS: NonZeroU32 = MAX_PER_ADDRESS;
+
+/// The most bytes that a waiting response holds: 64 KiB to be sent, and as much on the upstream's connection. Measured:
+/// 80 KiB.
+const BYTES_PER_RESPONSE: u64 = 128 * 1024;
+
+/// The rate in bytes per second at which clients must read while more than half of the memory is used.
+const PRESSED_RATE: u64 = 16 * 1024;
+
+/// The default of `--response-memory`: enough for [`MAX_CONNECTIONS`] HTTP/1.1 connections that all read slowly.
+pub const RESPONSE_MEMORY: u64 = 2 * 1024 * 1024 * 1024;
 
 /// Bounds on client connections and what they hold.
 #[derive(Clone, Debug)]
@@ -78,23 +87,21 @@ impl Admission {
         })
     }
 
-    /// Counts a new connection until the place is dropped; `None` if there are too many.
-    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+    /// Counts a new connection until the permit is dropped; `None` if there are too many.
+    pub fn admit(self: &Arc<Self>) -> Option<ConnectionPermit> {
         // Relaxed is enough: no other data depends on this number.
         let more = |open: usize| (open < self.limits.total).then_some(open + 1);
-        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            return None;
-        }
-        Some(Place(self.clone()))
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(ConnectionPermit(self.clone()))
     }
 
     /// Counts a connection for its client's address, which is known only after the PROXY protocol, until the permit is
     /// dropped; `None` if the address has too many.
-    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Permit> {
+    pub(super) fn admit_address(self: &Arc<Self>, address: IpAddr) -> Option<AddressPermit> {
         let address = address.to_canonical();
         let ConnectionLimits { per_address, streams_per_address, ref exempt, .. } = self.limits;
         if (per_address.is_none() && streams_per_address.is_none()) || exempt.contains(address) {
-            return Some(Permit(None));
+            return Some(AddressPermit(None));
         }
         let network = network(address);
         let mut addresses = self.addresses.lock();
@@ -103,40 +110,40 @@ impl Admission {
             return None;
         }
         open.connections += 1;
-        Some(Permit(Some(Counted { admission: self.clone(), network, streams: open.streams.clone() })))
+        Some(AddressPermit(Some(CountedAddress { admission: self.clone(), network, streams: open.streams.clone() })))
     }
 }
 
-/// One of all connections.
+/// Keeps a connection counted.
 #[derive(Debug)]
-pub struct Place(Arc<Admission>);
+pub struct ConnectionPermit(Arc<Admission>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// One of an address's connections, if those are counted.
+/// Keeps a connection counted for its client's address, unless the address is exempt.
 #[derive(Debug)]
 #[must_use = "the connection is counted for as long as this is held"]
-pub struct Permit(Option<Counted>);
+pub(super) struct AddressPermit(Option<CountedAddress>);
 
 #[derive(Debug)]
-struct Counted {
+struct CountedAddress {
     admission: Arc<Admission>,
     network: IpAddr,
     streams: Arc<AtomicU32>,
 }
 
-impl Permit {
+impl AddressPermit {
     /// Returns a counter for a connection's HTTP/2 requests.
     pub(super) const fn streams(&self) -> Streams<'_> {
         Streams { permit: self, open: 0 }
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedAddress {
     fn drop(&mut self) {
         if let Entry::Occupied(mut open) = self.admission.addresses.lock().entry(self.network) {
             open.get_mut().connections -= 1;
@@ -150,7 +157,7 @@ impl Drop for Counted {
 /// A connection's concurrent HTTP/2 requests. They count for its address until this is dropped.
 #[derive(Debug)]
 pub(super) struct Streams<'p> {
-    permit: &'p Permit,
+    permit: &'p AddressPermit,
     open: u32,
 }
 
@@ -192,6 +199,43 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Responses that wait for slow clients, counted over all workers. Clones share one count.
+///
+/// Each holds what was read from the upstream and not sent yet. An HTTP/2 stream costs a client nothing but costs this
+/// process up to [`BYTES_PER_RESPONSE`], so their total is bounded.
+#[derive(Clone, Debug)]
+pub struct SlowReaders {
+    waiting: Arc<AtomicU64>,
+    most: u64,
+}
+
+impl SlowReaders {
+    /// Allows responses to hold this many bytes in total.
+    pub fn new(bytes: u64) -> Self {
+        Self { waiting: Arc::default(), most: (bytes / BYTES_PER_RESPONSE).max(1) }
+    }
+
+    /// A response starts to wait. Returns whether there is memory for it.
+    pub(super) fn begin(&self) -> bool {
+        let has_room = self.waiting.fetch_add(1, Ordering::Relaxed) < self.most;
+        if !has_room {
+            self.end();
+        }
+        has_room
+    }
+
+    /// A response continues or has ended.
+    pub(super) fn end(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the rate at which clients must read. It is `usual` while there is plenty of memory.
+    pub(super) fn rate(&self, usual: u64) -> u64 {
+        let is_pressed = self.waiting.load(Ordering::Relaxed) > self.most / 2;
+        if is_pressed { usual.max(PRESSED_RATE) } else { usual }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,18 +255,19 @@ mod tests {
     #[test]
     fn no_more_than_the_total_are_in() {
         let admission = admission(2, 0);
-        let (first, _second) = (admission.enter().unwrap(), admission.enter().unwrap());
-        assert!(admission.enter().is_none());
+        let (first, _second) = (admission.admit().unwrap(), admission.admit().unwrap());
+        assert!(admission.admit().is_none());
         drop(first);
-        let _third = admission.enter().unwrap();
-        assert!(admission.enter().is_none());
+        let _third = admission.admit().unwrap();
+        assert!(admission.admit().is_none());
     }
 
     /// Lets connections of these addresses in, and says which ones were.
     #[track_caller]
     fn check(per_address: u32, addresses: &[&str], expected: &[bool]) {
         let admission = admission(100, per_address);
-        let permits: Vec<_> = addresses.iter().map(|address| admission.admit(address.parse().unwrap())).collect();
+        let permits: Vec<_> =
+            addresses.iter().map(|address| admission.admit_address(address.parse().unwrap())).collect();
         let admitted: Vec<_> = permits.iter().map(Option::is_some).collect();
         assert_eq!(admitted, expected);
         drop(permits);
@@ -239,7 +284,7 @@ mod tests {
     fn the_streams_of_an_address_are_counted_over_its_connections() {
         let admission = admission(100, 0);
         let [one, two, other, proxy] = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "10.0.0.1"]
-            .map(|address| admission.admit(address.parse().unwrap()).unwrap());
+            .map(|address| admission.admit_address(address.parse().unwrap()).unwrap());
         let (mut first, mut second) = (one.streams(), two.streams());
         assert_eq!([first.begin(), second.begin(), first.begin(), second.begin()], [true, true, true, false]);
         first.end(1);
@@ -259,5 +304,16 @@ mod tests {
     fn trusted_proxies_are_exempt_and_0_is_no_limit() {
         check(1, &["10.1.2.3", "10.1.2.3", "10.1.2.3"], &[true, true, true]);
         check(0, &["192.0.2.1", "192.0.2.1", "192.0.2.1"], &[true, true, true]);
+    }
+
+    #[test]
+    fn there_is_memory_for_so_many_and_less_patience_with_half_of_them() {
+        let readers = SlowReaders::new(4 * BYTES_PER_RESPONSE);
+        let seen: Vec<_> = (0..5).map(|_| (readers.begin(), readers.rate(240))).collect();
+        let rates = [240, 240, PRESSED_RATE, PRESSED_RATE, PRESSED_RATE];
+        assert_eq!(seen, [true, true, true, true, false].into_iter().zip(rates).collect::<Vec<_>>());
+        readers.end();
+        assert!(readers.begin() && !readers.begin());
+        assert_eq!(readers.rate(PRESSED_RATE + 1), PRESSED_RATE + 1);
     }
 }

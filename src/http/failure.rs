@@ -1,12 +1,14 @@
 //! Errors of requests and upstreams, and the responses to them.
 
+use std::error::Error;
+use std::fmt::Debug;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-use super::message::BodyError;
+use super::message::{BodyError, Request};
 use super::observer::HttpLimit;
 use crate::message::reply::{Reply, problem};
 
@@ -145,4 +147,21 @@ impl UpstreamError {
             Self::Upload(_) => (StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
         }
     }
+}
+
+/// The right to send one request to an endpoint, held until the response has ended.
+pub(crate) trait Lease: Debug + 'static {
+    /// The endpoint cut its response off.
+    fn cut_off(&self, error: &dyn Error, now: Instant);
+}
+
+/// A request that got no response.
+#[derive(Debug)]
+pub(crate) struct SendFailed<L> {
+    pub(crate) error: UpstreamError,
+    pub(crate) lease: L,
+    /// The request, if nothing of its body was taken and nothing of a response has come.
+    pub(crate) request: Option<Request>,
+    /// True if some of it may have reached the upstream.
+    pub(crate) was_sent: bool,
 }

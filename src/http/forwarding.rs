@@ -3,15 +3,16 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::{Method, Version};
 
-use super::client_headers::hyphened;
 use super::message::Request;
 use super::transport::{Source, TlsInfo};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::{Headers, QUEUE_ENTRY, is_name, text};
 use crate::message::host::host_of;
+use crate::message::underscores::{REASON, Underscores};
 
 /// Our name in `Via`.
 pub(crate) const PSEUDONYM: &str = "weir";
@@ -51,12 +52,58 @@ fn is_of_limits(name: &[u8]) -> bool {
 }
 
 /// Returns whether the proxy itself writes, removes or replaces a header.
-pub(super) fn is_own(name: &[u8]) -> bool {
+fn is_own(name: &[u8]) -> bool {
     is_claim(name) || is_of_limits(name) || is_hop_by_hop(name) || name.eq_ignore_ascii_case(b"content-length")
 }
 
 fn begins_with(name: &[u8], start: &[u8]) -> bool {
     name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
+}
+
+/// Which headers are accepted from clients.
+#[derive(Clone, Debug, Default)]
+pub struct ClientHeaders {
+    /// How names with underscores are handled.
+    pub underscores: Underscores,
+    /// Headers that are removed unless a trusted proxy sends them, in addition to those that Weir writes itself. In
+    /// lower case, with hyphens for underscores.
+    pub dropped: Arc<[String]>,
+}
+
+impl ClientHeaders {
+    /// Removes headers that neither the rules nor the upstream may see. The error says why the request is malformed.
+    pub(crate) fn strip(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), &'static str> {
+        if headers.has_underscores() {
+            self.strip_underscored(headers, is_trusted)?;
+        }
+        if !is_trusted {
+            for name in self.dropped.iter() {
+                headers.remove(name);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn strip_underscored(&self, headers: &mut Headers, is_trusted: bool) -> Result<(), &'static str> {
+        let is_kept = |name: &[u8]| {
+            let name = hyphened(name);
+            let is_listed = || self.dropped.iter().any(|dropped| dropped.as_bytes() == name);
+            // Proxies do not spell these names with underscores, so the client sent them.
+            !is_own(&name) && (is_trusted || !is_listed())
+        };
+        match self.underscores {
+            Underscores::Reject => return Err(REASON),
+            Underscores::Drop => headers.retain(|name, _| !name.contains(&b'_')),
+            Underscores::Keep => headers.retain(|name, _| !name.contains(&b'_') || is_kept(name)),
+        }
+        Ok(())
+    }
+}
+
+/// Returns a name in lower case, with hyphens for underscores.
+fn hyphened(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }).collect()
 }
 
 /// Removes the headers for this hop only, and those that `Connection` names.
@@ -450,5 +497,42 @@ mod tests {
                 "x-real-ip: 1.2.3.4",
             ],
         );
+    }
+
+    #[track_caller]
+    fn check_client_headers(underscores: Underscores, is_trusted: bool, expected: &[&str]) {
+        let client_headers = ClientHeaders { underscores, dropped: Arc::new(["true-client-ip".to_owned()]) };
+        let names = [
+            "X-Api-Key",
+            "X_Api_Key",
+            "X_Forwarded_For",
+            "x-forwarded_for",
+            "X_Real_IP",
+            "X_Queue_Entry",
+            "X_RateLimit_Limit",
+            "Transfer_Encoding",
+            "Content_Length",
+            "True_Client_IP",
+            "True-Client-IP",
+        ];
+        let mut headers: Headers = names.iter().map(|name| (name, "1")).collect();
+        client_headers.strip(&mut headers, is_trusted).unwrap();
+        let kept: Vec<_> = headers.iter().map(|(name, _)| String::from_utf8(name.to_vec()).unwrap()).collect();
+        assert_eq!(kept, expected, "{underscores:?}, trusted: {is_trusted}");
+    }
+
+    #[test]
+    fn names_with_underscores_and_listed_ones_go() {
+        check_client_headers(Underscores::Drop, false, &["X-Api-Key"]);
+        check_client_headers(Underscores::Drop, true, &["X-Api-Key", "True-Client-IP"]);
+        check_client_headers(Underscores::Keep, false, &["X-Api-Key", "X_Api_Key"]);
+        check_client_headers(Underscores::Keep, true, &["X-Api-Key", "X_Api_Key", "True_Client_IP", "True-Client-IP"]);
+    }
+
+    #[test]
+    fn a_rejected_name_is_one_with_an_underscore() {
+        let client_headers = ClientHeaders { underscores: Underscores::Reject, ..ClientHeaders::default() };
+        let strip = |name| client_headers.strip(&mut Headers::from_iter([(name, "a_b")]), true);
+        assert!(strip("x-id").is_ok() && strip("x_id") == Err(REASON));
     }
 }

@@ -34,7 +34,7 @@
 //! `send_informational`; how many streams a client resets, and which frames it sends, is out of reach behind it. A call of
 //! the gRPC listener takes 7 us this way, and 15 us on tonic's server, which is hyper with tower's layers on it.
 //!
-//! hyper serves where none of this matters: the admin listener, its clients and the trace exporter ([`basic`]).
+//! hyper serves where none of this matters: the admin listener, its clients and the trace exporter ([`simple`]).
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -46,15 +46,10 @@ use self::transport::{Opened, Protocol};
 
 pub(crate) mod activity;
 mod admission;
-mod alarm;
-pub(crate) mod basic;
-mod client_headers;
-pub(crate) mod context;
 pub(crate) mod failure;
 pub(crate) mod forwarding;
 mod http1;
 mod http2;
-mod lease;
 mod limits;
 pub(crate) mod message;
 pub(crate) mod observer;
@@ -62,20 +57,20 @@ pub(crate) mod observer;
 pub mod properties;
 mod server;
 mod service;
-mod slow_readers;
-mod timeouts;
+pub(crate) mod simple;
 pub(crate) mod transport;
 mod tunnel;
 pub(crate) mod upstream;
 
-pub use admission::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, Place};
-pub use client_headers::ClientHeaders;
-pub use limits::{HeadLimits, Http2Limits, HttpLimits};
+pub use admission::{
+    Admission, ConnectionLimits, ConnectionPermit, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY,
+    SlowReaders,
+};
+pub use forwarding::ClientHeaders;
+pub use limits::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 pub use server::HttpOptions;
 pub(crate) use server::Server;
-pub(crate) use service::{Exchange, Service};
-pub use slow_readers::{RESPONSE_MEMORY, SlowReaders};
-pub use timeouts::Timeouts;
+pub(crate) use service::{Context, Exchange, Service};
 pub use transport::{
     AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
     ServerTls, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,

@@ -38,105 +38,64 @@ pub(crate) trait UpstreamObserver: Debug {
     fn unresolved(&self);
 }
 
-/// A bound on what one client may use, whatever the rules say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HttpLimit {
-    Target,
-    HeaderBytes,
-    HeaderCount,
-    BodyBytes,
-    /// Requests on one connection.
-    Requests,
-    FirstByteTimeout,
-    HeaderTimeout,
-    IdleTimeout,
-    BodyTimeout,
-    UploadRate,
-    DownloadRate,
-    /// Responses that wait for clients which read slowly, in the whole process.
-    SlowReaders,
-    TunnelTimeout,
-    /// Concurrent HTTP/2 requests from one address.
-    Streams,
-    /// Requests cancelled soon after they were sent (rapid reset).
-    Http2Resets,
-    /// Frames that are neither requests nor bodies.
-    Http2ControlFrames,
-    Http2Errors,
-    Http2PingTimeout,
+/// Declares an enum whose variants have a name in metrics.
+macro_rules! labels {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $label:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl $name {
+            #[cfg(test)]
+            pub(crate) const ALL: [Self; [$($label),*].len()] = [$(Self::$variant),*];
+
+            pub(crate) const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $label,)*
+                }
+            }
+        }
+    };
 }
 
-impl HttpLimit {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 18] = [
-        Self::Target,
-        Self::HeaderBytes,
-        Self::HeaderCount,
-        Self::BodyBytes,
-        Self::Requests,
-        Self::FirstByteTimeout,
-        Self::HeaderTimeout,
-        Self::IdleTimeout,
-        Self::BodyTimeout,
-        Self::UploadRate,
-        Self::DownloadRate,
-        Self::SlowReaders,
-        Self::TunnelTimeout,
-        Self::Streams,
-        Self::Http2Resets,
-        Self::Http2ControlFrames,
-        Self::Http2Errors,
-        Self::Http2PingTimeout,
-    ];
-
-    /// The name in metrics.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Target => "target",
-            Self::HeaderBytes => "header_bytes",
-            Self::HeaderCount => "header_count",
-            Self::BodyBytes => "body_bytes",
-            Self::Requests => "requests",
-            Self::FirstByteTimeout => "first_byte_timeout",
-            Self::HeaderTimeout => "header_timeout",
-            Self::IdleTimeout => "idle_timeout",
-            Self::BodyTimeout => "body_timeout",
-            Self::UploadRate => "upload_rate",
-            Self::DownloadRate => "download_rate",
-            Self::SlowReaders => "slow_readers",
-            Self::TunnelTimeout => "tunnel_timeout",
-            Self::Streams => "streams",
-            Self::Http2Resets => "http2_resets",
-            Self::Http2ControlFrames => "http2_control_frames",
-            Self::Http2Errors => "http2_errors",
-            Self::Http2PingTimeout => "http2_ping_timeout",
-        }
+labels! {
+    /// A bound on what one client may use, whatever the rules say.
+    HttpLimit {
+        Target => "target",
+        HeaderBytes => "header_bytes",
+        HeaderCount => "header_count",
+        BodyBytes => "body_bytes",
+        /// Requests on one connection.
+        Requests => "requests",
+        FirstByteTimeout => "first_byte_timeout",
+        HeaderTimeout => "header_timeout",
+        IdleTimeout => "idle_timeout",
+        BodyTimeout => "body_timeout",
+        UploadRate => "upload_rate",
+        DownloadRate => "download_rate",
+        /// Responses that wait for clients which read slowly, in the whole process.
+        SlowReaders => "slow_readers",
+        TunnelTimeout => "tunnel_timeout",
+        /// Concurrent HTTP/2 requests from one address.
+        Streams => "streams",
+        /// Requests cancelled soon after they were sent (rapid reset).
+        Http2Resets => "http2_resets",
+        /// Frames that are neither requests nor bodies.
+        Http2ControlFrames => "http2_control_frames",
+        Http2Errors => "http2_errors",
+        Http2PingTimeout => "http2_ping_timeout",
     }
 }
 
-/// Why a connection ended before its first request, where an operator may want to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ConnectionFailure {
-    FirstByteTimeout,
-    ProxyHeader,
-    TlsHandshake,
-    TlsHandshakeTimeout,
-    PlainHttp,
-}
-
-impl ConnectionFailure {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 5] =
-        [Self::FirstByteTimeout, Self::ProxyHeader, Self::TlsHandshake, Self::TlsHandshakeTimeout, Self::PlainHttp];
-
-    /// The name in metrics.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::FirstByteTimeout => "first_byte_timeout",
-            Self::ProxyHeader => "proxy_header",
-            Self::TlsHandshake => "tls_handshake",
-            Self::TlsHandshakeTimeout => "tls_handshake_timeout",
-            Self::PlainHttp => "plain_http",
-        }
+labels! {
+    /// Why a connection ended before its first request, where an operator may want to know.
+    ConnectionFailure {
+        FirstByteTimeout => "first_byte_timeout",
+        ProxyHeader => "proxy_header",
+        TlsHandshake => "tls_handshake",
+        TlsHandshakeTimeout => "tls_handshake_timeout",
+        PlainHttp => "plain_http",
     }
 }

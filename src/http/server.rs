@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::admission::Admission;
-use super::client_headers::ClientHeaders;
+use super::admission::SlowReaders;
 use super::failure::HeadError;
+use super::forwarding::ClientHeaders;
 use super::limits::HttpLimits;
+use super::limits::Timeouts;
 use super::message::Response;
 use super::observer::{HttpLimit, Observer};
-use super::slow_readers::SlowReaders;
-use super::timeouts::Timeouts;
 use super::transport::{AcceptOptions, Acceptor};
 use crate::message::client_address::TrustedProxies;
 

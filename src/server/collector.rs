@@ -10,7 +10,7 @@ use http::{HeaderValue, Uri};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 
-use crate::http::basic::exchange;
+use crate::http::simple::exchange;
 use crate::http::{Connector, ConnectorOptions, Stream};
 
 /// The maximum size of a collector's reply, which says how many spans it has rejected and why.

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::listening_socket::{AsyncSocket, ListeningSocket};
 use super::{MakeStore, build_runtime};
-use crate::http::{Admission, Place, Stream};
+use crate::http::{Admission, ConnectionPermit, Stream};
 use crate::limiter::{Limiter, Shared};
 use crate::listeners::{Listener, ListenerOptions};
 use crate::store::Store;
@@ -112,12 +112,12 @@ impl Worker {
                 Ok((listener, stream, peer)) => {
                     // An excess connection is closed at once, so a load balancer can try another process and the
                     // system's queue stays free for connections that come when there is room again.
-                    let Some(place) = self.admission.enter() else {
+                    let Some(permit) = self.admission.admit() else {
                         metrics.connection_rejected("total");
                         continue;
                     };
                     let drain = self.drain.clone();
-                    let open = Open::new(metrics.clone(), place);
+                    let open = Open::new(metrics.clone(), permit);
                     tasks.spawn_local(async move {
                         let _open = open;
                         listener.serve_connection(stream, peer, drain).await;
@@ -192,13 +192,13 @@ async fn pause(error: &io::Error, metrics: &Metrics, logged: &mut Option<Instant
 /// Counts a connection as open, and a panic that ends it.
 struct Open {
     metrics: Arc<Metrics>,
-    _place: Place,
+    _permit: ConnectionPermit,
 }
 
 impl Open {
-    fn new(metrics: Arc<Metrics>, place: Place) -> Self {
+    fn new(metrics: Arc<Metrics>, permit: ConnectionPermit) -> Self {
         metrics.connections.inc();
-        Self { metrics, _place: place }
+        Self { metrics, _permit: permit }
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let admission = Admission::new(ConnectionLimits::default());
-        let open = Open::new(metrics.clone(), admission.enter().unwrap());
+        let open = Open::new(metrics.clone(), admission.admit().unwrap());
         assert_eq!((metrics.connections.get(), metrics.panics.get()), (1, 0));
         let panicked = std::thread::spawn(move || {
             let _open = open;

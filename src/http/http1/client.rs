@@ -13,19 +13,18 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use http::{Method, StatusCode, Version};
 
-use super::super::activity::Activity;
-use super::super::context::Context as Surroundings;
-use super::super::failure::{HeadError, UpstreamError};
-use super::super::forwarding;
-use super::super::lease::{Lease, SendFailed};
-use super::super::limits::HeadLimits;
-use super::super::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
-use super::super::transport::Stream;
-use super::super::tunnel::Tunnel;
 use super::decode::{Decoded, Decoder};
 use super::encode::{self, Encoder, Outbox, WrongLength};
 use super::head::{self, ResponseHead};
-use super::poll_fill;
+use crate::http::activity::Activity;
+use crate::http::failure::{HeadError, UpstreamError};
+use crate::http::failure::{Lease, SendFailed};
+use crate::http::forwarding;
+use crate::http::limits::HeadLimits;
+use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
+use crate::http::service::Context as RequestContext;
+use crate::http::transport::Stream;
+use crate::http::tunnel::Tunnel;
 use crate::message::headers::Headers;
 
 /// Bounds on a response's head. Servers set many cookies, and they are the operator's own.
@@ -35,7 +34,7 @@ const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head
 const MOST_INTERIM: usize = 16;
 
 /// A lease on an endpoint that keeps idle connections.
-pub(crate) trait Keep: Lease + Sized {
+pub(crate) trait KeepAlive: Lease + Sized {
     /// Keeps a clean connection for another request.
     fn keep(self, connection: Box<Connection<Self>>, now: Instant);
 }
@@ -73,7 +72,7 @@ impl From<WrongLength> for UploadError {
     }
 }
 
-impl<L: Keep> Connection<L> {
+impl<L: KeepAlive> Connection<L> {
     pub(crate) fn new(stream: Stream) -> Box<Self> {
         Box::new(Self {
             stream,
@@ -93,14 +92,14 @@ impl<L: Keep> Connection<L> {
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         // The reactor knows that a socket is not readable without asking the system.
-        self.stream.is_silent(&mut cx) || poll_fill(&mut self.stream, &mut self.input, 0, &mut cx).is_pending()
+        self.stream.is_silent(&mut cx) || self.stream.poll_fill(&mut self.input, 0, &mut cx).is_pending()
     }
 
     /// Sends a request and waits for the response's headers.
     pub(crate) async fn send(
         mut self: Box<Self>,
         mut request: Request,
-        context: &Surroundings,
+        context: &RequestContext,
         lease: L,
     ) -> Result<Response, Box<SendFailed<L>>> {
         let activity = &context.activity;
@@ -241,7 +240,7 @@ impl<L: Keep> Connection<L> {
                 }
             }
             let before = self.input.len();
-            match ready!(poll_fill(&mut self.stream, &mut self.input, 0, cx)) {
+            match ready!(self.stream.poll_fill(&mut self.input, 0, cx)) {
                 Ok(0) => return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()))),
                 Ok(_) => self.has_received = true,
                 Err(error) => return Poll::Ready(Err(UpstreamError::Closed(error))),
@@ -274,7 +273,7 @@ impl<L: Keep> Connection<L> {
 
 const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("too many interim responses"));
 
-impl<L: Keep> Connection<L> {
+impl<L: KeepAlive> Connection<L> {
     /// Ends the response without allowing another request.
     fn end(&mut self) {
         self.decoder = Decoder::Ended;
@@ -283,7 +282,7 @@ impl<L: Keep> Connection<L> {
     }
 }
 
-impl<L: Keep> Download for Connection<L> {
+impl<L: KeepAlive> Download for Connection<L> {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         // The request may still be in progress. If its client cut it off, nobody can receive the response.
         if let Poll::Ready(Err(UploadError::Client(error))) = self.poll_upload(cx) {
@@ -304,7 +303,7 @@ impl<L: Keep> Download for Connection<L> {
                 Err(error) => break BodyError::Malformed(error.to_string()),
             }
             let expected = self.decoder.expected();
-            match ready!(poll_fill(&mut self.stream, &mut self.input, expected, cx)) {
+            match ready!(self.stream.poll_fill(&mut self.input, expected, cx)) {
                 Ok(0) if self.decoder.may_close() => {
                     self.end();
                     return Poll::Ready(None);

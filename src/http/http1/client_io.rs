@@ -10,13 +10,12 @@ use bytes::BytesMut;
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::super::activity::Activity;
-use super::super::context::Downstream;
-use super::super::message::{BodyError, Piece, Upload};
-use super::super::transport::Stream;
 use super::decode::{Decoded, Decoder, Framing};
 use super::encode::{self, Outbox};
-use super::poll_fill;
+use crate::http::activity::Activity;
+use crate::http::message::{BodyError, Piece, Upload};
+use crate::http::service::Downstream;
+use crate::http::transport::Stream;
 use crate::message::headers::Headers;
 
 /// How many bytes a client may send ahead while it is being answered. They are read to notice when the client closes.
@@ -73,7 +72,7 @@ impl ClientIo {
     }
 
     pub(super) fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        poll_fill(&mut self.stream.borrow_mut(), &mut self.input.borrow_mut(), expected, cx)
+        self.stream.borrow_mut().poll_fill(&mut self.input.borrow_mut(), expected, cx)
     }
 
     /// Writes what is waiting to be written.

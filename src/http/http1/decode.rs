@@ -2,9 +2,9 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::super::failure::HeadError;
-use super::super::limits::HeadLimits;
 use super::head;
+use crate::http::failure::HeadError;
+use crate::http::limits::HeadLimits;
 use crate::message::headers::Headers;
 
 /// How the end of a body is known.

@@ -8,9 +8,9 @@ use std::mem::MaybeUninit;
 use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
-use super::super::failure::HeadError;
-use super::super::limits::HeadLimits;
 use super::decode::Framing;
+use crate::http::failure::HeadError;
+use crate::http::limits::HeadLimits;
 use crate::message::headers::{self, Headers};
 
 /// The most header lines that a message may have, whatever is configured. They are split on the stack.

@@ -6,11 +6,11 @@
 use bytes::{Bytes, BytesMut};
 use http::Method;
 
-use super::super::forwarding;
-use super::super::limits::HeadLimits;
 use super::decode::{DecodeError, Decoded, Decoder, Framing};
 use super::encode::{self, Encoder, Outbox};
 use super::head;
+use crate::http::forwarding;
+use crate::http::limits::HeadLimits;
 use crate::message::headers::{self, Headers};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, target: 1024, lines: 32 };

@@ -13,22 +13,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::super::activity::Activity;
-use super::super::alarm::Alarm;
-use super::super::context;
-use super::super::failure::HeadError;
-use super::super::forwarding::{self, Peer};
-use super::super::message::{
-    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
-};
-use super::super::observer::HttpLimit;
-use super::super::server::Server;
-use super::super::service::{Exchange, Service};
-use super::super::transport::Stream;
 use super::client_io::{ClientIo, ClientStream};
 use super::decode::Framing;
 use super::encode::{self, Encoder};
 use super::head::{self, RequestHead};
+use crate::http::activity::Activity;
+use crate::http::activity::Alarm;
+use crate::http::failure::HeadError;
+use crate::http::forwarding::{self, Peer};
+use crate::http::message::{
+    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
+};
+use crate::http::observer::HttpLimit;
+use crate::http::server::Server;
+use crate::http::service::Context as RequestContext;
+use crate::http::service::{Exchange, Service};
+use crate::http::transport::Stream;
 use crate::message::headers::Headers;
 
 /// How long to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
@@ -41,7 +41,7 @@ pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<P
     let server = service.server();
     let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
     let io = ClientIo::new(stream, activity.clone(), server.limits.body_bytes);
-    let context = context::Context::new(activity.clone(), peer, io.clone());
+    let context = RequestContext::new(activity.clone(), peer, io.clone());
     let overdue = |limit| server.limit_reached(limit);
     let connection = Connection { service: &*service, server, io: &io, context, served: 0 };
     let (mut alarm, work) = (Alarm::default(), connection.serve(drain));
@@ -54,7 +54,7 @@ struct Connection<'a, S> {
     service: &'a S,
     server: &'a Server,
     io: &'a Rc<ClientIo>,
-    context: context::Context,
+    context: RequestContext,
     /// Number of requests so far.
     served: u32,
 }

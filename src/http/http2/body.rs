@@ -12,9 +12,9 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 use super::convert;
 use super::stream::Responder;
 use crate::http::activity::Activity;
-use crate::http::context::Downstream;
 use crate::http::forwarding;
 use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody, Upload};
+use crate::http::service::Downstream;
 use crate::http::service::Exchange;
 use crate::message::headers::Headers;
 

@@ -18,10 +18,10 @@ use super::convert;
 use super::drive::drive;
 use super::watch::{Traffic, Watched};
 use crate::http::activity::Activity;
-use crate::http::context::Context as Surroundings;
 use crate::http::failure::{HeadError, UpstreamError};
-use crate::http::lease::{Lease, SendFailed};
+use crate::http::failure::{Lease, SendFailed};
 use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
+use crate::http::service::Context as RequestContext;
 use crate::http::transport::Stream;
 
 /// Bytes of a response's headers, as for HTTP/1.
@@ -98,7 +98,7 @@ impl Connection {
     pub(crate) async fn send<L: Lease>(
         &self,
         mut request: Request,
-        context: &Surroundings,
+        context: &RequestContext,
         lease: L,
     ) -> Result<Response, Box<SendFailed<L>>> {
         let head = match head(&request, context) {
@@ -176,7 +176,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 }
 
 /// Returns a request's head in HTTP/2's form (RFC 9113 section 8.3.1).
-fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, UpstreamError> {
+fn head(request: &Request, context: &RequestContext) -> Result<http::Request<()>, UpstreamError> {
     let authority = request.headers.get("host").unwrap_or_default();
     let uri = Uri::builder().scheme(context.peer.scheme()).authority(authority).path_and_query(request.target.as_str());
     let uri = uri
@@ -198,7 +198,7 @@ fn head(request: &Request, context: &Surroundings) -> Result<http::Request<()>, 
 fn poll_response(
     response: &mut ResponseFuture,
     interim: &mut usize,
-    context: &Surroundings,
+    context: &RequestContext,
     cx: &mut Context<'_>,
 ) -> Poll<Result<http::Response<RecvStream>, Fault>> {
     while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {

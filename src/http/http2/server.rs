@@ -20,8 +20,8 @@ use super::LINGER;
 use super::stream::{self, Ended, Opened};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, Watched};
-use crate::http::admission::{Permit, Streams};
-use crate::http::alarm::Alarm;
+use crate::http::activity::Alarm;
+use crate::http::admission::{AddressPermit, Streams};
 use crate::http::forwarding::Peer;
 use crate::http::limits::{HeadLimits, Http2Limits};
 use crate::http::observer::HttpLimit;
@@ -46,7 +46,7 @@ pub(crate) async fn serve<S: Service>(
     service: Rc<S>,
     stream: Stream,
     peer: Rc<Peer>,
-    permit: &Permit,
+    permit: &AddressPermit,
     drain: CancellationToken,
 ) {
     let server = service.server();

@@ -18,10 +18,10 @@ use super::body::{ClientBody, Halt, Incoming, Outgoing, Receiver};
 use super::convert;
 use super::watch::Traffic;
 use crate::http::activity::Activity;
-use crate::http::alarm::Alarm;
-use crate::http::context::{Context, Downstream};
+use crate::http::activity::Alarm;
 use crate::http::forwarding::Peer;
 use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
+use crate::http::service::{Context, Downstream};
 use crate::http::service::{Exchange, Service};
 use crate::message::headers::Headers;
 

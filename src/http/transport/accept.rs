@@ -11,12 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::super::activity::DRAIN_PATIENCE;
-use super::super::admission::{Admission, Permit};
-use super::super::observer::{ConnectionFailure, Observer};
-use super::peek::{peek, readable};
 use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER, Source};
 use super::{ServerTls, Stream, TlsInfo};
+use crate::http::activity::DRAIN_PATIENCE;
+use crate::http::admission::{AddressPermit, Admission};
+use crate::http::observer::{ConnectionFailure, Observer};
 
 /// The preface of an HTTP/2 client (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,7 +58,7 @@ pub(crate) struct Opened {
     pub(crate) tls: Option<TlsInfo>,
     pub(crate) protocol: Protocol,
     /// Counts the connection for the peer's address.
-    pub(crate) permit: Permit,
+    pub(crate) permit: AddressPermit,
 }
 
 /// The protocol of a connection.
@@ -162,7 +161,7 @@ async fn open(
     let source = if has_header { proxied(&mut stream, patience, drain).await? } else { Source::Address(peer) };
     // Before the handshake, which is expensive. Clients without a known address share the load balancer's bound.
     let client = if let Source::Address(client) = source { client } else { peer };
-    let permit = admission.admit(client).ok_or(Refused::Crowded)?;
+    let permit = admission.admit_address(client).ok_or(Refused::Crowded)?;
     let Some(tls) = &options.tls else {
         let protocol = sniff(&stream, patience, drain).await?;
         return Ok(Opened { stream, source, tls: None, protocol, permit });
@@ -219,15 +218,15 @@ async fn first_bytes<T>(
     let peeking = async {
         tokio::select! {
             biased;
-            begun = readable(stream) => begun?,
+            begun = stream.ready() => drop(begun?),
             () = drain.cancelled() => tokio::select! {
                 biased;
                 // A client that connected a moment ago may have sent its request already.
-                begun = readable(stream) => begun?,
+                begun = stream.ready() => drop(begun?),
                 () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
             },
         }
-        Ok(peek(stream, buffer, decide).await?)
+        Ok(stream.peek(buffer, decide).await?)
     };
     let late = |_| Refused::FirstByteTimeout(patience);
     match timeout(patience, peeking).await.map_err(late)?? {
@@ -254,8 +253,8 @@ mod tests {
 
     use tokio::net::UnixStream;
 
-    use super::super::super::admission::ConnectionLimits;
     use super::*;
+    use crate::http::admission::ConnectionLimits;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 

@@ -1,15 +1,20 @@
-//! One type for all kinds of connections.
+//! One type for all kinds of connections, and the addresses to connect to.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
+use tokio_util::io::poll_read_buf;
 
 /// A connection of a client or to an upstream. Over plain TCP it costs one comparison more than the socket.
 #[derive(Debug)]
@@ -50,25 +55,80 @@ impl Stream {
         }
     }
 
-    /// Reads up to [`SMALL_READ`] bytes and appends them to `input`; 0 bytes at the end. `None` if this is not TCP.
+    /// Appends what is available to `input`; 0 bytes at the end. At least `expected` bytes are known to come.
     ///
-    /// The buffer is shared by all connections of a thread, so idle ones do not keep memory for it.
-    pub(crate) fn poll_small_read(
-        &self,
-        cx: &mut Context<'_>,
+    /// Short reads from TCP use a buffer that all connections of a thread share, so idle ones do not keep memory for it.
+    pub(crate) fn poll_fill(
+        &mut self,
         input: &mut BytesMut,
-    ) -> Option<Poll<io::Result<usize>>> {
-        let Self::Tcp(stream) = self else { return None };
-        Some(SCRATCH.with_borrow_mut(|scratch| {
-            let count = ready!(poll_receive(stream, cx, scratch))?;
-            input.extend_from_slice(&scratch[..count]);
-            Poll::Ready(Ok(count))
-        }))
+        expected: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) if expected <= SMALL_READ => SCRATCH.with_borrow_mut(|scratch| {
+                let count = ready!(poll_receive(stream, cx, scratch))?;
+                input.extend_from_slice(&scratch[..count]);
+                Poll::Ready(Ok(count))
+            }),
+            _ => {
+                input.reserve(if expected > SMALL_READ { BODY_READ } else { SMALL_READ });
+                poll_read_buf(Pin::new(self), cx, input)
+            }
+        }
+    }
+
+    /// Waits until `decide` returns something for the first bytes of a connection. It sees all bytes that have come, up
+    /// to the size of `buffer`, and is called again when there are more. `None` if they ended or filled the buffer before
+    /// that.
+    ///
+    /// If enough bytes are there, this is one `recv`. TLS streams cannot be peeked at.
+    pub(super) async fn peek<T>(
+        &self,
+        buffer: &mut [u8],
+        mut decide: impl FnMut(&[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
+        loop {
+            let ready = self.ready().await?;
+            let peeked = self.try_io(|socket| {
+                let (count, _) = recv(socket, &mut *buffer, RecvFlags::PEEK)?;
+                match decide(&buffer[..count]) {
+                    None if count < buffer.len() && !ready.is_read_closed() && count > 0 => {
+                        // This makes tokio wait for more bytes although the first ones are still unread.
+                        Err(ErrorKind::WouldBlock.into())
+                    }
+                    decided => Ok(decided),
+                }
+            });
+            match peeked {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                peeked => return peeked,
+            }
+        }
+    }
+
+    /// Waits until bytes or the end can be read.
+    pub(super) async fn ready(&self) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(stream) => stream.ready(Interest::READABLE).await,
+            Self::Unix(stream) => stream.ready(Interest::READABLE).await,
+            Self::Tls(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn try_io<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Self::Tcp(stream) => stream.try_io(Interest::READABLE, || work(stream.as_fd())),
+            Self::Unix(stream) => stream.try_io(Interest::READABLE, || work(stream.as_fd())),
+            Self::Tls(_) => Err(ErrorKind::Unsupported.into()),
+        }
     }
 }
 
-/// The size of [`Stream::poll_small_read`]'s buffer: usually enough for a request's head.
-pub(crate) const SMALL_READ: usize = 4 * 1024;
+/// Bytes read at once where little is expected: usually enough for a request's head.
+const SMALL_READ: usize = 4 * 1024;
+
+/// Bytes read at once where a long body is expected: as much as a socket usually buffers.
+const BODY_READ: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
@@ -140,8 +200,40 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// Where a server listens. Written as `127.0.0.1:3000` or `unix:/run/app.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Network(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Opens a connection. The caller gives it a deadline.
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        match self {
+            Self::Network(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Self::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -173,5 +265,57 @@ mod tests {
     fn a_stream_takes_no_more_room_than_its_largest_socket() {
         // It is moved from hand to hand; TLS, which is kilobytes, is in a box.
         assert!(size_of::<Stream>() <= size_of::<TcpStream>() + size_of::<usize>());
+    }
+
+    async fn tcp() -> (TcpStream, Stream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        (client, Stream::Tcp(listener.accept().await.unwrap().0))
+    }
+
+    /// Sends byte by byte, and expects the decision at the line's end, and every byte to be there still.
+    async fn check_peek(mut client: impl AsyncWriteExt + Unpin, mut stream: Stream) {
+        let looks = Cell::new(0);
+        let mut buffer = [0; 8];
+        let peeking = stream.peek(&mut buffer, |bytes| {
+            looks.set(bytes.len());
+            bytes.ends_with(b"\n").then_some(bytes.len())
+        });
+        let sending = async {
+            for (sent, byte) in (1..).zip(*b"abc\n") {
+                client.write_all(&[byte]).await.unwrap();
+                while looks.get() < sent {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        let (peeked, ()) = tokio::join!(peeking, sending);
+        assert_eq!(peeked.unwrap(), Some(4));
+        client.write_all(b"d").await.unwrap();
+        let mut read = [0; 5];
+        stream.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"abc\nd");
+    }
+
+    #[tokio::test]
+    async fn bytes_are_looked_at_as_they_come_and_stay() {
+        let (client, stream) = tcp().await;
+        check_peek(client, stream).await;
+        let (client, stream) = UnixStream::pair().unwrap();
+        check_peek(client, Stream::Unix(stream)).await;
+    }
+
+    #[tokio::test]
+    async fn the_end_and_a_full_buffer_leave_no_decision() {
+        for sent in ["", "ab", "abcdefgh", "abcdefghi"] {
+            let (mut client, stream) = tcp().await;
+            client.write_all(sent.as_bytes()).await.unwrap();
+            if sent.len() < 8 {
+                client.shutdown().await.unwrap();
+            }
+            let never = stream.peek(&mut [0; 8], |_| None::<()>).await;
+            assert_eq!(never.unwrap(), None, "{sent}");
+        }
     }
 }

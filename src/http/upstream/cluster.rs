@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-use super::super::observer::UpstreamObserver;
-use super::super::transport::Address;
 use super::address::{Place, Server};
-use super::endpoint::{Endpoint, Lease, State};
+use super::endpoint::{Endpoint, EndpointLease, State};
+use crate::http::observer::UpstreamObserver;
+use crate::http::transport::Address;
 
 /// Addresses per name. Each request examines all addresses of a route to find the least loaded one. A resolver's answer
 /// over UDP contains about thirty.
@@ -101,7 +101,7 @@ impl Cluster {
     /// Ejected and unhealthy endpoints are excluded unless all are: health checks or ejections that affect everything
     /// are more likely wrong than right, and rejecting all requests is the worst outcome. Envoy does the same below its
     /// panic threshold, by default half of the hosts.
-    pub(super) fn pick(self: &Rc<Self>, now: Instant, avoid: Option<&Rc<Endpoint>>) -> Option<Lease> {
+    pub(super) fn pick(self: &Rc<Self>, now: Instant, avoid: Option<&Rc<Endpoint>>) -> Option<EndpointLease> {
         let endpoints = self.endpoints.borrow();
         let start = self.next.get();
         let (later, first) = endpoints.split_at(start.min(endpoints.len()));
@@ -114,7 +114,7 @@ impl Cluster {
         if avoid.is_none() {
             self.next.set((start + place + 1) % endpoints.len());
         }
-        Some(Lease::new(self.clone(), endpoint.clone()))
+        Some(EndpointLease::new(self.clone(), endpoint.clone()))
     }
 
     /// Returns whether there is another endpoint than this one.
@@ -161,28 +161,45 @@ impl Cluster {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::fmt::Display;
     use std::num::NonZeroU32;
 
     use super::super::endpoint::MAX_FAILURES;
-    use super::super::observed::Observed;
     use super::*;
+
+    #[derive(Debug, Default)]
+    pub(in super::super) struct CountedEjections(Cell<u64>);
+
+    impl UpstreamObserver for CountedEjections {
+        fn answered(&self, _: Duration) {}
+
+        fn failed(&self, _: Option<&dyn Display>, _: &'static str, _: &dyn Error) {}
+
+        fn retried(&self) {}
+
+        fn ejected(&self) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn unresolved(&self) {}
+    }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     const LIMITS: Limits = Limits { connections: 2, idle_time: SECOND };
 
-    fn of(servers: &[&str]) -> (Rc<Cluster>, Rc<Observed>) {
+    fn of(servers: &[&str]) -> (Rc<Cluster>, Rc<CountedEjections>) {
         let servers: Vec<_> = servers.iter().map(|server| Server::parse(server).unwrap()).collect();
-        let observed: Rc<Observed> = Rc::default();
-        (Cluster::new(&servers, LIMITS, observed.clone()), observed)
+        let observer: Rc<CountedEjections> = Rc::default();
+        (Cluster::new(&servers, LIMITS, observer.clone()), observer)
     }
 
     fn cluster(count: usize) -> Rc<Cluster> {
         counted(count).0
     }
 
-    fn counted(count: usize) -> (Rc<Cluster>, Rc<Observed>) {
+    fn counted(count: usize) -> (Rc<Cluster>, Rc<CountedEjections>) {
         let servers: Vec<_> = (1..=count).map(|last| format!("http://10.0.0.{last}")).collect();
         of(&servers.iter().map(String::as_str).collect::<Vec<_>>())
     }
@@ -285,11 +302,11 @@ mod tests {
     #[test]
     fn no_more_than_half_are_ejected() {
         for (count, expected) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)] {
-            let ((cluster, observed), now) = (counted(count), Instant::now());
+            let ((cluster, observer), now) = (counted(count), Instant::now());
             for number in 1..=count {
                 fail(&cluster, number, now);
             }
-            assert_eq!(observed.ejected.get(), expected, "of {count}");
+            assert_eq!(observer.0.get(), expected, "of {count}");
         }
     }
 

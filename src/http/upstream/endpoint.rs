@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Semaphore};
 
-use super::super::http1::Keep;
-use super::super::http2;
-use super::super::lease;
-use super::super::transport::{Address, Protocol};
 use super::Connection;
 use super::address::Server;
 use super::cluster::{Cluster, Limits};
-use super::pool::Pool;
+use super::connections::Pool;
+use crate::http::failure::Lease;
+use crate::http::http1::KeepAlive;
+use crate::http::http2;
+use crate::http::transport::{Address, Protocol};
 
 /// Consecutive failures that eject an endpoint, as in Envoy's outlier detection (`consecutive_5xx`).
 pub(super) const MAX_FAILURES: u32 = 5;
@@ -194,14 +194,14 @@ impl fmt::Display for Endpoint {
 
 /// The right to use an endpoint for one request, until the response's last byte.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct EndpointLease {
     cluster: Rc<Cluster>,
     endpoint: Rc<Endpoint>,
     /// True if it holds one of the endpoint's permits.
     admitted: bool,
 }
 
-impl Lease {
+impl EndpointLease {
     pub(super) fn new(cluster: Rc<Cluster>, endpoint: Rc<Endpoint>) -> Self {
         endpoint.outstanding.set(endpoint.outstanding.get() + 1);
         Self { cluster, endpoint, admitted: false }
@@ -230,20 +230,20 @@ impl Lease {
     }
 }
 
-impl lease::Lease for Lease {
+impl Lease for EndpointLease {
     fn cut_off(&self, error: &dyn Error, now: Instant) {
         self.cluster.report(&self.endpoint, "body", error);
         self.cluster.failed(&self.endpoint, now);
     }
 }
 
-impl Keep for Lease {
+impl KeepAlive for EndpointLease {
     fn keep(self, connection: Connection, now: Instant) {
         self.endpoint.pool.put(connection, now);
     }
 }
 
-impl Drop for Lease {
+impl Drop for EndpointLease {
     fn drop(&mut self) {
         self.endpoint.outstanding.set(self.endpoint.outstanding.get() - 1);
         if self.admitted {

@@ -8,16 +8,16 @@ use std::time::Duration;
 use http::Method;
 use tokio::time::timeout;
 
-use super::super::context::Context;
-use super::super::failure::UpstreamError;
-use super::super::forwarding;
-use super::super::lease::SendFailed;
-use super::super::message::{Request, RequestBody, Response};
-use super::super::observer::UpstreamObserver;
 use super::cluster::Cluster;
-use super::connect::{Connected, Connector};
-use super::endpoint::{Endpoint, Lease};
+use super::connections::{Connected, Connector};
+use super::endpoint::{Endpoint, EndpointLease};
 use super::resolve::{Resolution, Unresolved};
+use crate::http::failure::SendFailed;
+use crate::http::failure::UpstreamError;
+use crate::http::forwarding;
+use crate::http::message::{Request, RequestBody, Response};
+use crate::http::observer::UpstreamObserver;
+use crate::http::service::Context;
 
 /// Forwards requests to the servers of a route.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Forwarder {
     }
 
     /// Leases an endpoint other than `avoid`, if there is one.
-    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<Lease, UpstreamError> {
+    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<EndpointLease, UpstreamError> {
         let patience = self.connector.timeout;
         let mut lease = loop {
             if let Some(lease) = self.cluster.pick(context.activity.now(), avoid) {
@@ -144,7 +144,7 @@ impl Forwarder {
     }
 
     /// Sends a request once, within the timeout of a try.
-    async fn try_once(&self, request: Request, lease: Lease, context: &Context) -> Result<Response, Failed> {
+    async fn try_once(&self, request: Request, lease: EndpointLease, context: &Context) -> Result<Response, Failed> {
         let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
         // A try that times out does not return the request, so a copy is kept.
         let copy = request.body.is_end().then(|| Request {
@@ -161,7 +161,12 @@ impl Forwarder {
     }
 
     /// Sends a request over an existing or new connection.
-    async fn exchange(&self, mut request: Request, mut lease: Lease, context: &Context) -> Result<Response, Failed> {
+    async fn exchange(
+        &self,
+        mut request: Request,
+        mut lease: EndpointLease,
+        context: &Context,
+    ) -> Result<Response, Failed> {
         let mut was_refused = false;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
         let may_share = forwarding::upgrade(&request).is_none();

@@ -8,24 +8,23 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::header::USER_AGENT;
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, USER_AGENT};
 use http::{Request, Uri};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::super::transport::Protocol;
 use super::address::Scheme;
 use super::cluster::Cluster;
-use super::connect::{Connector, is_own};
+use super::connections::{Connector, is_own};
 use super::endpoint::Endpoint;
+use crate::http::simple;
+use crate::http::transport::Protocol;
 
 /// Concurrent checks per route. A check takes a few round trips, so hundreds of addresses are checked within the usual
 /// interval.
 const MAX_CHECKS: usize = 64;
-
-/// Bytes of a response that are read to find its status, including interim responses.
-const MAX_RESPONSE: usize = 16 * 1024;
 
 const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"), " (health check)");
 
@@ -92,32 +91,12 @@ async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Resu
     }
 }
 
-/// Sends the request over HTTP/1.1. Only the status line matters and the connection is not reused, so framing is
-/// ignored.
-async fn ask_http1(path: &str, host: &str, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<u16> {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {AGENT}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    stream.flush().await?;
-    let mut response = Vec::with_capacity(1024);
-    loop {
-        match final_status(&response) {
-            Some(Ok(status)) => return Ok(status),
-            Some(Err(())) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not an HTTP/1.1 response")),
-            None if response.len() > MAX_RESPONSE => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "endless response head"));
-            }
-            None => {}
-        }
-        if stream.read_buf(&mut response).await? == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the server closed the connection without a response",
-            ));
-        }
-    }
+async fn ask_http1(path: &str, host: &str, stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<u16> {
+    let request = Request::get(path).header(HOST, host).header(USER_AGENT, AGENT).header(CONNECTION, "close");
+    let request = request.body(Bytes::new()).map_err(io::Error::other)?;
+    Ok(simple::status(stream, request).await.map_err(io::Error::other)?.as_u16())
 }
 
-/// Sends the request over HTTP/2.
 async fn ask_http2(
     path: &str,
     host: &str,
@@ -141,33 +120,9 @@ async fn ask_http2(
     }
 }
 
-/// Returns the status of the first final response, if it is there yet.
-fn final_status(mut response: &[u8]) -> Option<Result<u16, ()>> {
-    loop {
-        let end = response.windows(2).position(|pair| pair == b"\r\n")?;
-        // RFC 9112 section 4: `HTTP/1.1 200 OK`. The reason may be empty.
-        let status = match &response[..end] {
-            [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0' | b'1', b' ', digits @ ..] if digits.len() >= 3 => {
-                let (digits, reason) = digits.split_at(3);
-                let is_status = digits.iter().all(u8::is_ascii_digit) && matches!(reason.first(), None | Some(b' '));
-                is_status.then(|| digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
-            }
-            _ => None,
-        };
-        match status {
-            None => return Some(Err(())),
-            Some(100..200) => {
-                let head = response.windows(4).position(|four| four == b"\r\n\r\n")?;
-                response = &response[head + 4..];
-            }
-            Some(status) => return Some(Ok(status)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::io::DuplexStream;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::task::spawn_local;
 
@@ -223,25 +178,36 @@ mod tests {
 
     #[test]
     fn an_answer_without_an_end_is_none() {
-        let status = ask(false, async |mut stream| while stream.write_all(&[b'x'; 1024]).await.is_ok() {});
-        assert_eq!(status.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let status = ask(false, async |mut stream| {
+            stream.read_exact(&mut [0; 16]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.unwrap();
+            while stream.write_all(&[b'x'; 1024]).await.is_ok() {}
+        });
+        assert!(status.is_err());
     }
 
     #[test]
     fn the_status_is_that_of_the_first_response_that_is_final() {
         for (response, expected) in [
-            ("HTTP/1.1 200 OK\r\n", Some(Ok(200))),
-            ("HTTP/1.0 503\r\nx: y\r\n", Some(Ok(503))),
-            ("HTTP/1.1 204 \r\n", Some(Ok(204))),
-            ("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 301 Moved\r\n", Some(Ok(301))),
+            ("HTTP/1.1 200 OK\r\n\r\n", Some(200)),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", Some(200)),
+            ("HTTP/1.0 503\r\nx: y\r\n\r\n", Some(503)),
+            ("HTTP/1.1 204 \r\n\r\n", Some(204)),
+            ("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 301 Moved\r\n\r\n", Some(301)),
             ("", None),
             ("HTTP/1.1 20", None),
             ("HTTP/1.1 100 Continue\r\n\r\n", None),
-            ("HTTP/1.1 2000 OK\r\n", Some(Err(()))),
-            ("HTTP/2 200 OK\r\n", Some(Err(()))),
-            ("220 mail.example ESMTP\r\n", Some(Err(()))),
+            ("HTTP/1.1 2000 OK\r\n\r\n", None),
+            ("HTTP/2 200 OK\r\n\r\n", None),
+            ("220 mail.example ESMTP\r\n", None),
         ] {
-            assert_eq!(final_status(response.as_bytes()), expected, "{response:?}");
+            let status = ask(false, async |mut stream| {
+                stream.read_exact(&mut [0; 16]).await.unwrap();
+                stream.write_all(response.as_bytes()).await.unwrap();
+                stream.shutdown().await.unwrap();
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            });
+            assert_eq!(status.ok(), expected, "{response:?}");
         }
     }
 }

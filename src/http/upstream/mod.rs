@@ -1,7 +1,7 @@
 //! Upstreams: routes, their servers and the connections to them.
 //!
 //! [`route`] picks the servers for a request and [`cluster`] one of their addresses. [`forward`] sends the request over
-//! a connection from the [`pool`] or a new one from [`connect`], and retries if that is safe. Names are resolved
+//! a connection from the pool or a new one ([`connections`]), and retries if that is safe. Names are resolved
 //! ([`resolve`]) and servers checked ([`health`]) in the background. Each worker has all of this for itself, so
 //! requests never write to memory that other cores use.
 
@@ -12,22 +12,19 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use self::cluster::{Cluster, Limits};
-use self::connect::Connector;
+use self::connections::Connector;
 use self::endpoint::State;
 use self::resolve::Resolution;
+use super::limits::Timeouts;
 use super::observer::UpstreamObserver;
-use super::timeouts::Timeouts;
 use super::transport;
 
 mod address;
 mod cluster;
-mod connect;
+mod connections;
 mod endpoint;
 mod forward;
 mod health;
-#[cfg(test)]
-mod observed;
-mod pool;
 mod resolve;
 mod route;
 
@@ -36,7 +33,7 @@ pub use health::HealthCheck;
 pub use route::Routes;
 
 /// A pooled connection.
-type Connection = Box<super::http1::Connection<endpoint::Lease>>;
+type Connection = Box<super::http1::Connection<endpoint::EndpointLease>>;
 
 /// How requests are forwarded.
 #[derive(Clone, Debug)]

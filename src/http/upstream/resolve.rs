@@ -118,7 +118,7 @@ mod tests {
     use tokio::task::{spawn_local, yield_now};
 
     use super::super::cluster::Limits;
-    use super::super::observed::Observed;
+    use super::super::cluster::tests::CountedEjections;
     use super::*;
 
     const INTERVAL: Duration = Duration::from_micros(1);
@@ -132,7 +132,7 @@ mod tests {
         let cluster = Cluster::new(
             &[Server::parse("http://name").unwrap()],
             Limits { connections: 1, idle_time: PATIENCE },
-            Rc::new(Observed::default()),
+            Rc::new(CountedEjections::default()),
         );
         let server = cluster.servers()[0].clone();
         (cluster, server)

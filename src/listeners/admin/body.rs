@@ -9,7 +9,7 @@ use super::buckets::Rejection;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::quote::quoted;
-use crate::http::basic::{LengthLimitError, RequestBody};
+use crate::http::simple::{self, Incoming, LengthLimitError};
 use crate::listeners::http_check::json::Json;
 
 /// A body has two members, one of them a sentence.
@@ -22,8 +22,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_REASON: usize = 200;
 
 /// The body as an object; an empty one is an object without members.
-pub(super) async fn read(body: RequestBody) -> Result<Json, Rejection> {
-    let collected = timeout(BODY_TIMEOUT, body.read(MOST_BYTES)).await;
+pub(super) async fn read(body: Incoming) -> Result<Json, Rejection> {
+    let collected = timeout(BODY_TIMEOUT, simple::read(body, MOST_BYTES)).await;
     let late = |_| Rejection::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
     let bytes = match collected.map_err(late)? {
         Ok(bytes) => bytes,

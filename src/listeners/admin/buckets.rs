@@ -24,7 +24,7 @@ use super::body::{members, number, read, reason, span};
 use super::{Admin, replies};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::engine::rules::quote::shown;
-use crate::http::basic::RequestBody;
+use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketState, OperatorError};
 use crate::message::headers::Headers;
 use crate::message::percent::decode;
@@ -122,7 +122,7 @@ impl Admin {
         asked: &Asked<'_>,
         method: &Method,
         headers: &HeaderMap,
-        body: RequestBody,
+        body: Incoming,
         peer: Option<SocketAddr>,
     ) -> Reply {
         let bucket = match asked {
@@ -183,7 +183,7 @@ impl Admin {
         &self,
         write: AdminWrite,
         bucket: &str,
-        body: RequestBody,
+        body: Incoming,
         caller: &Caller<'_>,
     ) -> (AdminWriteResult, Reply) {
         let (op, by, agent) = (write.label(), caller.name.as_str(), caller.agent.as_ref());
@@ -212,7 +212,7 @@ impl Admin {
         &self,
         write: AdminWrite,
         bucket: &str,
-        body: RequestBody,
+        body: Incoming,
         caller: &Caller<'_>,
     ) -> Result<(BucketState, String), Rejection> {
         let body = read(body).await?;

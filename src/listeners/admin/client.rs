@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::basic::exchange;
+use crate::http::simple::exchange;
 
 /// How long a connection may take, name lookup included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

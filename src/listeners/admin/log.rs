@@ -28,7 +28,7 @@ use super::Admin;
 use super::body::{members, read, span, text};
 use super::buckets::{Caller, Rejection, json_reply, not_with};
 use crate::engine::algorithms::micros::Micros;
-use crate::http::basic::RequestBody;
+use crate::http::simple::Incoming;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
@@ -117,7 +117,7 @@ impl Admin {
         filter: &LogFilter,
         method: &Method,
         headers: &HeaderMap,
-        body: RequestBody,
+        body: Incoming,
         peer: Option<SocketAddr>,
     ) -> Reply {
         match *method {
@@ -147,7 +147,7 @@ impl Admin {
         self: &Rc<Self>,
         filter: &LogFilter,
         method: &Method,
-        body: RequestBody,
+        body: Incoming,
         caller: &Caller<'_>,
     ) -> Result<(), Rejection> {
         let body = read(body).await?;

@@ -25,7 +25,7 @@ use self::connections::Stage;
 pub use self::connections::{Connections, Place};
 use self::log::LogFilter;
 use self::tokens::Tokens;
-use crate::http::basic::{self, RequestBody};
+use crate::http::simple::{self, Incoming};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::message::address;
@@ -162,7 +162,7 @@ impl Admin {
             }
         };
         let served = tokio::select! {
-            served = basic::serve(stream, HEADER_TIMEOUT, &closing, answer) => served,
+            served = simple::serve(stream, HEADER_TIMEOUT, &closing, answer) => served,
             () = silent => return tracing::debug!("an admin connection had no request in time"),
             () = place.visit.replaced.cancelled() => return tracing::debug!("an admin connection gave way to another"),
         };
@@ -171,7 +171,7 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: Request<RequestBody>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
+    async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         if self.is_local && !is_addressed(&head) {
             let detail = "this listener is on loopback: ask for localhost, or for a loopback address";

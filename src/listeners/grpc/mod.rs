@@ -19,7 +19,7 @@ use self::calls::{Calls, Method, Streams};
 use self::protocol::{Code, Deframer, Status, decode, frame};
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::descriptors::DescriptorMode;
-use crate::http::context::Context;
+use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::{Server, Service, Stream, serve};

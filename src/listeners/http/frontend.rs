@@ -8,7 +8,7 @@ use super::counting::Route;
 use super::failure::Failure;
 use super::passage::Passage;
 use crate::clock::Clock;
-use crate::http::context::Context;
+use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
 use crate::http::message::{Request, Response, ResponseBody};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::time::Instant;
 
 use crate::engine::rules::request;
+use crate::http::Context;
 use crate::http::Exchange;
-use crate::http::context::Context;
 use crate::http::message::Response;
 use crate::limiter::{HeldSlots, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};

@@ -33,7 +33,7 @@ use self::original::{Original, Unusable};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::request;
-use crate::http::context::Context;
+use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};

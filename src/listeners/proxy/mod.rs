@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::rules::request;
-use crate::http::context::Context;
+use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};

@@ -15,8 +15,8 @@ use tokio::task::{JoinSet, spawn_local};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::http::Context;
 use crate::http::activity::Activity;
-use crate::http::context::Context;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{Request, Response, ResponseBody, Watched, Watcher};
 use crate::http::upstream::Forwarder;

@@ -1,0 +1,85 @@
+//! A simple HTTP/1.1 server and client on hyper, for what is not hot: the admin listener, its clients, health checks and
+//! trace collectors.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{Request, Response, StatusCode};
+pub(crate) use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt, Full, Limited};
+pub(crate) use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{client, server};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+/// Bytes of a response's head.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// Reads a body to its end. The error is a [`LengthLimitError`] if it has more than `max_bytes`.
+pub(crate) async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    Ok(Limited::new(body, max_bytes).collect().await?.to_bytes())
+}
+
+/// Serves a connection to its end. Once `closing` is cancelled, the current request is answered and no other is read.
+pub(crate) async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    header_timeout: Duration,
+    closing: &CancellationToken,
+    answer: impl AsyncFn(Request<Incoming>) -> Response<Full<Bytes>>,
+) -> Result<(), hyper::Error> {
+    let service = service_fn(async |request| Ok::<_, Infallible>(answer(request).await));
+    let mut builder = server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(header_timeout);
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        served = &mut serving => served,
+        () = closing.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    }
+}
+
+/// Sends a request on a new connection and reads the response, whose body may have `max_bytes`. Callers set a timeout.
+pub(crate) async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Bytes>,
+    max_bytes: usize,
+) -> Result<Response<Bytes>, Box<dyn Error + Send + Sync>> {
+    let (head, body) = send(stream, request, async |body| read(body, max_bytes).await).await?;
+    let body = body.map_err(|error| format!("the response cannot be read: {error}"))?;
+    Ok(Response::from_parts(head, body))
+}
+
+/// Sends a request on a new connection and returns the response's status. Its body is not read. Callers set a timeout.
+pub(crate) async fn status(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Bytes>,
+) -> hyper::Result<StatusCode> {
+    Ok(send(stream, request, async |_| ()).await?.0.status)
+}
+
+/// Sends a request and calls `read` with the response's body.
+async fn send<T>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Bytes>,
+    read: impl AsyncFnOnce(Incoming) -> T,
+) -> hyper::Result<(Parts, T)> {
+    let mut builder = client::conn::http1::Builder::new();
+    let (mut sender, connection) = builder.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
+    let mut response = pin!(async {
+        let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
+        Ok((head, read(body).await))
+    });
+    tokio::select! {
+        response = &mut response => response,
+        // The connection ends before the response or with it, and `send_request` knows which.
+        _ = connection => response.await,
+    }
+}
