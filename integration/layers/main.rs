@@ -53,7 +53,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("redis", &["store/redis"]),
     ("saphyr_parser", &["config"]),
-    ("tokio", &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/redis"]),
+    ("tokio", &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/answer", "store/redis"]),
     (
         "tracing",
         &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/mod", "store/redis", "clock"],

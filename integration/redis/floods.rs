@@ -110,10 +110,10 @@ fn floods() -> Vec<Flood> {
 
 /// Asks all at once, in this order.
 async fn ask(store: &RedisStore, charges: impl IntoIterator<Item = Charge>) -> Vec<Decisions> {
-    let ask = |charge| store.ask(&Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) }).unwrap();
+    let ask = |charge| store.ask(&Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) });
     let mut answers = Vec::new();
     for coming in charges.into_iter().map(ask).collect::<Vec<_>>() {
-        answers.push(coming.answer().await.unwrap());
+        answers.push(coming.wait().await.unwrap());
     }
     answers
 }

@@ -105,7 +105,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
     let clock = Clock::machine();
-    let how = args.how(plan.is_remote(), upstream.is_some());
+    let how = args.how(plan.as_memory().is_none(), upstream.is_some());
     let (reloader, loaded) =
         Reloader::start(args.rules.files(), how, Fingerprinter::new(rand::random()), clock.clone());
     write!(err, "{}", loaded.report)?;

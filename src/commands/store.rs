@@ -67,7 +67,7 @@ impl StoreArgs {
             queue: self.store_queue,
             clock,
         };
-        StorePlan::remote(&options).map_err(|error| error.to_string())
+        StorePlan::remote(&options)
     }
 
     pub(super) const fn max_keys(&self) -> usize {

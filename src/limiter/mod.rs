@@ -126,10 +126,6 @@ impl Limiter {
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-
-    pub const fn store(&self) -> &Store {
-        &self.store
-    }
 }
 
 #[cfg(test)]

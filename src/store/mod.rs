@@ -6,16 +6,18 @@ use std::time::Duration;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::script::ScriptSource;
 
+mod answer;
 mod batch;
 mod error;
 mod health;
 pub mod memory;
 pub mod redis;
 
+pub use answer::StoreAnswer;
 pub use batch::Batch;
 pub use error::StoreError;
-pub use health::{Breaker, Fault, Health};
-pub use redis::{SharedBlocks, StoredBlock, StoredBlocks};
+pub use health::{Fault, Health};
+pub use redis::SharedBlocks;
 
 /// A store. Cheap to clone: clones share their buckets.
 #[derive(Clone)]
@@ -32,20 +34,16 @@ pub enum StorePlan {
 
 impl StorePlan {
     /// Does not connect.
-    pub fn remote(options: &redis::RedisOptions) -> Result<Self, redis::RedisOptionsError> {
+    pub fn remote(options: &redis::RedisOptions) -> Result<Self, String> {
         Ok(Self::Redis(Box::new(options.target()?)))
     }
 
+    /// Returns `None` if the buckets are on a server, which other gateways may share.
     pub const fn as_memory(&self) -> Option<&Arc<memory::MemoryStore>> {
         match self {
             Self::Memory(store) => Some(store),
             Self::Redis(_) => None,
         }
-    }
-
-    /// Whether the buckets are on a server, which other gateways may share.
-    pub const fn is_remote(&self) -> bool {
-        matches!(self, Self::Redis(_))
     }
 
     /// Must be called on a Tokio runtime, where a task connects to the server.
@@ -57,42 +55,13 @@ impl StorePlan {
     }
 }
 
-/// An answer that may not have arrived yet.
-pub enum StoreAnswer {
-    Ready(Result<Decisions, StoreError>),
-    /// It arrives within the store's timeout.
-    Pending(redis::PendingAnswer),
-}
-
-impl StoreAnswer {
-    pub async fn wait(self) -> Result<Decisions, StoreError> {
-        match self {
-            Self::Ready(answer) => answer,
-            Self::Pending(pending) => pending.answer().await,
-        }
-    }
-
-    /// Returns the answer if it has arrived.
-    pub fn poll(&mut self) -> Option<&Result<Decisions, StoreError>> {
-        if let Self::Pending(pending) = self {
-            *self = Self::Ready(pending.answered()?);
-        }
-        match self {
-            Self::Ready(answer) => Some(answer),
-            Self::Pending(_) => None,
-        }
-    }
-}
-
 impl Store {
     /// As [`Self::decide`], without waiting for the answer. One worker's batches are decided in the order of the calls. Must
     /// be called inside the store's runtime.
     pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
         match self {
             Self::Memory(store) => StoreAnswer::Ready(store.decide(batch)),
-            Self::Redis(store) => {
-                store.ask(batch).map_or_else(|error| StoreAnswer::Ready(Err(error)), StoreAnswer::Pending)
-            }
+            Self::Redis(store) => store.ask(batch),
         }
     }
 
@@ -124,9 +93,7 @@ impl Store {
 
     pub fn health(&self) -> Health {
         match self {
-            Self::Memory(_) => {
-                Health { connected: true, breaker: Breaker::Closed, fault: None, last_error: None, corrupt_values: 0 }
-            }
+            Self::Memory(_) => Health { connected: true, ..Health::default() },
             Self::Redis(store) => store.health(),
         }
     }

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::{BucketState, Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::rules::limit::LimitMode;
-use crate::store::{SharedBlocks, StoreError, StoredBlock, StoredBlocks};
+use crate::store::StoreError;
 
 /// How often the store is asked for the blocks of other gateways, so that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -44,26 +42,21 @@ impl Operator {
         }
         let until = Micros(now.0.saturating_add(span.0));
         let block = Block { key: found.key.clone(), until, bucket: found.name(), reason, by };
-        let full = || OperatorError::Unsupported(format!("{MOST_BLOCKS} ids are blocked, which is the maximum"));
         let mut known = self.known.lock().await;
-        let shared = self.limiter.store().shared_blocks();
-        if let Some(shared) = shared {
-            self.catch_up(shared, &mut known).await?;
-            let stored = StoredBlock { key: found.key.clone(), left: span, note: note(&block) };
-            if !shared.block(&stored, known.version.unwrap_or(0)).await? {
-                return Err(full());
-            }
+        self.catch_up(&mut known).await?;
+        let mut list = self.others(&found.key, now);
+        let is_added = match self.limiter.store.shared_blocks() {
+            Some(shared) => shared.block(&block, known.version.unwrap_or(0), now).await?,
+            None => list.len() < MOST_BLOCKS,
+        };
+        if !is_added {
+            let reason = format!("{MOST_BLOCKS} ids are blocked, which is the maximum");
+            return Err(OperatorError::Unsupported(reason));
         }
         // It holds here at once, even if the store cannot be asked again.
-        let mut list = self.others(&found.key, now);
-        if shared.is_none() && list.len() >= MOST_BLOCKS {
-            return Err(full());
-        }
         list.push(block);
         self.apply(list);
-        if let Some(shared) = shared {
-            let _ = self.catch_up(shared, &mut known).await;
-        }
+        let _ = self.catch_up(&mut known).await;
         drop(known);
         self.state(&found, None, now).await
     }
@@ -73,16 +66,13 @@ impl Operator {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         let mut known = self.known.lock().await;
-        let mut was_blocked = self.blocks().list().iter().any(|block| block.key == found.key && block.until > now);
-        let shared = self.limiter.store().shared_blocks();
-        if let Some(shared) = shared {
-            self.catch_up(shared, &mut known).await?;
+        let mut was_blocked = self.in_force(now).iter().any(|block| block.key == found.key);
+        self.catch_up(&mut known).await?;
+        if let Some(shared) = self.limiter.store.shared_blocks() {
             was_blocked |= shared.unblock(&found.key, known.version.unwrap_or(0)).await?;
         }
         self.apply(self.others(&found.key, now));
-        if let Some(shared) = shared {
-            let _ = self.catch_up(shared, &mut known).await;
-        }
+        let _ = self.catch_up(&mut known).await;
         drop(known);
         if !was_blocked {
             let name = found.name();
@@ -96,95 +86,77 @@ impl Operator {
     /// The blocks in force, each with the time left, the longest last.
     pub fn blocked(&self) -> Vec<(Block, Micros)> {
         let now = self.clock.now();
-        let blocks = self.blocks();
-        let in_force = blocks.list().iter().filter(|block| block.until > now);
-        let mut list: Vec<_> = in_force.map(|block| (block.clone(), block.until.since(now))).collect();
-        list.sort_by(|(a, _), (b, _)| a.until.cmp(&b.until).then_with(|| a.key.cmp(&b.key)));
-        list
+        let mut list = self.in_force(now);
+        list.sort_by(|a, b| (a.until, &a.key).cmp(&(b.until, &b.key)));
+        let with_time_left = |block: Block| {
+            let left = block.until.since(now);
+            (block, left)
+        };
+        list.into_iter().map(with_time_left).collect()
     }
 
     /// Learns other gateways' blocks and drops those that have ended. Returns how long to wait until the next call.
     pub async fn keep_up(&self) -> Duration {
         let mut known = self.known.lock().await;
-        let read = match self.limiter.store().shared_blocks() {
-            None => Ok(()),
-            Some(shared) => self.catch_up(shared, &mut known).await,
-        };
-        let now = self.clock.now();
-        if self.blocks().list().iter().any(|block| block.until <= now) {
-            self.apply(self.blocks().list().iter().filter(|block| block.until > now).cloned().collect());
+        let read = self.catch_up(&mut known).await;
+        let list = self.in_force(self.clock.now());
+        if list.len() < self.blocks().list().len() {
+            self.apply(list);
         }
         match read {
-            Ok(()) => {
-                known.is_logged = false;
-                INTERVAL
-            }
+            Ok(()) => known.is_logged = false,
             // The connection's own task logs that it is lost.
-            Err(StoreError::Down) if known.version.is_none() => FIRST_INTERVAL,
+            Err(StoreError::Down) if known.version.is_none() => return FIRST_INTERVAL,
+            Err(StoreError::Down) => {}
             Err(error) => {
-                if !known.is_logged && error != StoreError::Down {
-                    known.is_logged = true;
+                if !std::mem::replace(&mut known.is_logged, true) {
                     tracing::warn!("cannot read the blocks from the store: {error}; the known ones stay in force");
                 }
-                INTERVAL
             }
         }
+        INTERVAL
     }
 
-    /// Applies the store's blocks if their version has changed. A store with an older version has lost them, for example by
-    /// a restart without persistence; then they are written back.
-    async fn catch_up(&self, shared: SharedBlocks<'_>, known: &mut KnownBlocks) -> Result<(), StoreError> {
-        let Some(mut stored) = shared.read(known.version).await? else { return Ok(()) };
-        let now = self.clock.now();
-        if let Some(version) = known.version.filter(|known| *known > stored.version) {
-            let blocks = self.blocks();
-            let in_force = blocks.list().iter().filter(|block| block.until > now);
-            let list: Vec<StoredBlock> = in_force
-                .map(|block| StoredBlock { key: block.key.clone(), left: block.until.since(now), note: note(block) })
-                .collect();
-            let ours = StoredBlocks { version, list };
-            if !ours.list.is_empty() {
-                if shared.restore(&ours).await? {
-                    tracing::warn!(blocks = ours.list.len(), "the store lost its blocks; they were written back");
+    /// Applies the store's blocks, if gateways share them and their version has changed. A store with an older version has
+    /// lost them, for example by a restart without persistence; then they are written back.
+    async fn catch_up(&self, known: &mut KnownBlocks) -> Result<(), StoreError> {
+        let Some(shared) = self.limiter.store.shared_blocks() else { return Ok(()) };
+        let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
+        if let Some(version) = known.version.filter(|known| *known > stored.0) {
+            let now = self.clock.now();
+            let ours = self.in_force(now);
+            if !ours.is_empty() {
+                if shared.restore(version, &ours, now).await? {
+                    tracing::warn!(blocks = ours.len(), "the store lost its blocks; they were written back");
                     return Ok(());
                 }
                 // Another gateway was faster.
-                stored = shared.read(None).await?.unwrap_or(stored);
+                stored = shared.read(None, &self.clock).await?.unwrap_or(stored);
             }
         }
-        self.apply(stored.list.into_iter().take(MOST_BLOCKS).map(|block| of_stored(block, now)).collect());
-        known.version = Some(stored.version);
+        let (version, mut list) = stored;
+        list.truncate(MOST_BLOCKS);
+        self.apply(list);
+        known.version = Some(version);
         Ok(())
     }
 
     pub(super) fn blocks(&self) -> Arc<Blocks> {
-        self.limiter.shared().blocks.load_full()
+        self.limiter.shared.blocks.load_full()
+    }
+
+    fn in_force(&self, now: Micros) -> Vec<Block> {
+        self.blocks().list().iter().filter(|block| block.until > now).cloned().collect()
     }
 
     /// The blocks in force, without that of this key.
     fn others(&self, key: &str, now: Micros) -> Vec<Block> {
-        self.blocks().list().iter().filter(|block| block.key != key && block.until > now).cloned().collect()
+        let mut list = self.in_force(now);
+        list.retain(|block| block.key != key);
+        list
     }
 
     fn apply(&self, list: Vec<Block>) {
-        let fingerprinter = self.limiter.view().rules().fingerprinter();
-        self.limiter.shared().block(Blocks::new(list, &fingerprinter));
-    }
-}
-
-/// What the store keeps of a block for people to read, as JSON.
-fn note(block: &Block) -> String {
-    json!({ "bucket": block.bucket, "reason": block.reason, "by": block.by }).to_string()
-}
-
-fn of_stored(block: StoredBlock, now: Micros) -> Block {
-    let note: serde_json::Value = serde_json::from_str(&block.note).unwrap_or_default();
-    let text = |member: &str| note[member].as_str().map(str::to_owned);
-    Block {
-        until: Micros(now.0.saturating_add(block.left.0)),
-        bucket: text("bucket").unwrap_or_else(|| block.key.clone()),
-        reason: text("reason"),
-        by: text("by").unwrap_or_default(),
-        key: block.key,
+        self.limiter.shared.block(Blocks::new(list, &self.limiter.view().rules().fingerprinter()));
     }
 }

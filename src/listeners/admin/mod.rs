@@ -32,7 +32,7 @@ use crate::message::address;
 use crate::message::host::host_of;
 use crate::message::reply::{Reply, problem};
 use crate::store::memory::{MemoryStore, Usage};
-use crate::store::{Breaker, Fault, Store};
+use crate::store::{Fault, Store};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 
@@ -296,8 +296,8 @@ struct Standing {
     /// Connected stores whose last answers were errors.
     failing: usize,
     breakers_open: usize,
-    /// In the order of [`Fault::ALL`].
-    faults: [u64; Fault::ALL.len()],
+    /// In the order of [`Fault::LABELS`].
+    faults: [u64; Fault::LABELS.len()],
     corrupt_values: u64,
     /// Why one of those that cannot decide cannot.
     error: Option<String>,
@@ -309,7 +309,7 @@ impl Standing {
         for store in stores {
             let health = store.health();
             standing.connected += usize::from(health.connected);
-            standing.breakers_open += usize::from(health.breaker == Breaker::Open);
+            standing.breakers_open += usize::from(health.breaker_open);
             standing.failing += usize::from(health.connected && health.fault.is_some());
             if let Some(fault) = health.fault {
                 standing.faults[fault as usize] += 1;
@@ -325,8 +325,8 @@ impl Standing {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.store_connections.set(gauge(self.connected as u64));
         metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
-        for (fault, workers) in Fault::ALL.into_iter().zip(self.faults) {
-            metrics.store_unusable(fault.label(), gauge(workers));
+        for (reason, workers) in Fault::LABELS.into_iter().zip(self.faults) {
+            metrics.store_unusable(reason, gauge(workers));
         }
         metrics.keys.set(gauge(usage.keys));
         metrics.stores_counted(usage.evicted, usage.overflowed, self.corrupt_values);

@@ -10,7 +10,7 @@ use super::connection::{Connection, describe};
 use super::diagnosis::Diagnosis;
 use super::reply::BadReply;
 use super::{SHORTEST_LIFE, Shared, State};
-use crate::store::{Breaker, Fault, StoreError};
+use crate::store::{Fault, StoreError};
 
 impl Shared {
     /// Returns the answers to the requests of a call, or the error that all of them get.
@@ -21,7 +21,7 @@ impl Shared {
         answer: Result<Value, RedisError>,
     ) -> Result<Vec<Answer>, StoreError> {
         let value = answer.map_err(|error| self.call_error(live, &error))?;
-        let reply = payload.requests.reply(value, payload.number).map_err(|reply| match reply {
+        let reply = payload.requests.reply(value, &payload.number).map_err(|reply| match reply {
             BadReply::Malformed(text) => StoreError::Failed(text),
             BadReply::Foreign(text) => {
                 let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");
@@ -85,8 +85,7 @@ impl Shared {
             let was_cut = diagnosis.fault == Fault::Unreachable && live.opened.elapsed() >= SHORTEST_LIFE;
             self.is_returning.store(was_cut, Ordering::Relaxed);
             self.is_failing.store(false, Ordering::Relaxed);
-            let breaker = if diagnosis.fault == Fault::Silent { Breaker::Open } else { Breaker::Closed };
-            *state = State { breaker, diagnosis: Some(diagnosis) };
+            *state = State { breaker_open: diagnosis.fault == Fault::Silent, diagnosis: Some(diagnosis) };
             self.live.store(None);
             live.driver.abort();
             self.lost.notify_one();

@@ -1,4 +1,4 @@
-//! The blocked ids, which the server keeps for all gateways: calls of `lua/blocks.lua`.
+//! The blocks that all gateways at a server share: calls of `lua/blocks.lua`.
 //!
 //! They are few and rarely change, so each gateway has a copy, and polls for a new version.
 
@@ -6,18 +6,20 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::RedisStore;
 use super::connection::describe;
-use super::source::without_comments;
+use super::source::assembled;
+use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::blocks::MOST_BLOCKS;
+use crate::engine::rules::blocks::{Block, MOST_BLOCKS};
 use crate::store::StoreError;
 
 /// Called by source, since there are only one or two calls per second: a call by hash would have to handle a server that has lost
 /// the script.
-static SOURCE: LazyLock<String> = LazyLock::new(|| without_comments(include_str!("../../../lua/blocks.lua")));
+static SOURCE: LazyLock<String> = LazyLock::new(|| assembled(include_str!("../../../lua/blocks.lua")));
 
 /// The keys; no bucket's begins with `!`.
 const KEYS: [&str; 2] = ["weir:{0}:!blocked", "weir:{0}:!blocked-notes"];
@@ -32,74 +34,55 @@ const PAGE: usize = 200;
 /// The most times that all blocks are read, if they change in between.
 const MOST_READS: usize = 3;
 
-/// A blocked id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredBlock {
-    /// The beginning of its buckets' keys.
-    pub key: String,
-    /// How long it stays blocked: at most [`crate::engine::rules::blocks::LONGEST_BLOCK`].
-    pub left: Micros,
-    /// A note for people and other gateways. The store does not read it.
-    pub note: String,
-}
-
-/// All blocked ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredBlocks {
-    /// Increases with every change; 0 if nothing was blocked lately, or if the server has lost it.
-    pub version: u64,
-    /// In the order of their ends.
-    pub list: Vec<StoredBlock>,
-}
-
-/// The blocked ids that all gateways share. A change may have been made after [`StoreError::Late`].
+/// The blocks on a server. Each change increases their version, which is 0 if nothing was blocked lately, or if the server has
+/// lost them. A change may have been made after [`StoreError::Late`]. Times are this machine's.
 #[derive(Clone, Copy)]
 pub struct SharedBlocks<'a>(&'a RedisStore);
 
+/// A part of the blocks: their version, the number of members that were read, and the blocks among them.
+type Page = (u64, usize, Vec<Block>);
+
 impl RedisStore {
-    /// The blocked ids on this server.
     pub fn blocks(&self) -> SharedBlocks<'_> {
         SharedBlocks(self)
     }
 }
 
 impl SharedBlocks<'_> {
-    /// Blocks an id, whatever was left of an earlier block. `known` is the known version, 0 for none: the new one is later.
-    /// Returns false if [`MOST_BLOCKS`] others are blocked.
-    pub async fn block(self, block: &StoredBlock, known: u64) -> Result<bool, StoreError> {
-        let (most, left, known) = (MOST_BLOCKS.to_string(), block.left.0.to_string(), known.to_string());
-        is_changed(&self.call(&["block", &most, &left, &block.key, &block.note, &known]).await?)
+    /// Adds a block, or replaces that of the same key. The new version is greater than `known`. Returns false if
+    /// [`MOST_BLOCKS`] others are in force.
+    pub async fn block(self, block: &Block, known: u64, now: Micros) -> Result<bool, StoreError> {
+        let (most, left, known) = (MOST_BLOCKS.to_string(), left(block, now), known.to_string());
+        is_changed(&self.call(&["block", &most, &left, &block.key, &note(block), &known]).await?)
     }
 
-    /// Ends the block with this key, with `known` as for [`Self::block`]. Returns false if there is none.
+    /// Ends the block with this key. The new version is greater than `known`. Returns false if there is none.
     pub async fn unblock(self, key: &str, known: u64) -> Result<bool, StoreError> {
         is_changed(&self.call(&["unblock", key, &known.to_string()]).await?)
     }
 
-    /// Writes all blocks back. Returns false if the store has this version or a later one.
-    pub async fn restore(self, blocks: &StoredBlocks) -> Result<bool, StoreError> {
-        let mut words = vec!["restore".to_owned(), blocks.version.to_string()];
-        words.extend(
-            blocks.list.iter().flat_map(|block| [block.left.0.to_string(), block.key.clone(), block.note.clone()]),
-        );
+    /// Writes all blocks back. Returns false if the server has this version or a later one.
+    pub async fn restore(self, version: u64, blocks: &[Block], now: Micros) -> Result<bool, StoreError> {
+        let mut words = vec!["restore".to_owned(), version.to_string()];
+        words.extend(blocks.iter().flat_map(|block| [left(block, now), block.key.clone(), note(block)]));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         is_changed(&self.call(&words).await?)
     }
 
-    /// Reads all blocks; `None` if their version is still `known`.
-    pub async fn read(self, known: Option<u64>) -> Result<Option<StoredBlocks>, StoreError> {
-        let mut stored = StoredBlocks { version: 0, list: Vec::new() };
+    /// Reads the version and all blocks in the order of their ends; `None` if the version is still `known`.
+    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<Block>)>, StoreError> {
+        let mut stored = (0, Vec::new());
         for _ in 0..MOST_READS {
-            let (version, looked_at, list) = self.read_page(known, 0).await?;
+            let (version, looked_at, list) = self.read_page(known, 0, clock).await?;
             if known == Some(version) {
                 return Ok(None);
             }
-            stored = StoredBlocks { version, list };
+            stored = (version, list);
             let (mut from, mut rest, mut current) = (looked_at, looked_at, version);
             while rest == PAGE && current == version {
                 let list;
-                (current, rest, list) = self.read_page(None, from).await?;
-                stored.list.extend(list);
+                (current, rest, list) = self.read_page(None, from, clock).await?;
+                stored.1.extend(list);
                 from += rest;
             }
             if current == version {
@@ -110,50 +93,55 @@ impl SharedBlocks<'_> {
         Ok(Some(stored))
     }
 
-    /// Reads a page: the version, the number of members that were looked at, and the blocks among them.
-    async fn read_page(self, known: Option<u64>, from: usize) -> Result<(u64, usize, Vec<StoredBlock>), StoreError> {
+    async fn read_page(self, known: Option<u64>, from: usize, clock: &Clock) -> Result<Page, StoreError> {
         // No version is this large, so the server replies with its blocks.
         let version = known.unwrap_or(u64::MAX).to_string();
         let (start, count) = (from.to_string(), PAGE.to_string());
-        let values = match self.call(&["read", &version, &start, &count]).await? {
-            Value::Array(values) => values,
-            other => return Err(unexpected(&other)),
+        let reply = self.call(&["read", &version, &start, &count]).await?;
+        let Value::Array(values) = &reply else { return Err(unexpected(&reply)) };
+        let (version, looked_at, members) = match values.as_slice() {
+            [Value::Int(version)] => (version, &0, &[][..]),
+            [Value::Int(version), Value::Int(looked_at), members @ ..] => (version, looked_at, members),
+            _ => return Err(unexpected(&reply)),
         };
-        let mut values = values.into_iter();
-        let version = match values.next() {
-            Some(Value::Int(version)) => u64::try_from(version).unwrap_or(0),
-            other => return Err(unexpected(&other.unwrap_or(Value::Nil))),
-        };
-        let looked_at = match values.next() {
-            Some(Value::Int(looked_at)) => usize::try_from(looked_at).unwrap_or(0),
-            None => 0,
-            Some(other) => return Err(unexpected(&other)),
-        };
-        let mut list = Vec::with_capacity(values.len() / 3);
-        while let Some(member) = values.next() {
-            match (member, values.next(), values.next()) {
-                (Value::BulkString(key), Some(Value::Int(left)), Some(Value::BulkString(note))) => {
-                    let left = Micros(u64::try_from(left).unwrap_or(0));
-                    list.push(StoredBlock { key: text(key), left, note: text(note) });
-                }
-                (member, ..) => return Err(unexpected(&member)),
-            }
+        let (now, mut list) = (clock.now(), Vec::with_capacity(members.len() / 3));
+        for member in members.chunks(3) {
+            let [Value::BulkString(key), Value::Int(left), Value::BulkString(note)] = member else {
+                return Err(unexpected(&reply));
+            };
+            let until = now.0.saturating_add(u64::try_from(*left).unwrap_or(0));
+            list.push(block(String::from_utf8_lossy(key).into_owned(), Micros(until), note));
         }
-        Ok((version, looked_at, list))
+        Ok((u64::try_from(*version).unwrap_or(0), usize::try_from(*looked_at).unwrap_or(0), list))
     }
 
     async fn call(self, arguments: &[&str]) -> Result<Value, StoreError> {
         let live = self.0.shared.live.load_full().ok_or(StoreError::Down)?;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
-        let answer = timeout(TIMEOUT, live.reply(&command)).await;
-        match answer.map_err(|_| StoreError::Late(TIMEOUT))? {
-            Ok(Value::ServerError(error)) => Err(StoreError::Failed(describe(&error.into()))),
-            Ok(value) => Ok(value),
-            Err(error) if error.code().is_none() => Err(StoreError::Broken),
-            Err(error) => Err(StoreError::Failed(describe(&error))),
-        }
+        let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;
+        answer.and_then(Value::extract_error).map_err(|error| match error.code() {
+            None => StoreError::Broken,
+            Some(_) => StoreError::Failed(describe(&error)),
+        })
     }
+}
+
+/// The time left, in microseconds.
+fn left(block: &Block, now: Micros) -> String {
+    block.until.since(now).0.to_string()
+}
+
+/// What people and other gateways need to know of a block, as JSON.
+fn note(block: &Block) -> String {
+    json!({ "bucket": block.bucket, "reason": block.reason, "by": block.by }).to_string()
+}
+
+fn block(key: String, until: Micros, note: &[u8]) -> Block {
+    let note: serde_json::Value = serde_json::from_slice(note).unwrap_or_default();
+    let text = |member: &str| note[member].as_str().map(str::to_owned);
+    let (bucket, reason, by) = (text("bucket").unwrap_or_else(|| key.clone()), text("reason"), text("by"));
+    Block { key, until, bucket, reason, by: by.unwrap_or_default() }
 }
 
 fn is_changed(answer: &Value) -> Result<bool, StoreError> {
@@ -162,10 +150,6 @@ fn is_changed(answer: &Value) -> Result<bool, StoreError> {
         Value::Int(0) => Ok(false),
         other => Err(unexpected(other)),
     }
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 fn unexpected(value: &Value) -> StoreError {

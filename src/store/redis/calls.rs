@@ -17,7 +17,7 @@ use std::task::Poll;
 
 use parking_lot::Mutex;
 use redis::{RedisError, Value};
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot::{self, Receiver};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::Connection;
 use super::diagnosis::Diagnosis;
 use super::patience::{PARTS, Patience, within};
-use super::requests::{CallNumber, Requests};
+use super::requests::Requests;
 use super::{BUSY, SILENT_TIMEOUTS, Shared, user_scripts};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::decision::Decisions;
@@ -74,7 +74,7 @@ pub(super) struct Payload {
     pub(super) now: Option<Micros>,
     /// When the numbers took effect.
     pub(super) effective_from: Micros,
-    pub(super) number: CallNumber,
+    pub(super) number: String,
 }
 
 /// The receiver of an answer.
@@ -94,26 +94,6 @@ struct Turn<'a> {
     _place: SemaphorePermit<'a>,
 }
 
-/// An answer that comes within the store's timeout. If this is dropped before the request was sent, the request is not sent,
-/// unless it gives something back.
-pub struct PendingAnswer(oneshot::Receiver<Answer>);
-
-impl PendingAnswer {
-    /// Waits for the answer: [`StoreError::Broken`] if the asking task was dropped with its runtime.
-    pub async fn answer(self) -> Result<Decisions, StoreError> {
-        self.0.await.unwrap_or(Err(StoreError::Broken))
-    }
-
-    /// Returns the answer, if it has come.
-    pub fn answered(&mut self) -> Option<Result<Decisions, StoreError>> {
-        match self.0.try_recv() {
-            Ok(answer) => Some(answer),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Closed) => Some(Err(StoreError::Broken)),
-        }
-    }
-}
-
 impl Default for Calls {
     fn default() -> Self {
         Self { waiting: Mutex::default(), places: Semaphore::new(MAX_UNDER_WAY), tasks: TaskTracker::new() }
@@ -127,17 +107,8 @@ impl Calls {
     }
 
     /// Adds a request to the call that is being collected.
-    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> PendingAnswer {
-        let (sender, receiver) = oneshot::channel();
-        let mut waiting = self.waiting.lock();
-        if let Some(call) = waiting.back_mut().filter(|call| call.takes(shared, std::slice::from_ref(batch), now)) {
-            call.push(batch, sender);
-            return PendingAnswer(receiver);
-        }
-        let mut call = Call::new(shared, batch, now);
-        call.push(batch, sender);
-        self.begin(shared, &mut waiting, call);
-        PendingAnswer(receiver)
+    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> Receiver<Answer> {
+        self.collect(shared, batch, &[], now, |call| call.push(batch))
     }
 
     /// Adds several requests to one call, with no others in between.
@@ -146,30 +117,30 @@ impl Calls {
         shared: &Arc<Shared>,
         batches: &[Batch<'_>],
         now: Option<Micros>,
-    ) -> Vec<oneshot::Receiver<Answer>> {
-        let Some(first) = batches.first() else { return Vec::new() };
-        let add = |call: &mut Call| {
-            let ask = |batch| {
-                let (sender, receiver) = oneshot::channel();
-                call.push(batch, sender);
-                receiver
-            };
-            batches.iter().map(ask).collect()
-        };
-        let mut waiting = self.waiting.lock();
-        if let Some(call) = waiting.back_mut().filter(|call| call.takes(shared, batches, now)) {
-            return add(call);
-        }
-        let mut call = Call::new(shared, first, now);
-        let receivers = add(&mut call);
-        self.begin(shared, &mut waiting, call);
-        receivers
+    ) -> Vec<Receiver<Answer>> {
+        let Some((first, rest)) = batches.split_first() else { return Vec::new() };
+        self.collect(shared, first, rest, now, |call| batches.iter().map(|batch| call.push(batch)).collect())
     }
 
-    fn begin(&self, shared: &Arc<Shared>, waiting: &mut VecDeque<Call>, call: Call) {
+    /// Adds requests to the last call, or to a new one if that does not take them.
+    fn collect<R>(
+        &self,
+        shared: &Arc<Shared>,
+        first: &Batch<'_>,
+        rest: &[Batch<'_>],
+        now: Option<Micros>,
+        push: impl FnOnce(&mut Call) -> R,
+    ) -> R {
+        let mut waiting = self.waiting.lock();
+        if let Some(call) = waiting.back_mut().filter(|call| call.takes(shared, first, rest, now)) {
+            return push(call);
+        }
+        let mut call = Call::new(shared, first, now);
+        let receivers = push(&mut call);
         waiting.push_back(call);
         // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
         self.tasks.spawn(send_next(shared.clone()));
+        receivers
     }
 
     /// Waits until a call may be sent.
@@ -240,11 +211,11 @@ impl Call {
         Self { payload, asked: first.now, since: Instant::now(), askers: Vec::new() }
     }
 
-    /// True if the call can take these requests as well.
-    fn takes(&self, shared: &Shared, batches: &[Batch<'_>], now: Option<Micros>) -> bool {
+    /// Returns whether the call can take these requests as well.
+    fn takes(&self, shared: &Shared, first: &Batch<'_>, rest: &[Batch<'_>], now: Option<Micros>) -> bool {
         let Payload { requests, .. } = &self.payload;
         let (mut charges, mut bytes) = (requests.charges(), requests.bytes());
-        for batch in batches {
+        for batch in std::iter::once(first).chain(rest) {
             let is_alike = (self.payload.now, self.payload.effective_from) == (now, batch.effective_from);
             if !is_alike || !requests.runs_as(batch.charges) {
                 return false;
@@ -253,14 +224,16 @@ impl Call {
             bytes += Requests::bytes_of(batch.charges);
         }
         // These times are known; reading the clock would add 100 to the 17,000 instructions of a request.
-        let waited = batches.first().map_or(Micros(0), |batch| batch.now.since(self.asked));
+        let waited = first.now.since(self.asked);
         charges <= MAX_CHARGES && bytes <= MAX_BYTES && u128::from(waited.0) < (shared.timeout / PARTS).as_micros()
     }
 
-    fn push(&mut self, batch: &Batch<'_>, answer: oneshot::Sender<Answer>) {
+    fn push(&mut self, batch: &Batch<'_>) -> Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
         self.payload.requests.push(batch.charges, self.payload.now.unwrap_or(batch.now));
         let gives_back = batch.charges.iter().any(|charge| matches!(charge.mode, Mode::Refund | Mode::Reset));
         self.askers.push(Asker { answer, gives_back });
+        receiver
     }
 
     /// Drops the requests whose callers have gone; false if that leaves none.

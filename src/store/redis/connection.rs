@@ -34,7 +34,7 @@ impl Connection {
     }
 
     async fn send(&self, payload: &Payload, script: ScriptRef) -> Result<Value, RedisError> {
-        let command = payload.requests.command(script, payload.now, payload.effective_from, payload.number);
+        let command = payload.requests.command(script, payload.now, payload.effective_from, &payload.number);
         match self.reply(&command).await? {
             // `Value::extract_error` would find the errors of single requests in the reply as well.
             Value::ServerError(error) => Err(error.into()),

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Breaker, Fault, Health, StoreError};
+use super::{Batch, Fault, Health, StoreAnswer, StoreError};
 use crate::clock::Clock;
 use crate::engine::algorithms::batch::has_duplicate;
 use crate::engine::algorithms::decision::Decisions;
@@ -43,13 +43,11 @@ mod stream;
 mod user_scripts;
 mod words;
 
-pub use blocks::{SharedBlocks, StoredBlock, StoredBlocks};
+pub use blocks::SharedBlocks;
 use calls::Calls;
-pub use calls::PendingAnswer;
 use connection::Connection;
 use diagnosis::Diagnosis;
-pub use options::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, RedisOptions, RedisOptionsError, Target, redacted};
-use requests::CallNumber;
+pub use options::{DEFAULT_QUEUE, RedisOptions, Target};
 
 /// The connection is given up after this many timeouts of silence while a call is outstanding.
 ///
@@ -93,7 +91,8 @@ struct Shared {
 
 #[derive(Clone, Default)]
 struct State {
-    breaker: Breaker,
+    /// The server was silent, and nothing is sent until it answers on a new connection.
+    breaker_open: bool,
     diagnosis: Option<Diagnosis>,
 }
 
@@ -133,39 +132,36 @@ impl RedisStore {
             return Ok(Decisions::default());
         }
         let _permit = self.shared.waiting.try_acquire().map_err(|_| BUSY)?;
-        self.ask(batch)?.answer().await
+        self.ask(batch).wait().await
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
-    pub fn ask(&self, batch: &Batch<'_>) -> Result<PendingAnswer, StoreError> {
-        if has_duplicate(batch.charges) {
-            return Err(StoreError::Duplicate);
+    pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
+        match self.check(std::slice::from_ref(batch)) {
+            Ok(now) => StoreAnswer::Pending(self.shared.calls.ask(&self.shared, batch, now)),
+            Err(error) => StoreAnswer::Ready(Err(error)),
         }
-        if batch.charges.iter().any(words::lacks_input) {
-            return Err(StoreError::Failed("a charge of a queue or script lacks its entry or arguments".into()));
-        }
-        let shared = &self.shared;
-        let now = self.given_time()?;
-        Ok(shared.calls.ask(shared, batch, now))
     }
 
     /// Decides several requests in one call, one after the other. Each must have charges.
     pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
-        if batches.iter().any(|batch| has_duplicate(batch.charges)) {
-            return Err(StoreError::Duplicate);
-        }
-        let shared = &self.shared;
-        let now = self.given_time()?;
-        let _permit = shared.waiting.try_acquire().map_err(|_| BUSY)?;
+        let now = self.check(batches)?;
+        let _permit = self.shared.waiting.try_acquire().map_err(|_| BUSY)?;
         let mut decided = Vec::with_capacity(batches.len());
-        for answer in shared.calls.ask_in_turn(shared, batches, now) {
-            decided.push(answer.await.unwrap_or(Err(StoreError::Broken))?);
+        for answer in self.shared.calls.ask_in_turn(&self.shared, batches, now) {
+            decided.push(StoreAnswer::Pending(answer).wait().await?);
         }
         Ok(decided)
     }
 
-    /// Returns the time that was set for this store, or `None` for the server's clock; an error if the store cannot be asked.
-    fn given_time(&self) -> Result<Option<Micros>, StoreError> {
+    /// Returns the time to decide by, or `None` for the server's clock; an error if these requests cannot be sent.
+    fn check(&self, batches: &[Batch<'_>]) -> Result<Option<Micros>, StoreError> {
+        if batches.iter().any(|batch| has_duplicate(batch.charges)) {
+            return Err(StoreError::Duplicate);
+        }
+        if batches.iter().flat_map(|batch| batch.charges).any(words::lacks_input) {
+            return Err(StoreError::Failed("a charge of a queue or script lacks its entry or arguments".into()));
+        }
         let now = self.shared.clock.set_time();
         if now.is_some_and(|now| now.0 >= EXACT) {
             return Err(StoreError::Failed("the clock is set beyond the year 2255".into()));
@@ -184,18 +180,17 @@ impl RedisStore {
         }
     }
 
-    /// How long a decision takes at most.
+    /// The maximum duration of a decision.
     pub fn timeout(&self) -> Duration {
         self.shared.timeout
     }
 
-    /// The state of the connection.
     pub fn health(&self) -> Health {
-        let State { breaker, diagnosis } = self.shared.state.lock().clone();
+        let State { breaker_open, diagnosis } = self.shared.state.lock().clone();
         let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
         Health {
             connected: self.shared.live.load().is_some(),
-            breaker,
+            breaker_open,
             fault,
             last_error,
             corrupt_values: self.shared.corrupt.load(Ordering::Relaxed),
@@ -220,8 +215,8 @@ impl Shared {
         }
     }
 
-    /// The next number of a call.
-    fn number(&self) -> CallNumber {
-        CallNumber(self.number.fetch_add(1, Ordering::Relaxed))
+    /// Returns the next number, for the server to echo. Without it a lost or duplicated reply would shift all later ones.
+    fn number(&self) -> String {
+        format!("#{:x}", self.number.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -1,4 +1,4 @@
-//! Connection options: the URL and the files for TLS, and errors in them.
+//! Connection options: the URL and the files for TLS.
 
 use std::fmt;
 use std::fs;
@@ -14,9 +14,6 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::stream::Address;
 use crate::clock::Clock;
-
-/// The default of how long a decision may take.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The default for the requests of one worker that may wait for Redis: as many as a Redis that does nothing else decides in 100 ms.
 /// They take some 2 MiB.
@@ -39,11 +36,11 @@ pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `rediss://` for TLS, `unix:///path`.
     pub url: String,
-    /// The PEM file with the authorities of the server's certificate; defaults to the public ones.
+    /// The authorities (PEM) of the server's certificate; defaults to the public ones.
     pub ca_file: Option<PathBuf>,
-    /// The PEM file with the client's certificates; needs `key_file`.
+    /// The client's certificates (PEM); needs `key_file`.
     pub cert_file: Option<PathBuf>,
-    /// The PEM file with the client's private key.
+    /// The client's private key (PEM).
     pub key_file: Option<PathBuf>,
     /// How long a decision may take.
     pub timeout: Duration,
@@ -51,50 +48,6 @@ pub struct RedisOptions {
     pub queue: usize,
     /// The clock to decide by.
     pub clock: Clock,
-}
-
-/// An error in the options.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RedisOptionsError {
-    /// Not the URL of a Redis.
-    #[error("invalid store `{url}`: {reason}")]
-    Url {
-        /// The URL without its secrets.
-        url: String,
-        /// The error, and the correct form.
-        reason: String,
-    },
-    /// A file cannot be read, or has the wrong content.
-    #[error("--store-{option}-file `{}`: {reason}", path.display())]
-    File {
-        /// `ca`, `cert` or `key`.
-        option: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A file for TLS, but a connection without TLS.
-    #[error("--store-{0}-file needs TLS: write the store as `rediss://`")]
-    NeedsTls(&'static str),
-    /// A certificate without its key, or a key without its certificate.
-    #[error("--store-cert-file and --store-key-file must be given together")]
-    HalfAPair,
-    /// A deadline of 0 would fail every call.
-    #[error("--store-timeout must be longer than 0")]
-    Timeout,
-    /// No request could be decided.
-    #[error("--store-queue must be at least 1")]
-    Queue,
-    /// TLS needs a host name or an address.
-    #[error("`{0}` is not a valid host name")]
-    Name(String),
-    /// The certificate and the key do not match or are not supported.
-    #[error("--store-cert-file and --store-key-file cannot be used: {0}")]
-    Pair(String),
-    /// `rustls::crypto::CryptoProvider::install_default` was not called.
-    #[error("TLS needs a cryptography provider, and none is installed")]
-    NoProvider,
 }
 
 /// A checked address. Each worker connects on its own.
@@ -111,49 +64,45 @@ pub struct Target {
 impl RedisOptions {
     /// Options for a URL, with defaults for the rest.
     pub fn new(url: impl Into<String>, clock: Clock) -> Self {
-        let (timeout, queue) = (DEFAULT_TIMEOUT, DEFAULT_QUEUE);
+        let (timeout, queue) = (Duration::from_millis(20), DEFAULT_QUEUE);
         Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, clock }
     }
 
     /// Checks the options and reads the files; connects to nothing.
     ///
     /// A `rediss` URL needs rustls' process-wide provider: call `CryptoProvider::install_default` before.
-    pub fn target(&self) -> Result<Target, RedisOptionsError> {
+    pub fn target(&self) -> Result<Target, String> {
         if self.timeout.is_zero() {
-            return Err(RedisOptionsError::Timeout);
-        }
-        if self.queue == 0 {
-            return Err(RedisOptionsError::Queue);
+            return Err("--store-timeout must be longer than 0".into());
         }
         let shown = redacted(&self.url);
-        let info = parse(&self.url).map_err(|reason| RedisOptionsError::Url { url: shown.clone(), reason })?;
+        let info = parse(&self.url).map_err(|reason| format!("invalid store `{shown}`: {reason}"))?;
         let address = self.address(info.addr())?;
         let login = info.redis_settings().clone().set_lib_name("weir", env!("CARGO_PKG_VERSION"));
         Ok(Target { address, login, timeout: self.timeout, queue: self.queue, clock: self.clock.clone(), shown })
     }
 
-    fn address(&self, address: &ConnectionAddr) -> Result<Address, RedisOptionsError> {
-        let files = [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)];
+    fn address(&self, address: &ConnectionAddr) -> Result<Address, String> {
         if let ConnectionAddr::TcpTls { host, port, .. } = address {
             // Without a provider rustls panics while building the configuration.
-            CryptoProvider::get_default().ok_or(RedisOptionsError::NoProvider)?;
-            let name = ServerName::try_from(host.clone()).map_err(|_| RedisOptionsError::Name(host.clone()))?;
+            CryptoProvider::get_default().ok_or("TLS needs a cryptography provider, and none is installed")?;
+            let name = ServerName::try_from(host.clone()).map_err(|_| format!("`{host}` is not a valid host name"))?;
             let tls = Some((Arc::new(self.tls()?), name));
             return Ok(Address::Tcp { host: host.clone(), port: *port, tls });
         }
-        if let Some((option, _)) = files.iter().find(|(_, file)| file.is_some()) {
-            return Err(RedisOptionsError::NeedsTls(option));
+        for (option, file) in [("ca", &self.ca_file), ("cert", &self.cert_file), ("key", &self.key_file)] {
+            if file.is_some() {
+                return Err(format!("--store-{option}-file needs TLS: write the store as `rediss://`"));
+            }
         }
         match address {
             ConnectionAddr::Unix(path) => Ok(Address::Unix(path.clone())),
             ConnectionAddr::Tcp(host, port) => Ok(Address::Tcp { host: host.clone(), port: *port, tls: None }),
-            other => {
-                Err(RedisOptionsError::Url { url: redacted(&self.url), reason: format!("`{other}` is not supported") })
-            }
+            other => Err(format!("invalid store `{}`: `{other}` is not supported", redacted(&self.url))),
         }
     }
 
-    fn tls(&self) -> Result<ClientConfig, RedisOptionsError> {
+    fn tls(&self) -> Result<ClientConfig, String> {
         let mut roots = RootCertStore::empty();
         match &self.ca_file {
             None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
@@ -168,8 +117,8 @@ impl RedisOptions {
             (None, None) => Ok(config.with_no_client_auth()),
             (Some(cert), Some(key)) => config
                 .with_client_auth_cert(certificates("cert", cert)?, private_key(key)?)
-                .map_err(|error| RedisOptionsError::Pair(error.to_string())),
-            _ => Err(RedisOptionsError::HalfAPair),
+                .map_err(|error| format!("--store-cert-file and --store-key-file cannot be used: {error}")),
+            _ => Err("--store-cert-file and --store-key-file must be given together".into()),
         }
     }
 }
@@ -182,7 +131,7 @@ impl fmt::Display for Target {
 }
 
 /// Returns the URL with everything hidden that may be a secret, even if the URL is invalid.
-pub fn redacted(url: &str) -> String {
+fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };
     // The last `@`, because one inside a password that is not percent-encoded must not reveal the rest of it.
@@ -204,11 +153,9 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
             return Err(format!("write a unix socket with three slashes and its full path: `unix:///{path}`"));
         }
         _ => {
-            return Err(
-                "write `memory`, `redis://host:port/db`, `rediss://host:port/db` for TLS, or `unix:///path` for a \
-                        socket"
-                    .into(),
-            );
+            let forms =
+                "`memory`, `redis://host:port/db`, `rediss://host:port/db` for TLS, or `unix:///path` for a socket";
+            return Err(format!("write {forms}"));
         }
     };
     let parsed = redis::parse_redis_url(url).ok_or(
@@ -219,9 +166,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
         return Err("unexpected `#`; name your own certificate with --store-ca-file".into());
     }
     if !unix && parsed.query().is_some() {
-        return Err("unexpected `?`; write user, password and database as \
-                    `redis://user:password@host:port/db`"
-            .into());
+        return Err("unexpected `?`; write user, password and database as `redis://user:password@host:port/db`".into());
     }
     if !unix && parsed.host_str().unwrap_or_default().is_empty() {
         return Err("the host is missing, as in `redis://127.0.0.1:6379`".into());
@@ -240,8 +185,8 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
     parsed.into_connection_info().map_err(|error| error.to_string())
 }
 
-fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, RedisOptionsError> {
-    let bytes = read(option, path)?;
+fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = fs::read(path).map_err(|error| unusable(option, path, error))?;
     let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| unusable(option, path, error))?;
     if found.is_empty() {
@@ -251,16 +196,12 @@ fn certificates(option: &'static str, path: &Path) -> Result<Vec<CertificateDer<
     Ok(found)
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, RedisOptionsError> {
-    let bytes = read("key", path)?;
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let bytes = fs::read(path).map_err(|error| unusable("key", path, error))?;
     PrivateKeyDer::from_pem_slice(&bytes)
         .map_err(|error| unusable("key", path, format!("has no PEM private key: {error}")))
 }
 
-fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, RedisOptionsError> {
-    fs::read(path).map_err(|error| unusable(option, path, error))
-}
-
-fn unusable(option: &'static str, path: &Path, reason: impl fmt::Display) -> RedisOptionsError {
-    RedisOptionsError::File { option, path: path.to_owned(), reason: reason.to_string() }
+fn unusable(option: &'static str, path: &Path, reason: impl fmt::Display) -> String {
+    format!("--store-{option}-file `{}`: {reason}", path.display())
 }

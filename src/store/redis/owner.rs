@@ -161,7 +161,7 @@ async fn try_out(live: &Connection, shared: &Shared, target: &Target) -> Result<
     let diagnosis = match live.ask(&payload).await {
         Err(error) if error.code().is_none() => Some(on_opening(target, &error)),
         Err(error) => Diagnosis::of_call(&describe(&error)),
-        Ok(value) => match payload.requests.reply(value, payload.number) {
+        Ok(value) => match payload.requests.reply(value, &payload.number) {
             Ok(reply) => reply.answers.iter().find_map(|answer| Diagnosis::of_call(answer.as_ref().err()?)),
             Err(reply) => {
                 return Err(Diagnosis::new(Fault::Failing, format!("unexpected reply to a script call: {reply:?}")));
@@ -209,7 +209,7 @@ async fn watch(shared: &Shared, live: &Arc<Connection>) {
 
 /// Asks the server to repeat a number.
 async fn ping(live: &Connection, shared: &Shared) -> Result<(), Diagnosis> {
-    let number = shared.number().text();
+    let number = shared.number();
     let mut ping = Cmd::new();
     ping.arg("PING").arg(&number);
     let silent = || Diagnosis::new(Fault::Silent, format!("PING had no answer within {PROBE_TIMEOUT:?}"));

@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use super::source::{HASH, SOURCE};
+use super::source::PLAIN;
 use super::user_scripts::{self, Scripts};
 use super::words;
 use crate::engine::algorithms::charge::Charge;
@@ -48,17 +48,6 @@ struct Texts {
     text: String,
     /// The end of each of them.
     ends: Vec<usize>,
-}
-
-/// The number that the script echoes. Without it a lost or duplicated reply would shift all later ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallNumber(pub(super) u64);
-
-impl CallNumber {
-    /// The text that is sent.
-    pub(super) fn text(self) -> String {
-        format!("#{:x}", self.0)
-    }
 }
 
 impl Texts {
@@ -118,26 +107,19 @@ impl Requests {
         self.keys.text.len() + self.words.text.len()
     }
 
-    /// The most bytes that these charges add.
+    /// About the most bytes that these charges add.
     pub(super) fn bytes_of(charges: &[Charge]) -> usize {
         let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
         keys + charges.iter().map(words::longest).sum::<usize>()
     }
 
-    /// Returns the command that decides them; `now` is `None` for the server's clock.
-    pub(super) fn command(
-        &self,
-        form: ScriptRef,
-        now: Option<Micros>,
-        effective_from: Micros,
-        number: CallNumber,
-    ) -> Cmd {
-        let assembled = (!self.scripts.is_empty()).then(|| user_scripts::assembled(&SOURCE, &self.scripts));
-        let (name, script) = match (form, assembled.as_deref()) {
-            (ScriptRef::Hash, None) => ("EVALSHA", HASH.as_str()),
-            (ScriptRef::Hash, Some(script)) => ("EVALSHA", script.hash.as_str()),
-            (ScriptRef::Source, None) => ("EVAL", SOURCE.as_str()),
-            (ScriptRef::Source, Some(script)) => ("EVAL", script.source.as_str()),
+    /// Returns the command that decides them; `now` is `None` for the server's clock. The script echoes `number`.
+    pub(super) fn command(&self, form: ScriptRef, now: Option<Micros>, effective_from: Micros, number: &str) -> Cmd {
+        let with_scripts = (!self.scripts.is_empty()).then(|| user_scripts::with_scripts(&self.scripts));
+        let script = with_scripts.as_deref().unwrap_or(&PLAIN);
+        let (name, script) = match form {
+            ScriptRef::Hash => ("EVALSHA", &script.hash),
+            ScriptRef::Source => ("EVAL", &script.source),
         };
         let arguments = 6 + self.charges() + self.counts.len();
         let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
@@ -154,7 +136,7 @@ impl Requests {
         for words in self.words.iter() {
             command.arg(words);
         }
-        command.arg(number.text());
+        command.arg(number);
         command
     }
 
@@ -202,7 +184,7 @@ pub(super) mod tests {
     }
 
     fn words(form: ScriptRef, called: &[&[Charge]], now: Option<Micros>) -> Vec<String> {
-        let command = requests(called).command(form, now, Micros(u64::MAX), CallNumber(0x2a));
+        let command = requests(called).command(form, now, Micros(u64::MAX), "#2a");
         let text = |argument| match argument {
             redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::from("a cursor"),
@@ -216,9 +198,9 @@ pub(super) mod tests {
         let own = words(ScriptRef::Hash, &[&[a.clone(), b], std::slice::from_ref(&a)], None);
         let expected = "EVALSHA|#|3|weir:{0}:A:1|weir:{0}:B:%7B1%7D|weir:{0}:A:1||9007199254740991|20 50000 1 1 spend \
                         20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend|#2a";
-        assert_eq!(own.join("|").replace(HASH.as_str(), "#"), expected);
+        assert_eq!(own.join("|").replace(PLAIN.hash.as_str(), "#"), expected);
         let set = words(ScriptRef::Source, &[&[a]], Some(Micros(7)));
-        assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", SOURCE.as_str(), "7"));
+        assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", PLAIN.source.as_str(), "7"));
     }
 
     #[test]
@@ -231,7 +213,7 @@ pub(super) mod tests {
             let mut left = requests(&all);
             left.retain(&keep);
             let text = |requests: &Requests| {
-                let command = requests.command(ScriptRef::Hash, None, Micros(0), CallNumber(1));
+                let command = requests.command(ScriptRef::Hash, None, Micros(0), "#1");
                 (format!("{:?}", command.get_packed_command()), requests.bursts.clone(), requests.counts.clone())
             };
             assert_eq!(text(&left), text(&requests(&kept)), "{keep:?}");

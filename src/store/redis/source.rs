@@ -64,19 +64,25 @@ const fn begins_with(text: &[u8], at: usize, part: &[u8]) -> bool {
     matched == part.len()
 }
 
-/// The script as it is sent, without comments.
-pub(super) static SOURCE: LazyLock<String> = LazyLock::new(|| {
+/// A script, and the SHA-1 under which a server keeps it. Hashing takes longer than a decision.
+#[derive(Debug)]
+pub(super) struct HashedScript {
+    pub(super) source: String,
+    pub(super) hash: String,
+}
+
+impl HashedScript {
+    pub(super) fn new(source: String) -> Self {
+        Self { hash: Script::new(&source).get_hash().to_owned(), source }
+    }
+}
+
+/// The script without user scripts.
+pub(super) static PLAIN: LazyLock<HashedScript> = LazyLock::new(|| HashedScript::new(assembled(FILES[0].1)));
+
+/// A script with the files that it includes, without comments.
+pub(super) fn assembled(script: &str) -> String {
     let mut source = String::with_capacity(64 * 1024);
-    push_file(&mut source, FILES[0].1.lines());
-    source
-});
-
-/// The SHA-1 under which a server keeps the script. Computed once: hashing the source takes longer than a decision.
-pub(super) static HASH: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
-
-/// A script that includes nothing, without its comments.
-pub(super) fn without_comments(script: &str) -> String {
-    let mut source = String::with_capacity(script.len());
     push_file(&mut source, script.lines());
     source
 }
@@ -115,12 +121,13 @@ mod tests {
             let (_, shared) = text.split_once("\n-- Shared\n").unwrap_or_else(|| panic!("{name} shares nothing"));
             let is_definition = |line: &&str| line.contains("function ") && !line.starts_with("--");
             let first = shared.lines().map(str::trim).find(is_definition).unwrap();
-            let places = SOURCE.lines().filter(|line| *line == first).count();
+            let places = PLAIN.source.lines().filter(|line| *line == first).count();
             // Algorithms have functions of the same names.
             assert!(places == 1 || first.starts_with("function algorithm.") && places > 1, "{name}: {first}");
         }
-        assert!(SOURCE.starts_with("local scripts = {}\n") && !SOURCE.contains(INCLUDE));
-        assert!(SOURCE.lines().all(|line| !line.is_empty() && !line.starts_with("--")));
+        let source = &PLAIN.source;
+        assert!(source.starts_with("local scripts = {}\n") && !source.contains(INCLUDE));
+        assert!(source.lines().all(|line| !line.is_empty() && !line.starts_with("--")));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, Value};
 use tokio::time::timeout;
 
 use super::Shared;
 use super::connection::describe;
+use super::source::{HashedScript, PLAIN};
 use crate::engine::algorithms::charge::{Charge, Input};
 use crate::engine::algorithms::script::ScriptSource;
 
@@ -28,13 +29,6 @@ const PLACE: &str = "local scripts = {}\n";
 /// The scripts of one call, ordered by name, without duplicates.
 pub(super) type Scripts = Vec<Arc<ScriptSource>>;
 
-/// A script, and the SHA-1 under which a server keeps it.
-#[derive(Debug)]
-pub(super) struct HashedScript {
-    pub(super) source: String,
-    pub(super) hash: String,
-}
-
 /// The scripts that some charges run.
 pub(super) fn of(charges: &[Charge]) -> Scripts {
     let sources = charges.iter().filter_map(|charge| match charge.input.as_deref() {
@@ -47,31 +41,22 @@ pub(super) fn of(charges: &[Charge]) -> Scripts {
     scripts
 }
 
-/// Returns `plain` with these scripts. The result is cached, since hashing it takes longer than a decision.
-pub(super) fn assembled(plain: &str, scripts: &Scripts) -> Arc<HashedScript> {
+/// Returns the script with these user scripts.
+pub(super) fn with_scripts(scripts: &Scripts) -> Arc<HashedScript> {
     static KEPT: LazyLock<Mutex<HashMap<String, Arc<HashedScript>>>> = LazyLock::new(Mutex::default);
     let names = scripts.iter().map(|script| script.name()).collect::<Vec<_>>().join(" ");
     if let Some(kept) = KEPT.lock().get(&names) {
         return Arc::clone(kept);
     }
-    let source = plain.replacen(PLACE, &format!("local scripts = {{{}}}\n", functions(scripts)), 1);
-    let hash = Script::new(&source).get_hash().to_owned();
-    let made = Arc::new(HashedScript { source, hash });
+    let functions: String = scripts.iter().map(|script| function(script)).collect();
+    let source = PLAIN.source.replacen(PLACE, &format!("local scripts = {{{functions}}}\n"), 1);
+    let made = Arc::new(HashedScript::new(source));
     let mut kept = KEPT.lock();
     if kept.len() >= MOST_KEPT {
         kept.clear();
     }
     kept.insert(names, Arc::clone(&made));
     made
-}
-
-/// A source that compiles if a script does, and does not run it.
-pub(super) fn probe(script: &ScriptSource) -> String {
-    format!("local scripts = {{{}}}\nreturn 1", function(script))
-}
-
-fn functions(scripts: &Scripts) -> String {
-    scripts.iter().map(|script| function(script)).collect()
 }
 
 /// The text has its own lines, so that a comment at its end hides nothing that follows.
@@ -85,18 +70,16 @@ impl Shared {
         for script in scripts {
             let Some(live) = self.live.load_full() else { return };
             let mut command = Cmd::new();
-            command.arg("EVAL").arg(probe(script)).arg(0);
+            // Compiles the script and does not run it.
+            let probe = format!("local scripts = {{{}}}\nreturn 1", function(script));
+            command.arg("EVAL").arg(probe).arg(0);
             let answer = timeout(CHECK_TIMEOUT, live.reply(&command)).await;
             // Only an error reply concerns the script. A broken connection has its own line in the log.
             if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error))
                 && error.code().is_some()
             {
-                let file = script.file();
-                tracing::error!(
-                    file,
-                    "Redis cannot compile this script, so its limits have no answer: {}",
-                    describe(&error)
-                );
+                let (file, error) = (script.file(), describe(&error));
+                tracing::error!(file, "Redis cannot compile this script, so its limits have no answer: {error}");
             }
         }
     }
@@ -104,22 +87,21 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::SOURCE;
     use super::*;
 
     #[test]
     fn scripts_come_before_all_names_of_ours() {
         let (a, b) = (ScriptSource::new("a", "return 1 -- a"), ScriptSource::new("b", "return 2"));
         let both = vec![Arc::new(a), Arc::new(b)];
-        let made = assembled(&SOURCE, &both);
+        let made = with_scripts(&both);
         let names: Vec<_> = both.iter().map(|script| script.name()).collect();
         let start = format!(
             "local scripts = {{['{}'] = function(KEYS, ARGV)\nreturn 1 -- a\nend,['{}'] = function(KEYS, ARGV)\n",
             names[0], names[1]
         );
         assert!(made.source.starts_with(&start), "{:.300}", made.source);
-        assert!(made.source.ends_with(SOURCE.strip_prefix(PLACE).expect("the table comes first")));
-        assert!(Arc::ptr_eq(&made, &assembled(&SOURCE, &both)), "it is put together once");
-        assert!(!Arc::ptr_eq(&made, &assembled(&SOURCE, &both[..1].to_vec())));
+        assert!(made.source.ends_with(PLAIN.source.strip_prefix(PLACE).expect("the table comes first")));
+        assert!(Arc::ptr_eq(&made, &with_scripts(&both)), "it is put together once");
+        assert!(!Arc::ptr_eq(&made, &with_scripts(&both[..1].to_vec())));
     }
 }

@@ -1,4 +1,4 @@
-//! The words of a charge: what the script reads in an argument of a call.
+//! The words of a charge, which the script reads from an argument of a call.
 
 use std::fmt::Write;
 
@@ -9,13 +9,8 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::sliding_window;
 use crate::engine::algorithms::windows::Windows;
 
-/// Four numbers of at most 20 digits, the longest mode and two more numbers, each followed by a blank.
-const LONGEST_WORDS: usize = 4 * 21 + "spend_up_to~@".len() + 2 * 20 + 1;
-
-/// The hexadecimal digits of a slot's name, which has 128 bits.
-const SLOT_NAME: usize = 32;
-/// Elevated numbers add a word and five numbers.
-const LONGEST_ELEVATED: usize = "elevated:".len() + 5 * 21;
+/// More than the words of a charge take, without its input and without a calendar of many windows.
+const USUAL_WORDS: usize = 256;
 
 /// Adds the words of a charge, made at `now` by this machine's clock.
 pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
@@ -38,7 +33,7 @@ fn push_number(words: &mut String, number: u64, end: char) {
     words.push(end);
 }
 
-/// Adds the two words for how tokens come back.
+/// Adds the two words that say how tokens come back.
 fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     let numbers = &charge.numbers;
     match numbers.algorithm() {
@@ -84,7 +79,7 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     }
 }
 
-/// Adds what a queue or a script needs besides numbers. [`lacks_input`] has checked that it is there.
+/// Adds the input of a queue or a script. [`lacks_input`] has checked that it is there.
 fn push_input(words: &mut String, charge: &Charge) {
     match (charge.input.as_deref(), charge.numbers.algorithm()) {
         (Some(Input::Queue(work)), Algorithm::Queue) => {
@@ -144,7 +139,7 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows<'_>, now
     }
 }
 
-/// True if a charge lacks what its algorithm needs besides numbers. Its words would be invalid, and with them the whole call.
+/// Returns whether a charge lacks the input of its algorithm. Its words would be invalid, and with them the whole call.
 pub(super) fn lacks_input(charge: &Charge) -> bool {
     match charge.numbers.algorithm() {
         Algorithm::Queue => !matches!(charge.input.as_deref(), Some(Input::Queue(_))),
@@ -153,25 +148,14 @@ pub(super) fn lacks_input(charge: &Charge) -> bool {
     }
 }
 
-/// The most bytes of a charge's words.
+/// Returns about the most bytes of a charge's words.
 pub(super) fn longest(charge: &Charge) -> usize {
-    let numbers = &charge.numbers;
     let input = match charge.input.as_deref() {
-        Some(Input::Queue(work)) => "queue:stream:".len() + work.entry.as_str().len(),
-        Some(Input::Script(run)) => "script::".len() + run.source.name().len() + run.arguments.len(),
+        Some(Input::Queue(work)) => work.entry.as_str().len(),
+        Some(Input::Script(run)) => run.arguments.len(),
         _ => 0,
     };
-    let elevated = if charge.elevated().is_some() { LONGEST_ELEVATED } else { 0 };
-    let calendar = match numbers.windows() {
-        Some(Windows::Calendar(calendar)) => {
-            // The windows to fill the bucket, twice, two more, and the number of the first.
-            let windows = usize::try_from(2 * numbers.windows_to_fill() + 3).unwrap_or(usize::MAX);
-            calendar.name().len() + 1 + 21 * windows
-        }
-        _ if numbers.is_slots() => "concurrency::".len() + SLOT_NAME,
-        _ => "sliding_window:".len() + 21 + "count_denied ".len(),
-    };
-    LONGEST_WORDS + calendar + input + elevated
+    USUAL_WORDS + input
 }
 
 const fn word(mode: Mode) -> &'static str {
