@@ -1,24 +1,22 @@
-//! Reads other limiters' files, for `weir import`: a text as one tree that knows its places, and errors about it.
+//! Reads other limiters' files, for `weir import`: a text as one tree, and errors with their places.
 
-pub(crate) use super::mapping::{Mapping, all, find, list, map};
+pub(crate) use super::mapping::{Mapping, all, find};
 pub(crate) use super::matching::MOST_REGEXES;
 pub(crate) use super::problem::{Findings, Reported, quoted};
-pub(crate) use super::scalars::{positive, text, truth, whole};
 pub(crate) use super::yaml::{Key, Node, Value};
 use super::yaml::{Reader, tree};
 
 /// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are rejected.
-pub(crate) fn read(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
+pub(crate) fn read(text: &str, findings: &Findings) -> Result<Node, Reported> {
     if !text.trim_start().starts_with(['{', '[']) {
-        Reader::refuse_tabs(text, findings)?;
+        Reader::without_tabs(text, findings)?;
     }
     tree(text, findings)
 }
 
 /// Reads all documents of a file in block style.
-pub(crate) fn documents(text: &str, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
-    Reader::refuse_tabs(text, findings)?;
-    Reader::new(text).documents(findings)
+pub(crate) fn documents(text: &str, findings: &Findings) -> Result<Vec<Node>, Reported> {
+    Reader::without_tabs(text, findings)?.documents()
 }
 
 #[cfg(test)]
@@ -28,8 +26,8 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, &str>) {
-        let mut findings = Findings::new("f");
-        let node = read(text, &mut findings);
+        let findings = Findings::new("f");
+        let node = read(text, &findings);
         let mut report = Report::default();
         report.add(findings, text);
         match expected {

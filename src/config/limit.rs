@@ -1,25 +1,25 @@
 //! Reads the limits of `limits`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
-use super::algorithms::fixed_window::Windows;
-use super::algorithms::{self, Settings, elevated, queue, script};
+use super::algorithms::{self, Context, Settings, elevated};
 use super::mapping::Mapping;
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, Reported, quoted};
-use super::scalars::{one_of, positive, text, truth, whole};
+use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use super::{by, matching, response_cost};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::matching::Match;
 
-/// The keys of all limits, whatever their algorithm, beyond those of [`numbers::KEYS`].
+/// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: [&str; 17] = [
     "match",
     "by",
@@ -48,7 +48,7 @@ pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     keys
 });
 
-/// The keys of `cost` if the request carries it.
+/// The keys of a `cost` that the request carries.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
 
 pub(super) const MODES: [(&str, LimitMode); 3] =
@@ -69,39 +69,39 @@ const LONGEST_SHORT: usize = 32;
 pub(super) struct Limits {
     pub(super) drafts: Vec<Draft>,
     /// The files that limits name.
-    pub(super) scripts: Vec<ScriptFile>,
-    /// Names in lower case and the drafts that have them.
+    scripts: Vec<ScriptFile>,
+    /// The indices of drafts by name in lower case.
     names: HashMap<String, usize>,
 }
 
 /// A limit that may have mistakes, which have been reported.
 pub(super) struct Draft {
     pub(super) limit: Limit,
-    /// The place of its name.
-    pub(super) place: Place,
+    pub(super) name: Key,
     /// Whether ids can be checked against its `by`.
     pub(super) by_is_known: bool,
-    /// How many regular expressions its overrides have.
+    /// The number of regular expressions in its overrides.
     pub(super) regexes: usize,
     /// The algorithm's settings, which its overrides inherit; `None` if they have a mistake.
-    pub(super) settings: Option<Settings>,
-    /// The place of `algorithm`, if it needs Redis.
-    needs_redis: Option<Place>,
+    pub(super) settings: Option<Box<dyn Settings>>,
     /// Whether its numbers have no mistakes.
     pub(super) numbers_are_known: bool,
-    short: Option<Place>,
+    /// The place of `algorithm`, if it needs Redis.
+    needs_redis: Option<Place>,
+    /// The value of `short`.
+    short: Option<Node>,
 }
 
 impl Limits {
-    /// No limits yet. `scripts` are the files that limits may name.
+    /// Returns no limits yet. `scripts` are the files that limits may name.
     pub(super) fn with(scripts: &[ScriptFile]) -> Self {
         Self { scripts: scripts.to_vec(), ..Self::default() }
     }
 
     /// Returns the index of a limit. Names match in their exact spelling.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
-        let place = *self.names.get(&name.to_ascii_lowercase())?;
-        (self.drafts[place].limit.name == name).then_some(place)
+        let index = *self.names.get(&name.to_ascii_lowercase())?;
+        (self.drafts[index].limit.name == name).then_some(index)
     }
 
     /// Returns help for an unknown name.
@@ -113,58 +113,67 @@ impl Limits {
     }
 
     /// Adds the limit of one entry of `limits`.
-    pub(super) fn add(&mut self, key: &Key, node: &Node, interner: &mut Interner, findings: &mut Findings) {
-        check_name(key, findings);
-        match self.names.get(&key.text.to_ascii_lowercase()) {
-            Some(first) => {
-                let first = &self.drafts[*first];
-                let message = format!("duplicate limit name {}", quoted(&key.text));
+    pub(super) fn add(&mut self, key: Key, node: &Node, interner: &mut Interner) {
+        check_name(&key);
+        match self.names.entry(key.text.to_ascii_lowercase()) {
+            Entry::Occupied(first) => {
+                let first = &self.drafts[*first.get()].name;
                 let line = first.place.line;
-                let help = if first.limit.name == key.text {
+                let help = if first.text == key.text {
                     format!("the first one is on line {line}; keep one of them")
                 } else {
-                    format!("{} is on line {line}; names are case-insensitive", quoted(&first.limit.name))
+                    format!("{} is on line {line}; names are case-insensitive", quoted(&first.text))
                 };
-                findings.error(key.place, message, help);
+                key.error(format!("duplicate limit name {}", quoted(&key.text)), help);
             }
-            None => {
-                self.names.insert(key.text.to_ascii_lowercase(), self.drafts.len());
-            }
-        }
-        self.drafts.push(Draft::of(key, node, &self.scripts, interner, findings));
-    }
-
-    /// Checks the limits against each other.
-    pub(super) fn check(&self, findings: &mut Findings) {
-        let mut shorts: HashMap<String, usize> = self.names.clone();
-        for (place, draft) in self.drafts.iter().enumerate() {
-            let Some(short_place) = draft.short else { continue };
-            match shorts.insert(draft.limit.short.to_ascii_lowercase(), place) {
-                Some(other) if other != place => {
-                    let message = format!("{} is already in use", quoted(&draft.limit.short));
-                    let help = format!("it is the name or `short` of {}", quoted(&self.drafts[other].limit.name));
-                    findings.error(short_place, message, help);
-                }
-                _ => {}
+            Entry::Vacant(entry) => {
+                entry.insert(self.drafts.len());
             }
         }
+        let mut draft = Draft::new(key);
+        if node.is_null() {
+            let help = "write `{}` for a limit that applies only to its overrides";
+            draft.name.error(format!("{} is empty", quoted(&draft.name.text)), help);
+        } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS) {
+            draft.read(&map, &self.scripts, interner);
+        }
+        self.drafts.push(draft);
     }
 
-    /// Warns of limits that never apply. Needs the overrides.
-    pub(super) fn warn_of_idle(&self, findings: &mut Findings) {
-        for draft in &self.drafts {
-            let limit = &draft.limit;
+    /// Checks that no `short` is the name or `short` of another limit.
+    pub(super) fn check_short_names(&self) {
+        let mut names = self.names.clone();
+        for (index, draft) in self.drafts.iter().enumerate() {
+            let Some(node) = &draft.short else { continue };
+            if let Some(other) =
+                names.insert(draft.limit.short.to_ascii_lowercase(), index).filter(|other| *other != index)
+            {
+                let help = format!("it is the name or `short` of {}", quoted(&self.drafts[other].limit.name));
+                node.error(format!("{} is already in use", quoted(&draft.limit.short)), help);
+            }
+        }
+    }
+
+    /// Reports mistakes that show once the overrides are read: limits that never apply, and regular expressions that are
+    /// too large together.
+    pub(super) fn finish(&mut self) {
+        for draft in &mut self.drafts {
+            let limit = &mut draft.limit;
             let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if draft.numbers_are_known && !applies {
                 let message = format!("{} never applies: it has no numbers and no overrides", quoted(&limit.name));
-                let numbers = draft.settings.as_ref().map_or("numbers", Settings::number_keys);
-                findings.warning(draft.place, message, format!("add {numbers}, or overrides"));
+                let numbers = draft.settings.as_ref().map_or("numbers", |settings| settings.number_keys());
+                draft.name.warning(message, format!("add {numbers}, or overrides"));
+            }
+            if let Err(error) = limit.overrides.finish() {
+                let message = format!("the regular expressions for {} are too large", quoted(&limit.name));
+                draft.name.error(message, error.to_string());
             }
         }
     }
 
     /// Reports the limits that do not work in memory.
-    pub(super) fn report_needing_redis(&self, findings: &mut Findings) {
+    pub(super) fn report_needing_redis(&self, findings: &Findings) {
         for draft in &self.drafts {
             if let Some(place) = draft.needs_redis.filter(|_| draft.limit.mode != LimitMode::Off) {
                 let message =
@@ -175,160 +184,143 @@ impl Limits {
     }
 }
 
-fn check_name(key: &Key, findings: &mut Findings) {
+fn check_name(key: &Key) {
     let name = &key.text;
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    if let Some((limit, id)) = name.split_once(':') {
-        let message = format!("invalid limit name {}", quoted(name));
-        let help = if limit.is_empty() || id.is_empty() {
-            "use letters, digits, `_`, `.` and `-`"
-        } else {
-            "an override (`Name:id`) belongs under `overrides`"
-        };
-        findings.error(key.place, message, help);
-    } else if name.is_empty() {
-        findings.error(key.place, "the limit's name is empty", "use a name such as RequestsPerIPAddress");
-    } else if name.len() > LONGEST_NAME {
-        findings.error(key.place, "the limit's name is too long", format!("use at most {LONGEST_NAME} characters"));
-    } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        let help = "start with a letter; use letters, digits, `_`, `.` and `-`";
-        findings.error(key.place, format!("invalid limit name {}", quoted(name)), help);
-    }
+    let help = match name.split_once(':') {
+        _ if name.is_empty() => {
+            key.error("the limit's name is empty", "use a name such as RequestsPerIPAddress");
+            return;
+        }
+        Some((limit, id)) if !limit.is_empty() && !id.is_empty() => "an override (`Name:id`) belongs under `overrides`",
+        Some(_) => "use letters, digits, `_`, `.` and `-`",
+        None if name.len() > LONGEST_NAME => {
+            key.error("the limit's name is too long", format!("use at most {LONGEST_NAME} characters"));
+            return;
+        }
+        None if is_name(name, LONGEST_NAME) && name.starts_with(|first: char| first.is_ascii_alphabetic()) => return,
+        None => "start with a letter; use letters, digits, `_`, `.` and `-`",
+    };
+    key.error(format!("invalid limit name {}", quoted(name)), help);
 }
 
 impl Draft {
-    fn of(key: &Key, node: &Node, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) -> Self {
-        let mut draft = Self {
-            limit: Limit::new(&key.text),
-            place: key.place,
+    /// Returns a limit of which nothing is known but its name.
+    pub(super) fn new(name: Key) -> Self {
+        Self {
+            limit: Limit::new(&name.text),
+            name,
             by_is_known: false,
             regexes: 0,
             settings: None,
-            needs_redis: None,
             numbers_are_known: false,
+            needs_redis: None,
             short: None,
-        };
-        if node.is_null() {
-            let help = "write `{}` for a limit that applies only to its overrides";
-            findings.error(key.place, format!("{} is empty", quoted(&key.text)), help);
-        } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS, findings) {
-            draft.read(&map, scripts, interner, findings);
         }
-        draft
     }
 
-    fn read(&mut self, map: &Mapping<'_>, scripts: &[ScriptFile], interner: &mut Interner, findings: &mut Findings) {
+    fn read(&mut self, map: &Mapping<'_>, scripts: &[ScriptFile], interner: &mut Interner) {
         let limit = &mut self.limit;
-        let mut paths_are_known = true;
-        if let Some((_, node)) = map.get("match") {
-            let parsed = matching::parse(node, findings);
-            (limit.conditions, paths_are_known) = (parsed.conditions, parsed.paths_are_known);
-        }
-        let paths = paths_are_known.then_some(limit.conditions.paths.as_slice());
-        let by = map.read("by", findings, |node, findings| by::parse(node, paths, findings));
-        self.by_is_known = by.is_ok();
-        if let Ok(Some(by)) = by {
-            limit.by = by;
-        }
-        if self.by_is_known && !limit.conditions.domains.is_empty() {
-            self.by_is_known = check_by_of_domain(map, &limit.by, self.place, findings).is_ok();
-        }
-        let algorithm = map.read("algorithm", findings, Settings::of_word);
-        self.settings = algorithm.and_then(|word| word.unwrap_or_default().read(map, findings)).ok();
-        limit.algorithm = self.settings.as_ref().map_or_else(Algorithm::default, Settings::algorithm);
-        match &mut self.settings {
-            Some(Settings::Queue { .. }) => limit.queue = queue::queue(map, paths, findings).map(Box::new).ok(),
-            Some(Settings::Script { arguments }) => {
-                limit.script = script::script(map, scripts, findings).map(Box::new).ok();
-                *arguments = Some(0);
+        let mut conditions = Match::default();
+        let paths_are_known = map.get("match").is_none_or(|(_, node)| matching::read(node, &mut conditions));
+        let paths = paths_are_known.then_some(conditions.paths.as_slice());
+        let by = map.read("by", |node| by::by(node, paths)).and_then(|by| {
+            if let Some(by) = by {
+                limit.by = by;
             }
-            _ => {}
+            check_by_of_domain(map, &limit.by, &conditions, &self.name)
+        });
+        self.by_is_known = by.is_ok();
+        let word = map.read("algorithm", algorithms::of_word).map(|word| word.unwrap_or_else(algorithms::default));
+        let settings = word.and_then(|settings| {
+            limit.algorithm = settings.algorithm();
+            algorithms::settings(settings.as_ref(), map)
+        });
+        self.settings = settings.ok();
+        if let Some(settings) = &mut self.settings {
+            limit.algorithm = settings.algorithm();
+            settings.read_limit(map, Context { paths, scripts }, limit);
         }
         let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, component)| component);
         for component in limit.by.iter_mut().chain(in_queue) {
-            component.path_reading = limit.conditions.path_reading;
+            component.path_reading = conditions.path_reading;
         }
-        // With an unknown algorithm, the numbers are checked like those of the one that accepts the most.
-        let settings = self.settings.clone().unwrap_or_else(|| Settings::FixedWindow(Windows::default()));
-        let allowance = settings
-            .allowance(map, interner, findings)
-            .and_then(|plain| elevated::of_limit(map, plain, self.settings.as_ref(), interner, findings));
+        limit.conditions = conditions;
+        let permissive = algorithms::most_permissive();
+        let settings = self.settings.as_ref().unwrap_or(&permissive);
+        let algorithm = self.settings.as_ref().map(|settings| settings.algorithm());
+        let allowance = algorithms::allowance(settings.as_ref(), map, interner)
+            .and_then(|plain| elevated::of_limit(map, plain, algorithm, interner));
         self.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
-        self.short = map.get("short").map(|(_, node)| node.place);
-        options(map, limit, findings);
+        self.short = map.get("short").map(|(_, node)| node.clone());
+        options(map, limit);
         if let Some(settings) = &self.settings {
-            settings.check(map, limit, findings);
-            self.needs_redis = settings.needs_redis().then(|| map.value_place("algorithm"));
+            settings.check(map, limit);
+            self.needs_redis = settings.needs_redis().then(|| map.value("algorithm").place);
         }
     }
 }
 
 /// Rejects ids that requests of the rate limit service cannot have: they consist of descriptors.
-fn check_by_of_domain(
-    map: &Mapping<'_>,
-    by: &[Component],
-    name: Place,
-    findings: &mut Findings,
-) -> Result<(), Reported> {
-    if by.iter().all(|component| matches!(component.source, ComponentSource::Descriptor(_))) {
+fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, name: &Key) -> Result<(), Reported> {
+    let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
+    if conditions.domains.is_empty() || by.iter().all(by_entry) {
         return Ok(());
     }
     let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";
     Err(match map.get("by") {
-        Some((_, by)) => findings.error(by.place, "with `domain`, an id can only consist of descriptor entries", help),
-        None => findings.error(
-            name,
-            "a limit with `domain` needs `by`: the rate limit service does not receive the client's address",
-            help,
-        ),
+        Some((_, by)) => by.error("with `domain`, an id can only consist of descriptor entries", help),
+        None => {
+            let why = "the rate limit service does not receive the client's address";
+            name.error(format!("a limit with `domain` needs `by`: {why}"), help)
+        }
     })
 }
 
 /// Reads the keys that have defaults. One with a mistake keeps its default.
-fn options(map: &Mapping<'_>, limit: &mut Limit, findings: &mut Findings) {
-    map.set("cost", &mut limit.cost, findings, cost);
-    map.set("mode", &mut limit.mode, findings, one_of(&MODES));
-    map.set("enforce_for", &mut limit.enforce_for, findings, share);
+fn options(map: &Mapping<'_>, limit: &mut Limit) {
+    map.set("cost", &mut limit.cost, cost);
+    map.set("mode", &mut limit.mode, one_of(&MODES));
+    map.set("enforce_for", &mut limit.enforce_for, share);
     if let Some((key, _)) = map.get("enforce_for").filter(|_| limit.mode != LimitMode::Enforce) {
-        findings.warning(key.place, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
+        key.warning("`enforce_for` has no effect in this mode", "write `mode: enforce`");
     }
-    map.set("missing", &mut limit.missing, findings, one_of(&FALLBACKS));
-    map.set("malformed", &mut limit.malformed, findings, one_of(&FALLBACKS));
-    map.set("on_store_error", &mut limit.on_store_error, findings, one_of(&STORE_ERROR));
-    map.set("max_keys", &mut limit.max_keys, findings, at_least_one);
-    map.set("max_new_keys", &mut limit.max_new_keys, findings, at_least_one);
-    map.set("per_call", &mut limit.per_call, findings, truth);
-    map.set("drain_over_limit", &mut limit.drain_over_limit, findings, truth);
-    map.set("short", &mut limit.short, findings, short);
-    response_cost::read(map, limit, findings);
-    warn_of_cost(map, limit, findings);
+    map.set("missing", &mut limit.missing, one_of(&FALLBACKS));
+    map.set("malformed", &mut limit.malformed, one_of(&FALLBACKS));
+    map.set("on_store_error", &mut limit.on_store_error, one_of(&STORE_ERROR));
+    map.set("max_keys", &mut limit.max_keys, at_least_one);
+    map.set("max_new_keys", &mut limit.max_new_keys, at_least_one);
+    map.set("per_call", &mut limit.per_call, Node::truth);
+    map.set("drain_over_limit", &mut limit.drain_over_limit, Node::truth);
+    map.set("short", &mut limit.short, short);
+    response_cost::read(map, limit);
+    warn_of_cost(map, limit);
 }
 
-fn cost(node: &Node, findings: &mut Findings) -> Result<Cost, Reported> {
+fn cost(node: &Node) -> Result<Cost, Reported> {
     if !matches!(node.value, Value::Map(_)) {
-        return whole(node, findings).map(Cost::Fixed);
+        return node.whole().map(Cost::Fixed);
     }
-    let map = Mapping::of(node, "`cost`", &COST_KEYS, findings)?;
-    match (map.get("header"), map.get("query")) {
-        (Some((_, name)), None) => by::header_name(name, findings).map(Cost::Header),
-        (None, Some((_, name))) => text(name, findings).map(|name| Cost::Query(name.to_owned())),
+    let map = Mapping::of(node, "`cost`", &COST_KEYS)?;
+    match map.all(&COST_KEYS)[..] {
+        [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
+        [(_, name)] => name.text().map(|name| Cost::Query(name.to_owned())),
         _ => {
             let help = "write a number, `{ header: NAME }` or `{ query: NAME }`";
-            Err(findings.error(node.place, "`cost` needs exactly one source", help))
+            Err(node.error("`cost` needs exactly one source", help))
         }
     }
 }
 
-fn warn_of_cost(map: &Mapping<'_>, limit: &Limit, findings: &mut Findings) {
+fn warn_of_cost(map: &Mapping<'_>, limit: &Limit) {
     // `reserve` may be in `cost_from_response`.
     let Some((_, node)) = map.first(&["reserve", "cost", "cost_from_response"]) else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "remove `cost` to count each request as 1";
-        findings.warning(node.place, "with a cost of 0, the limit never counts anything", help);
+        node.warning("with a cost of 0, the limit never counts anything", help);
     } else if let Some(burst) = burst_below_cost(&limit.cost, &limit.allowance) {
         let message = format!("the cost exceeds the burst of {burst}: no request can pass");
-        findings.warning(node.place, message, "raise `burst`, or write `deny: true` if this is intended");
+        node.warning(message, "raise `burst`, or write `deny: true` if this is intended");
     }
 }
 
@@ -339,13 +331,13 @@ pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64
     windows.iter().map(|numbers| numbers.burst().max(elevated)).min().filter(|burst| burst < cost)
 }
 
-fn at_least_one(node: &Node, findings: &mut Findings) -> Result<Option<u64>, Reported> {
-    positive(node, "must be at least 1", "remove it to use the default", findings).map(Some)
+fn at_least_one(node: &Node) -> Result<Option<u64>, Reported> {
+    node.positive("must be at least 1", "remove it to use the default").map(Some)
 }
 
 /// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
-fn share(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
-    let given = text(node, findings)?;
+fn share(node: &Node) -> Result<u32, Reported> {
+    let given = node.text()?;
     let parsed = given.strip_suffix('%').and_then(|number| {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -360,16 +352,15 @@ fn share(node: &Node, findings: &mut Findings) -> Result<u32, Reported> {
             Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),
             _ => "use 0% to 100% with up to four decimals, such as 0.5%".to_owned(),
         };
-        findings.error(node.place, format!("invalid percentage {}", quoted(given)), help)
+        node.error(format!("invalid percentage {}", quoted(given)), help)
     })
 }
 
-fn short(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
-    let short = text(node, findings)?;
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-    if short.is_empty() || short.len() > LONGEST_SHORT || !short.bytes().all(plain) {
-        let help = format!("use 1 to {LONGEST_SHORT} letters, digits, `_`, `.` and `-`");
-        return Err(findings.error(node.place, format!("invalid short name {}", quoted(short)), help));
+fn short(node: &Node) -> Result<String, Reported> {
+    let short = node.text()?;
+    if is_name(short, LONGEST_SHORT) {
+        return Ok(short.to_owned());
     }
-    Ok(short.to_owned())
+    let help = format!("use 1 to {LONGEST_SHORT} letters, digits, `_`, `.` and `-`");
+    Err(node.error(format!("invalid short name {}", quoted(short)), help))
 }

@@ -1,13 +1,13 @@
-//! The files as a whole: `limits`, `overrides`, and what they make together.
+//! Loads the files together: `limits`, `overrides`, overrides in files of their own, and envoyproxy/ratelimit's files.
 
 use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
 use super::numbers::Interner;
-use super::overrides::Reading;
-use super::problem::{Findings, Place, Report, Reported, quoted};
+use super::overrides::{Context, OverridesReader};
+use super::problem::{Findings, Report, Reported, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Opened, Reader, Seen};
-use super::{Loaded, Sources};
+use super::yaml::{Key, List, Reader, Seen};
+use super::{Loaded, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
@@ -24,205 +24,135 @@ struct Loader {
     files: Vec<String>,
 }
 
-/// Makes rules of all files together. Everything that is wrong with any of them is in the report; there are rules if none
-/// of it is an error.
+/// Compiles all files into rules. There are rules if the report has no errors.
 ///
-/// `effective_from` is the wall clock: when the numbers take effect, and what `until` is compared with for a warning.
+/// `effective_from` is the wall clock: the time at which the numbers take effect, and that `until` is compared with for a
+/// warning.
 pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> Loaded {
-    // Overrides name the files that they stand in: that of the limits has the number 0, whether or not there is one.
-    let limits_name = sources.limits.as_ref().map_or("", |source| source.name.as_str());
-    let overrides_names = sources.overrides.iter().map(|source| source.name.as_str());
-    let files = std::iter::once(limits_name).chain(overrides_names).map(str::to_owned).collect();
-    let mut loader = Loader {
-        limits: Limits::with(&sources.scripts),
-        interner: Interner::default(),
-        fingerprinter,
-        effective_from,
-        files,
-    };
-    let mut findings = Findings::new(limits_name);
-    // A text that cannot be read to its end has its complaint among the findings, like everything else.
-    if let Some(limits) = &sources.limits {
-        let (Ok(()) | Err(Reported)) = loader.rules_file(&limits.text, &mut findings);
+    let none = Source { name: String::new(), text: String::new() };
+    let rules = sources.limits.as_ref().unwrap_or(&none);
+    // Overrides refer to files by index. The rules file has index 0, even if there is none.
+    let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
+    let limits = Limits::with(&sources.scripts);
+    let mut loader = Loader { limits, interner: Interner::default(), fingerprinter, effective_from, files };
+    let mut report = Report::default();
+
+    let findings = Findings::new(&rules.name);
+    // A mistake that ends the reading of a file is among its findings.
+    if sources.limits.is_some() {
+        let (Ok(()) | Err(Reported)) = loader.rules_file(&rules.text, &findings);
     }
-    let mut others = Vec::with_capacity(sources.overrides.len() + sources.envoy_ratelimit.len());
+    let mut others = Report::default();
     for (source, file) in sources.overrides.iter().zip(1..) {
-        let mut findings = Findings::new(&source.name);
-        let (Ok(()) | Err(Reported)) = loader.overrides_file(&source.text, file, &mut findings);
-        others.push(findings);
+        let findings = Findings::new(&source.name);
+        let (Ok(()) | Err(Reported)) = loader.overrides_file(&source.text, file, &findings);
+        others.add(findings, &source.text);
     }
-    loader.finish(&mut findings);
+    loader.limits.finish();
     let mut domains = Domains::after(loader.limits.drafts.len());
     for source in &sources.envoy_ratelimit {
-        let mut findings = Findings::new(&source.name);
-        let (Ok(()) | Err(Reported)) = domains.add(&source.name, &source.text, &mut findings);
-        others.push(findings);
+        let findings = Findings::new(&source.name);
+        let (Ok(()) | Err(Reported)) = domains.add(&source.name, &source.text, &findings);
+        others.add(findings, &source.text);
     }
+    report.add(findings, &rules.text);
+    report.join(others);
 
-    let mut report = Report::default();
-    report.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
-    for (findings, source) in others.into_iter().zip(sources.overrides.iter().chain(&sources.envoy_ratelimit)) {
-        report.add(findings, &source.text);
-    }
+    let findings = Findings::new(&rules.name);
+    loader.limits.report_needing_redis(&findings);
     let mut needs_redis = Report::default();
-    let mut findings = Findings::new(limits_name);
-    loader.limits.report_needing_redis(&mut findings);
-    needs_redis.add(findings, sources.limits.as_ref().map_or("", |source| source.text.as_str()));
+    needs_redis.add(findings, &rules.text);
     let rules = (report.errors == 0).then(|| {
-        let drafts = loader.limits.drafts.into_iter().map(|draft| draft.limit);
         let (of_domains, trees) = domains.into_parts();
-        let limits = drafts.chain(of_domains).collect();
+        let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();
         Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees)
     });
     Loaded { rules, report, needs_redis }
 }
 
 impl Loader {
-    fn rules_file(&mut self, text: &str, findings: &mut Findings) -> Result<(), Reported> {
-        Reader::refuse_tabs(text, findings)?;
-        let mut reader = Reader::new(text);
-        let root = match reader.root(findings)? {
-            Opened::Map(place) => place,
-            other => return Err(refuse_root(&other, "a rules file", "limits: {}", findings)),
-        };
-        let (mut has_limits, mut postponed) = (false, false);
+    fn rules_file(&mut self, text: &str, findings: &Findings) -> Result<(), Reported> {
+        const SMALLEST: &str = "the smallest valid file is `limits: {}`";
+        let mut reader = Reader::without_tabs(text, findings)?;
+        reader.root(SMALLEST)?;
+        reader.open("a rules file", None, List::Rejected, SMALLEST)?;
+        let root = reader.place();
+        let (mut has_limits, mut has_early_overrides) = (false, false);
         let mut seen = Seen::default();
-        while let Some(key) = reader.key(findings)? {
+        while let Some(key) = reader.key()? {
             match key.text.as_str() {
-                _ if !seen.is_new(&key, findings) => reader.skip(findings)?,
+                _ if !seen.is_new(&key) => reader.skip()?,
                 "limits" => {
                     has_limits = true;
-                    self.limits(&mut reader, key.place, findings)?;
+                    self.limits(&mut reader, &key)?;
                 }
-                "overrides" if has_limits => self.overrides(&mut reader, key.place, 0, findings)?,
+                "overrides" if has_limits => self.overrides(&mut reader, Some(&key), 0)?,
                 "overrides" => {
-                    postponed = true;
-                    reader.skip(findings)?;
+                    has_early_overrides = true;
+                    reader.skip()?;
                 }
                 _ => {
                     let message = format!("unknown key {} in a rules file", quoted(&key.text));
-                    findings.error(key.place, message, did_you_mean(&key.text, KEYS));
-                    reader.skip(findings)?;
+                    key.error(message, did_you_mean(&key.text, KEYS));
+                    reader.skip()?;
                 }
             }
         }
-        reader.end(findings)?;
+        reader.end()?;
         if !has_limits {
             findings.error(root, "the file has no `limits`", "add `limits:` with the limits below it, or `limits: {}`");
         }
-        if postponed { self.overrides_before_limits(text, findings) } else { Ok(()) }
-    }
-
-    /// Reads the text a second time where the overrides stand before the limits that they are checked against.
-    fn overrides_before_limits(&mut self, text: &str, findings: &mut Findings) -> Result<(), Reported> {
-        let mut reader = Reader::new(text);
-        reader.root(findings)?;
-        while let Some(key) = reader.key(findings)? {
-            if key.text == "overrides" {
-                return self.overrides(&mut reader, key.place, 0, findings);
-            }
-            reader.skip(findings)?;
+        if has_early_overrides {
+            // Overrides are checked against the limits, so those before the limits are read in a second pass.
+            let mut reader = Reader::new(text, findings);
+            reader.root(SMALLEST)?;
+            reader.open("a rules file", None, List::Rejected, SMALLEST)?;
+            let key = reader.find("overrides")?;
+            self.overrides(&mut reader, key.as_ref(), 0)?;
         }
         Ok(())
     }
 
-    fn limits(&mut self, reader: &mut Reader<'_>, place: Place, findings: &mut Findings) -> Result<(), Reported> {
-        match reader.open(findings)? {
-            Opened::Map(_) => {}
-            other => {
-                let what = if let Opened::Scalar(node) = &other { node.kind() } else { "a list" };
-                let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
-                return Err(findings.error(place, format!("`limits` must be a map, found {what}"), help));
-            }
+    fn limits(&mut self, reader: &mut Reader<'_>, key: &Key) -> Result<(), Reported> {
+        let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
+        reader.open("`limits`", Some(key), List::Rejected, help)?;
+        while let Some(name) = reader.key()? {
+            let node = reader.node()?;
+            self.limits.add(name, &node, &mut self.interner);
         }
-        while let Some(key) = reader.key(findings)? {
-            let node = reader.node(findings)?;
-            self.limits.add(&key, &node, &mut self.interner, findings);
-        }
-        self.limits.check(findings);
+        self.limits.check_short_names();
         if self.limits.drafts.is_empty() {
-            findings.warning(place, "there are no limits: every request passes", "");
+            key.warning("there are no limits: every request passes", "");
         }
         Ok(())
     }
 
-    fn overrides_file(&mut self, text: &str, file: u16, findings: &mut Findings) -> Result<(), Reported> {
-        Reader::refuse_tabs(text, findings)?;
-        let mut reader = Reader::new(text);
-        let root = reader.root(findings)?;
-        if !matches!(root, Opened::Map(_) | Opened::List(_)) {
-            return Err(refuse_root(&root, "a file of overrides", "{}", findings));
-        }
-        self.entries(&mut reader, &root, file, findings)?;
-        reader.end(findings)
+    fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> Result<(), Reported> {
+        let mut reader = Reader::without_tabs(text, findings)?;
+        reader.root("the smallest valid file is `{}`")?;
+        self.overrides(&mut reader, None, file)?;
+        reader.end()
     }
 
-    fn overrides(
-        &mut self,
-        reader: &mut Reader<'_>,
-        place: Place,
-        file: u16,
-        findings: &mut Findings,
-    ) -> Result<(), Reported> {
-        let opened = reader.open(findings)?;
-        if !matches!(opened, Opened::Map(_) | Opened::List(_)) {
-            findings.error(place, "`overrides` must be a map or a list", "write `overrides: {}` if there are none");
-            return Ok(());
-        }
-        self.entries(reader, &opened, file, findings)
-    }
-
-    /// Adds the entries one by one: of a million only one is a tree in memory.
-    fn entries(
-        &mut self,
-        reader: &mut Reader<'_>,
-        opened: &Opened,
-        file: u16,
-        findings: &mut Findings,
-    ) -> Result<(), Reported> {
-        let mut reading = Reading {
-            limits: &mut self.limits,
-            interner: &mut self.interner,
-            fingerprinter: self.fingerprinter,
-            now: self.effective_from,
-            files: &self.files,
-            file,
+    /// Adds the next value's overrides one by one: of a million only one is a tree in memory. `key` is that of the value.
+    fn overrides(&mut self, reader: &mut Reader<'_>, key: Option<&Key>, file: u16) -> Result<(), Reported> {
+        let (what, help) = match key {
+            Some(_) => ("`overrides`", "write `overrides: {}` if there are none"),
+            None => ("a file of overrides", "the smallest valid file is `{}`"),
         };
-        if matches!(opened, Opened::List(_)) {
-            while reader.item(findings)? {
-                let node = reader.node(findings)?;
-                reading.item(&node, findings);
+        let is_list = reader.open(what, key, List::Allowed, help)?;
+        let (fingerprinter, now) = (self.fingerprinter, self.effective_from);
+        let context = Context { fingerprinter, now, files: &self.files, file };
+        let mut overrides = OverridesReader { limits: &mut self.limits, interner: &mut self.interner, context };
+        if is_list {
+            while reader.item()? {
+                overrides.item(&reader.node()?);
             }
         } else {
-            while let Some(key) = reader.key(findings)? {
-                let node = reader.node(findings)?;
-                reading.entry(&key, &node, findings);
+            while let Some(key) = reader.key()? {
+                overrides.entry(&key, &reader.node()?);
             }
         }
         Ok(())
-    }
-
-    fn finish(&mut self, findings: &mut Findings) {
-        self.limits.warn_of_idle(findings);
-        for draft in &mut self.limits.drafts {
-            if let Err(error) = draft.limit.overrides.finish() {
-                let message = format!("the regular expressions for {} are too large", quoted(&draft.limit.name));
-                findings.error(draft.place, message, error.to_string());
-            }
-        }
-    }
-}
-
-fn refuse_root(root: &Opened, what: &str, smallest: &str, findings: &mut Findings) -> Reported {
-    let help = format!("the smallest valid file is `{smallest}`");
-    match root {
-        Opened::Scalar(node) => {
-            findings.error(node.place, format!("{what} must be a map, found {}", node.kind()), help)
-        }
-        Opened::List(place) => findings.error(*place, format!("{what} must be a map, found a list"), help),
-        Opened::Nothing | Opened::Map(_) => {
-            let place = Place { line: 1, column: 1, width: 1 };
-            findings.error(place, "the file is empty", help)
-        }
     }
 }

@@ -1,28 +1,26 @@
-//! Reads `burst`, `count` and `period`, `rates`, `unlimited` and `deny`, of limits and overrides.
+//! Reads `burst`, `count`, `period` and `rates` of limits and overrides.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::mapping::{Mapping, all, list};
-use super::problem::{Findings, Reported};
-use super::scalars::{positive, text};
+use super::mapping::{Mapping, all};
+use super::problem::Reported;
 use super::yaml::Node;
 use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::algorithms::sliding_window::{LONGEST_PERIOD, largest_count};
 use crate::engine::rules::allowance::ElevatedAllowance;
-use crate::engine::rules::duration;
 
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
 
 pub(super) const WINDOW_KEYS: [&str; 3] = ["burst", "count", "period"];
 
-/// Each window is a bucket in the store and an item in the headers.
+/// The most windows of one limit. Each is a bucket in the store and an item in the headers.
 pub(super) const MOST_WINDOWS: usize = 8;
 
-/// Shares equal allowances: a million overrides have few different numbers.
+/// Shares equal numbers: a million overrides have few different ones.
 #[derive(Default)]
 pub(super) struct Interner {
     windows: HashSet<Arc<[Numbers]>>,
@@ -65,14 +63,13 @@ pub(super) enum Period {
 }
 
 /// Reads a duration, or a month or a year.
-pub(super) fn period(node: &Node, findings: &mut Findings) -> Result<Period, Reported> {
-    match text(node, findings)? {
+pub(super) fn period(node: &Node) -> Result<Period, Reported> {
+    match node.text()? {
         "month" => Ok(Period::Month),
         "year" => Ok(Period::Year),
-        given => match duration::parse(given) {
-            Ok(0) => Err(findings.error(node.place, NumbersError::Period.to_string(), "use a duration such as 1s")),
-            Ok(nanoseconds) => Ok(Period::Span(nanoseconds)),
-            Err((message, help)) => Err(findings.error(node.place, message, help)),
+        _ => match node.duration()? {
+            0 => Err(node.error(NumbersError::Period.to_string(), "use a duration such as 1s")),
+            nanoseconds => Ok(Period::Span(nanoseconds)),
         },
     }
 }
@@ -85,87 +82,69 @@ pub(super) struct Rate<'m> {
     pub(super) period: Period,
 }
 
-/// What an algorithm makes of a [`Rate`].
+/// The numbers that an algorithm makes of a [`Rate`].
 pub(super) type Window = Result<Result<Numbers, NumbersError>, Reported>;
 
-/// How an algorithm reads a [`Rate`].
-pub(super) type ReadWindow<'f> = &'f dyn Fn(&Rate<'_>, &mut Findings) -> Window;
+/// An algorithm's reader of a [`Rate`].
+pub(super) type ReadWindow<'f> = &'f dyn Fn(&Rate<'_>) -> Window;
 
 impl Rate<'_> {
     /// Returns the period in nanoseconds. Only fixed windows can follow the calendar.
-    pub(super) fn span(&self, findings: &mut Findings) -> Result<u64, Reported> {
+    pub(super) fn span(&self) -> Result<u64, Reported> {
         if let Period::Span(span) = self.period {
             return Ok(span);
         }
         let help = "add it to the limit, or use a duration such as 30d";
-        let place = self.map.value_place("period");
-        Err(findings.error(place, "calendar periods need `algorithm: fixed_window`", help))
+        Err(self.map.value("period").error("calendar periods need `algorithm: fixed_window`", help))
     }
 
     /// Rejects a burst that differs from the count.
-    pub(super) fn without_burst(&self, algorithm: &str, findings: &mut Findings) -> Result<(), Reported> {
+    pub(super) fn without_burst(&self, algorithm: &str) -> Result<(), Reported> {
         if self.burst == self.count {
             return Ok(());
         }
         let message = format!("`burst` must equal `count` with `algorithm: {algorithm}`");
-        let help = format!("remove `burst`, or write {}", self.count);
-        Err(findings.error(self.map.value_place("burst"), message, help))
+        Err(self.map.value("burst").error(message, format!("remove `burst`, or write {}", self.count)))
     }
 }
 
 /// Reads `rates`, or the one window without it. `may_be_fixed` allows a burst alone, which never refills.
-pub(super) fn rates(
-    map: &Mapping<'_>,
-    may_be_fixed: bool,
-    read: ReadWindow<'_>,
-    findings: &mut Findings,
-) -> Result<Vec<Numbers>, Reported> {
+pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> Result<Vec<Numbers>, Reported> {
     let Some((_, rates)) = map.get("rates") else {
-        return window(map, may_be_fixed, read, findings).map(Vec::from_iter);
+        return window(map, may_be_fixed, read).map(Vec::from_iter);
     };
     if let Some((key, _)) = map.first(&WINDOW_KEYS) {
         let message = format!("`{}` and `rates` cannot be combined", key.text);
-        return Err(findings.error(key.place, message, "move it into one of the `rates`"));
+        return Err(key.error(message, "move it into one of the `rates`"));
     }
-    let items = list(rates, "`rates`", "write `rates: [{ count: 10, period: 1s }, ...]`", findings)?;
-    if items.is_empty() || items.len() > MOST_WINDOWS {
-        let message = format!("`rates` has {} windows", items.len());
-        return Err(findings.error(rates.place, message, format!("use 1 to {MOST_WINDOWS}")));
-    }
+    let items = rates.list("`rates`", "write `rates: [{ count: 10, period: 1s }, ...]`")?;
+    rates.check_count("`rates`", items.len(), "windows", MOST_WINDOWS)?;
     all(items.iter().map(|item| {
-        let map = Mapping::of(item, "an item of `rates`", &WINDOW_KEYS, findings)?;
-        let window = window(&map, false, read, findings)?;
-        window.ok_or_else(|| findings.error(item.place, "a window needs `count` and `period`", ""))
+        let map = Mapping::of(item, "an item of `rates`", &WINDOW_KEYS)?;
+        window(&map, false, read)?.ok_or_else(|| item.error("a window needs `count` and `period`", ""))
     }))
 }
 
 /// Reads one window; `None` if it has none of the keys.
-pub(super) fn window(
-    map: &Mapping<'_>,
-    may_be_fixed: bool,
-    read: ReadWindow<'_>,
-    findings: &mut Findings,
-) -> Result<Option<Numbers>, Reported> {
+pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> Result<Option<Numbers>, Reported> {
     let at_least_one = |zero: NumbersError| {
-        let help = "write `deny: true` to deny every request";
-        move |node: &Node, findings: &mut Findings| positive(node, zero.to_string(), help, findings)
+        move |node: &Node| node.positive(zero.to_string(), "write `deny: true` to deny every request")
     };
-    let burst = map.read("burst", findings, at_least_one(NumbersError::Burst));
-    let count = map.read("count", findings, at_least_one(NumbersError::Count));
-    let period = map.read("period", findings, period);
+    let burst = map.read("burst", at_least_one(NumbersError::Burst));
+    let count = map.read("count", at_least_one(NumbersError::Count));
+    let period = map.read("period", period);
     let (key, message, help) = match (burst?, count?, period?) {
         (None, None, None) => return Ok(None),
         (Some(burst), None, None) if may_be_fixed => {
-            let numbers = Numbers::fixed(burst);
-            return numbers.map(Some).map_err(|error| findings.error(map.value_place("burst"), error.to_string(), ""));
+            return Numbers::fixed(burst).map(Some).map_err(|error| map.value("burst").error(error.to_string(), ""));
         }
         (burst, Some(count), Some(period)) => {
             let rate = Rate { map, burst: burst.unwrap_or(count), count, period };
-            let numbers = read(&rate, findings)?.map_err(|error| unusable(error, &rate, findings))?;
+            let numbers = read(&rate)?.map_err(|error| report_unusable(error, &rate))?;
             if numbers.is_finer_than_the_clock() {
                 let message = "tokens refill faster than one per microsecond, the clock's resolution";
                 let help = "counting stays exact; waits are rounded up to a microsecond";
-                findings.warning(map.value_place("count"), message, help);
+                map.value("count").warning(message, help);
             }
             return Ok(Some(numbers));
         }
@@ -173,11 +152,11 @@ pub(super) fn window(
         (_, Some(_), None) => ("count", "`count` without `period`", "add `period`, such as `period: 1s`"),
         (_, None, Some(_)) => ("period", "`period` without `count`", "add `count`, the number of tokens per period"),
     };
-    Err(findings.error(map.value_place(key), message, help))
+    Err(map.value(key).error(message, help))
 }
 
-/// Reports numbers that are out of range, with the largest that would not be.
-fn unusable(error: NumbersError, rate: &Rate<'_>, findings: &mut Findings) -> Reported {
+/// Reports numbers that are out of range, with the largest valid one.
+fn report_unusable(error: NumbersError, rate: &Rate<'_>) -> Reported {
     let Rate { map, count, .. } = *rate;
     let span = if let Period::Span(span) = rate.period { Some(span) } else { None };
     let help = match (error, span) {
@@ -209,5 +188,5 @@ fn unusable(error: NumbersError, rate: &Rate<'_>, findings: &mut Findings) -> Re
         NumbersError::Period | NumbersError::Tick | NumbersError::TooLongToSlide => "period",
         _ => "count",
     };
-    findings.error(map.value_place(key), error.to_string(), help)
+    map.value(key).error(error.to_string(), help)
 }

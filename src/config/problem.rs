@@ -1,57 +1,60 @@
-//! Mistakes in a file, and how people see them: message, place, the line with a caret, and what would be right.
+//! Mistakes in a file, printed with their place, the line with a caret, and help.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
 pub(crate) use crate::engine::rules::quote::quoted;
 use crate::engine::rules::quote::shown;
 
-/// A file with more mistakes than this is not looked at line by line; the rest is only counted.
+/// The most problems of each severity that are kept per file; the rest is only counted.
 const MOST_KEPT: usize = 100;
 
-/// So many are printed, the worst first.
+/// The most problems that are printed, errors first.
 const MOST_PRINTED: usize = 50;
 
-/// Longer lines are shown cut, around the caret.
+/// Longer lines are cut around the caret. In characters.
 const WIDEST_LINE: usize = 120;
 
-/// Of a line longer than this in bytes nothing is shown: it would be searched anew for each of its problems.
+/// Longer lines are not shown: each of their problems would search them again. In bytes.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// Messages and help are cut here, because they repeat what the file says.
+/// Longer messages and help texts are cut, because they quote the file. In characters.
 const LONGEST_TEXT: usize = 400;
 
-/// Whether a problem keeps the rules from loading.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The rules do not load.
     Error,
-    /// They load, and probably do not what was meant.
+    /// The rules load, but probably do not do what was meant.
     Warning,
 }
 
-/// A place in a file, in characters, both counted from 1.
+/// A place in a file. Lines and columns count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The line.
     pub line: u32,
-    /// The first character.
+    /// In characters.
     pub column: u32,
-    /// How many characters on this line; at least 1.
+    /// In characters on this line; at least 1.
     pub width: u32,
+}
+
+impl Place {
+    pub(super) const START: Self = Self { line: 1, column: 1, width: 1 };
 }
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether the rules can be used.
     pub severity: Severity,
-    /// The name of the file.
     pub file: String,
-    /// Where in the file, if at some place of it.
+    /// `None` for a problem of the whole file.
     pub place: Option<Place>,
-    /// What is wrong, in one line.
+    /// One line.
     pub message: String,
-    /// What would be right; may be empty.
+    /// How to fix it; may be empty.
     pub help: String,
     /// The line at `place`.
     pub source_line: Option<String>,
@@ -60,66 +63,68 @@ pub struct Problem {
 /// All problems of a set of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The first of them by severity, file and place. There may be more than are kept.
+    /// The first problems by severity, file and place.
     pub problems: Vec<Problem>,
-    /// How many errors there are in all.
+    /// The number of errors, including those that are not kept.
     pub errors: usize,
-    /// How many warnings there are in all.
+    /// The number of warnings, including those that are not kept.
     pub warnings: usize,
 }
 
-/// The problems of one file, while it is read.
-pub(crate) struct Findings {
+/// The problems of one file while it is read. Clones share them: each value of the file has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Findings(Rc<FileFindings>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct FileFindings {
     file: String,
-    problems: Vec<Problem>,
-    errors: usize,
-    warnings: usize,
+    report: RefCell<Report>,
 }
 
-/// Says that a value is unusable and that the reason is among the findings.
+/// The error of a value whose mistake is among the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reported;
 
 impl Findings {
     pub(crate) fn new(file: &str) -> Self {
-        Self { file: file.to_owned(), problems: Vec::new(), errors: 0, warnings: 0 }
+        Self(Rc::new(FileFindings { file: file.to_owned(), report: RefCell::default() }))
     }
 
-    /// Whether there are so many errors that further ones are only counted: nothing costly should be worked out for
-    /// their text.
+    /// Returns whether further errors are only counted, so that their texts need not be made.
     pub(super) fn is_full(&self) -> bool {
-        self.errors >= MOST_KEPT
+        self.0.report.borrow().errors >= MOST_KEPT
     }
 
-    pub(crate) fn error(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
-        self.errors += 1;
-        if self.errors <= MOST_KEPT {
-            self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
-        }
+    pub(crate) fn error(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+        self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
         Reported
     }
 
-    pub(super) fn warning(&mut self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.warnings += 1;
-        if self.warnings <= MOST_KEPT {
-            self.keep(Severity::Warning, place, message.as_ref(), help.as_ref());
-        }
+    pub(super) fn warning(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {
+        self.keep(Severity::Warning, place, message.as_ref(), help.as_ref());
     }
 
-    fn keep(&mut self, severity: Severity, place: Place, message: &str, help: &str) {
-        let (message, help) = (shown(message, LONGEST_TEXT), shown(help, LONGEST_TEXT));
-        let file = self.file.clone();
-        self.problems.push(Problem { severity, file, place: Some(place), message, help, source_line: None });
+    fn keep(&self, severity: Severity, place: Place, message: &str, help: &str) {
+        let mut report = self.0.report.borrow_mut();
+        let count = match severity {
+            Severity::Error => &mut report.errors,
+            Severity::Warning => &mut report.warnings,
+        };
+        *count += 1;
+        if *count <= MOST_KEPT {
+            let (message, help) = (shown(message, LONGEST_TEXT), shown(help, LONGEST_TEXT));
+            let file = self.0.file.clone();
+            report.problems.push(Problem { severity, file, place: Some(place), message, help, source_line: None });
+        }
     }
 }
 
 impl Report {
-    /// A report of one error that has no place in its file.
+    /// Returns a report of one error.
     pub fn of(problem: Problem) -> Self {
         Self { problems: vec![problem], errors: 1, warnings: 0 }
     }
 
-    /// Adds what another report says.
     pub(super) fn join(&mut self, other: Self) {
         self.problems.extend(other.problems);
         self.problems.sort_by_key(|problem| problem.severity);
@@ -127,25 +132,22 @@ impl Report {
         self.warnings += other.warnings;
     }
 
-    /// Adds what was found in a file with this text.
+    /// Adds the findings in a file with this text.
     pub(crate) fn add(&mut self, findings: Findings, text: &str) {
-        let mut found = findings.problems;
-        found.sort_by_key(|problem| problem.place);
+        let mut found = findings.0.report.take();
+        found.problems.sort_by_key(|problem| problem.place);
         // One walk over the text serves all problems: a file of overrides has a million lines.
         let mut lines = (1u32..).zip(text.lines());
         let mut current = lines.next();
-        for problem in &mut found {
+        for problem in &mut found.problems {
             let Some(place) = problem.place else { continue };
             while current.is_some_and(|(number, _)| number < place.line) {
                 current = lines.next();
             }
-            problem.source_line =
-                current.map(|(_, line)| line).filter(|line| line.len() <= LONGEST_LINE).map(str::to_owned);
+            let line = current.map(|(_, line)| line).filter(|line| line.len() <= LONGEST_LINE);
+            problem.source_line = line.map(str::to_owned);
         }
-        self.problems.append(&mut found);
-        self.problems.sort_by_key(|problem| problem.severity);
-        self.errors += findings.errors;
-        self.warnings += findings.warnings;
+        self.join(found);
     }
 }
 
@@ -160,7 +162,7 @@ impl fmt::Display for Report {
 }
 
 impl Problem {
-    /// An error about a file as a whole.
+    /// Returns an error about a whole file.
     pub(crate) fn of_file(file: &str, message: String, help: &str) -> Self {
         Self {
             severity: Severity::Error,
@@ -172,7 +174,7 @@ impl Problem {
         }
     }
 
-    /// The problem in one line, for a log or a status page: `limits.yaml:4:5: message (help)`.
+    /// Formats the problem on one line, for a log or a status page: `limits.yaml:4:5: message (help)`.
     pub fn one_line(&self) -> String {
         let place = self.place.map(|place| format!(":{}:{}", place.line, place.column)).unwrap_or_default();
         let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help) };
@@ -182,10 +184,7 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
+        let severity = if self.severity == Severity::Error { "error" } else { "warning" };
         writeln!(f, "{severity}: {}", self.message)?;
         let Some(place) = self.place else {
             writeln!(f, " --> {}", self.file)?;
@@ -203,8 +202,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The part of a line that is shown, and the caret's offset and width in it. Tabs and control characters become
-/// spaces: the caret must stand below its character.
+/// Returns the part of a line to show, and the caret's offset and width in it. Tabs and control characters become spaces,
+/// so that the caret is below its character.
 fn window(line: &str, place: Place) -> (String, usize, usize) {
     let column = place.column.saturating_sub(1) as usize;
     let start = if column < WIDEST_LINE { 0 } else { column - WIDEST_LINE / 2 };
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_problem_shows_its_line_and_what_would_be_right() {
-        let mut findings = Findings::new("limits.yaml");
+        let findings = Findings::new("limits.yaml");
         findings.warning(place(1, 1, 6), "second", "");
         findings.error(place(2, 4, 2), "first", "write 10");
         let mut report = Report::default();
@@ -254,7 +253,7 @@ warning: second
 
     #[test]
     fn long_lines_and_long_lists_are_cut() {
-        let mut findings = Findings::new("f");
+        let findings = Findings::new("f");
         for _ in 0..1_000 {
             findings.error(place(1, 500, 900), "wrong", "");
         }
@@ -265,7 +264,7 @@ warning: second
         assert!(text.ends_with("and 950 more\n"), "{text}");
         assert_eq!(text.matches("error: wrong").count(), MOST_PRINTED);
         assert!(text.lines().all(|line| line.len() < WIDEST_LINE + 10));
-        let mut findings = Findings::new("f");
+        let findings = Findings::new("f");
         findings.error(place(1, 90_000, 1), "m".repeat(1_000_000), "\u{1b}[2J");
         let mut report = Report::default();
         report.add(findings, &"x".repeat(100_000));

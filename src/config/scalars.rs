@@ -1,53 +1,89 @@
-//! Reads single values: text, numbers, truth values and words.
+//! Reads single values: text, numbers, truth values, durations, and words from a list.
 
-use super::problem::{Findings, Reported, quoted};
+use http::header::HeaderName;
+
+use super::problem::{Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Node, Value};
 use crate::engine::algorithms::micros::EXACT;
+use crate::engine::rules::duration;
 
-/// Reads text, plain or quoted: YAML's types are ignored.
-pub(crate) fn text<'n>(node: &'n Node, findings: &mut Findings) -> Result<&'n str, Reported> {
-    match &node.value {
-        Value::Scalar { .. } if node.is_null() => {
-            Err(findings.error(node.place, "missing value", "add one; quote the texts `null` and `~`"))
-        }
-        Value::Scalar { text, .. } => Ok(text),
-        _ => {
-            let message = format!("expected text, found {}", node.kind());
-            Err(findings.error(node.place, message, "write a single value"))
+impl Node {
+    /// Reads text, plain or quoted: YAML's types are ignored.
+    pub(crate) fn text(&self) -> Result<&str, Reported> {
+        match &self.value {
+            Value::Scalar { .. } if self.is_null() => {
+                Err(self.error("missing value", "add one; quote the texts `null` and `~`"))
+            }
+            Value::Scalar { text, .. } => Ok(text),
+            _ => Err(self.error(format!("expected text, found {}", self.kind()), "write a single value")),
         }
     }
-}
 
-/// Reads `true` or `false`.
-pub(crate) fn truth(node: &Node, findings: &mut Findings) -> Result<bool, Reported> {
-    let help = match &node.value {
-        Value::Scalar { text, plain } => match (text.as_str(), plain) {
-            // The spellings of the YAML 1.2 core schema.
-            ("true" | "True" | "TRUE", true) => return Ok(true),
-            ("false" | "False" | "FALSE", true) => return Ok(false),
-            ("true" | "false", false) => "remove the quotes",
-            _ => match text.to_ascii_lowercase().as_str() {
-                "yes" | "y" | "on" | "1" => "write `true`",
-                "no" | "n" | "off" | "0" => "write `false`",
-                _ => "write `true` or `false`",
+    /// Reads `true` or `false`.
+    pub(crate) fn truth(&self) -> Result<bool, Reported> {
+        let help = match &self.value {
+            Value::Scalar { text, plain } => match (text.as_str(), plain) {
+                // The spellings of the YAML 1.2 core schema.
+                ("true" | "True" | "TRUE", true) => return Ok(true),
+                ("false" | "False" | "FALSE", true) => return Ok(false),
+                ("true" | "false", false) => "remove the quotes",
+                _ => match text.to_ascii_lowercase().as_str() {
+                    "yes" | "y" | "on" | "1" => "write `true`",
+                    "no" | "n" | "off" | "0" => "write `false`",
+                    _ => "write `true` or `false`",
+                },
             },
-        },
-        _ => "write `true` or `false`",
-    };
-    Err(findings.error(node.place, "expected `true` or `false`", help))
+            _ => "write `true` or `false`",
+        };
+        Err(self.error("expected `true` or `false`", help))
+    }
+
+    /// Reads a whole number from 0 to [`EXACT`] - 1.
+    pub(crate) fn whole(&self) -> Result<u64, Reported> {
+        let Value::Scalar { text, plain } = &self.value else {
+            let message = format!("expected a whole number, found {}", self.kind());
+            return Err(self.error(message, "write digits, such as 20"));
+        };
+        number(text, *plain).map_err(|(why, help)| self.error(format!("{} {why}", quoted(text)), help))
+    }
+
+    /// Reads a whole number of at least 1; `zero` and `help` are the error for 0.
+    pub(crate) fn positive(&self, zero: impl AsRef<str>, help: impl AsRef<str>) -> Result<u64, Reported> {
+        match self.whole()? {
+            0 => Err(self.error(zero, help)),
+            number => Ok(number),
+        }
+    }
+
+    /// Reads a duration in nanoseconds.
+    pub(crate) fn duration(&self) -> Result<u64, Reported> {
+        duration::parse(self.text()?).map_err(|(message, help)| self.error(message, help))
+    }
+
+    /// Reads a header's name.
+    pub(super) fn header_name(&self) -> Result<HeaderName, Reported> {
+        let name = self.text()?;
+        HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| self.error(format!("invalid header name {}", quoted(name)), "use a name such as x-api-key"))
+    }
 }
 
-/// Reads a whole number from 0 to [`EXACT`] - 1.
-pub(crate) fn whole(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    let Value::Scalar { text, plain } = &node.value else {
-        let message = format!("expected a whole number, found {}", node.kind());
-        return Err(findings.error(node.place, message, "write digits, such as 20"));
-    };
-    match number(text, *plain) {
-        Ok(number) => Ok(number),
-        Err((why, help)) => Err(findings.error(node.place, format!("{} {why}", quoted(text)), help)),
+/// Returns a reader for one of a few words.
+pub(super) fn one_of<T: Clone>(choices: &'static [(&'static str, T)]) -> impl Fn(&Node) -> Result<T, Reported> {
+    |node| {
+        let given = node.text()?;
+        choices.iter().find(|(word, _)| *word == given).map(|(_, value)| value.clone()).ok_or_else(|| {
+            let help = did_you_mean(given, choices.iter().map(|(word, _)| *word));
+            node.error(format!("unknown value {}", quoted(given)), help)
+        })
     }
+}
+
+/// Returns whether a text has 1 to `longest` letters, digits, `_`, `.` and `-`, which need no escapes in headers and keys.
+pub(super) fn is_name(text: &str, longest: usize) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=longest).contains(&text.len()) && text.bytes().all(plain)
 }
 
 fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
@@ -87,47 +123,20 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
     Err(("is not a whole number", "write digits only, such as 1000".into()))
 }
 
-/// Reads a whole number of at least 1. `help` says what to write instead of 0.
-pub(crate) fn positive(
-    node: &Node,
-    zero: impl AsRef<str>,
-    help: impl AsRef<str>,
-    findings: &mut Findings,
-) -> Result<u64, Reported> {
-    match whole(node, findings)? {
-        0 => Err(findings.error(node.place, zero, help)),
-        number => Ok(number),
-    }
-}
-
-/// Returns a reader for one of a few words.
-pub(super) fn one_of<T: Copy>(
-    choices: &'static [(&'static str, T)],
-) -> impl Fn(&Node, &mut Findings) -> Result<T, Reported> {
-    |node, findings| {
-        let given = text(node, findings)?;
-        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == given) {
-            return Ok(*value);
-        }
-        let help = did_you_mean(given, choices.iter().map(|(word, _)| *word));
-        Err(findings.error(node.place, format!("unknown value {}", quoted(given)), help))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::problem::Report;
+    use super::super::problem::{Findings, Report};
     use super::super::yaml::tree;
     use super::*;
 
     #[track_caller]
     fn check<T: PartialEq + std::fmt::Debug>(
-        read: impl Fn(&Node, &mut Findings) -> Result<T, Reported>,
+        read: impl Fn(&Node) -> Result<T, Reported>,
         text: &str,
         expected: Result<T, &str>,
     ) {
-        let mut findings = Findings::new("f");
-        let outcome = tree(text, &mut findings).and_then(|node| read(&node, &mut findings));
+        let findings = Findings::new("f");
+        let outcome = tree(text, &findings).and_then(|node| read(&node));
         let mut report = Report::default();
         report.add(findings, text);
         match expected {
@@ -157,7 +166,7 @@ mod tests {
             ("ten", Err("not a whole number")),
             ("[1]", Err("found a list")),
         ] {
-            check(whole, text, expected);
+            check(Node::whole, text, expected);
         }
     }
 
@@ -172,7 +181,7 @@ mod tests {
             ("maybe", Err("`true` or `false`")),
             ("{}", Err("`true` or `false`")),
         ] {
-            check(truth, text, expected);
+            check(Node::truth, text, expected);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The script files that limits name.
+//! Reads the script files that limits name.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::mapping::find as find_entry;
 use super::problem::{Findings, Reported};
-use super::yaml::{Opened, Reader, Value};
+use super::yaml::{List, Node, Reader, Value};
 use crate::engine::algorithms::script::LONGEST_SOURCE;
 
 /// A script file that a rules file names.
@@ -12,17 +13,17 @@ use crate::engine::algorithms::script::LONGEST_SOURCE;
 pub struct ScriptFile {
     /// The path, as written in the rules file.
     pub name: String,
-    /// Its text, or why it cannot be read.
+    /// Its text, or the reason why it cannot be read.
     pub text: Result<String, String>,
 }
 
-/// Reads the scripts that a rules file names. Mistakes in the rules are reported by [`super::load()`].
+/// Reads the scripts that a rules file names.
 pub(super) fn read_all(limits: &Path, rules: &str) -> Vec<ScriptFile> {
     let folder = limits.parent().unwrap_or(Path::new("."));
     named(rules).into_iter().map(|name| ScriptFile { text: read(&folder.join(&name)), name }).collect()
 }
 
-/// The paths of a rules file's scripts.
+/// Returns the paths of a rules file's scripts.
 pub(super) fn paths(limits: &Path, scripts: &[ScriptFile]) -> Vec<PathBuf> {
     let folder = limits.parent().unwrap_or(Path::new("."));
     scripts.iter().map(|script| folder.join(&script.name)).collect()
@@ -39,10 +40,11 @@ fn read(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not valid UTF-8".to_owned())
 }
 
-/// The files that the limits of a rules file name, each once, as far as the text can be read.
+/// Returns the files that the limits of a rules file name, each once, up to the first mistake in the YAML, which
+/// [`super::load()`] reports.
 fn named(rules: &str) -> Vec<String> {
     let mut names = Vec::new();
-    // Hardly any file has scripts, and a file of a million overrides should not be read twice.
+    // Few files have scripts, and a file with a million overrides should not be read twice.
     if rules.contains("script") {
         let (Ok(()) | Err(Reported)) = find(rules, &mut names);
     }
@@ -50,28 +52,21 @@ fn named(rules: &str) -> Vec<String> {
 }
 
 fn find(rules: &str, names: &mut Vec<String>) -> Result<(), Reported> {
-    let mut findings = Findings::new("");
-    let mut reader = Reader::new(rules);
-    reader.root(&mut findings)?;
-    while let Some(key) = reader.key(&mut findings)? {
-        if key.text != "limits" {
-            reader.skip(&mut findings)?;
-            continue;
-        }
-        if !matches!(reader.open(&mut findings)?, Opened::Map(_)) {
-            return Ok(());
-        }
-        while reader.key(&mut findings)?.is_some() {
-            let node = reader.node(&mut findings)?;
-            let Value::Map(entries) = &node.value else { continue };
-            let file = entries.iter().find(|(key, _)| key.text == "file").map(|(_, node)| &node.value);
-            if let Some(Value::Scalar { text, .. }) = file
-                && !names.contains(text)
-            {
-                names.push(text.clone());
-            }
-        }
+    let mut reader = Reader::new(rules, &Findings::new(""));
+    reader.root("")?;
+    reader.open("", None, List::Rejected, "")?;
+    if reader.find("limits")?.is_none() {
         return Ok(());
+    }
+    reader.open("", None, List::Rejected, "")?;
+    while reader.key()?.is_some() {
+        let node = reader.node()?;
+        let Value::Map(entries) = &node.value else { continue };
+        if let Some((_, Node { value: Value::Scalar { text, .. }, .. })) = find_entry(entries, "file")
+            && !names.contains(text)
+        {
+            names.push(text.clone());
+        }
     }
     Ok(())
 }

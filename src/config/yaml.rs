@@ -1,8 +1,8 @@
-//! YAML text as a stream of entries, each a small tree that knows its places.
+//! YAML text as a stream of entries, each a small tree that knows its place in the file.
 //!
-//! The events of the parser are used directly, for two reasons: a deserialiser stops at the first type error, while
-//! all mistakes should be reported at once; and a file with a million overrides must not become one tree in memory.
-//! Only what the rules need is taken: anchors, aliases, tags and keys that are no text are refused.
+//! The parser's events are used directly, for two reasons: a deserializer stops at the first type error, while all mistakes
+//! are reported at once; and a file with a million overrides must not become one tree in memory. Anchors, aliases, tags and
+//! keys that are not text are rejected.
 
 use std::collections::HashMap;
 
@@ -10,37 +10,38 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 use super::problem::{Findings, Place, Reported, quoted};
 
-/// Nothing in the rules is nested deeper than nine levels. In the files of envoyproxy/ratelimit each entry of a
-/// descriptor takes two, and nobody has a dozen entries.
+/// The deepest nesting. Rules need nine levels. A file of envoyproxy/ratelimit needs two for each entry of a descriptor.
 const DEEPEST: usize = 32;
 
-/// The tags that files of others may have begin so, `!!`.
+/// The prefix of the tags that other limiters' files may have, `!!`.
 const TAGS: &str = "tag:yaml.org,2002:";
 
-/// The tag that js-yaml gives to the regular expressions of JavaScript.
+/// js-yaml's tag for JavaScript's regular expressions.
 const REGEXP: &str = "js/regexp";
 
-/// The tag of an instant (YAML 1.1).
+/// YAML 1.1's tag for instants.
 const TIMESTAMP: &str = "timestamp";
 
-/// Up to so many keys are compared one by one.
+/// The number of a map's keys that are compared one by one.
 const FEW: usize = 16;
 
-/// A value and its place.
+/// A value in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
+    pub(super) findings: Findings,
 }
 
-/// A scalar, a map or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Text as written; only plain text can be a number, a truth value or nothing.
-    Scalar { text: String, plain: bool },
-    /// In the order of the file, each key once.
+    /// Text as written. Only plain text can be a number, a truth value or null.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    /// In the file's order, each key once.
     Map(Vec<(Key, Node)>),
-    /// In the order of the file.
     List(Vec<Node>),
 }
 
@@ -49,36 +50,27 @@ pub(crate) enum Value {
 pub(crate) struct Key {
     pub(crate) text: String,
     pub(crate) place: Place,
+    pub(super) findings: Findings,
 }
 
-/// What a value begins as, when its entries are to be read one by one.
-pub(super) enum Opened {
-    /// [`Reader::key`] gives its keys.
-    Map(Place),
-    /// [`Reader::item`] tells whether there is another item.
-    List(Place),
-    /// It is a scalar and has been read.
-    Scalar(Node),
-    /// The document has no content at all.
-    Nothing,
-}
-
-/// Reads one document. After an error nothing further can be read: the reason is among the findings.
+/// Reads a text's documents. Nothing can be read after an error, which is among the findings.
 pub(super) struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
+    findings: Findings,
     depth: usize,
+    /// The place of the last event.
     last: Place,
-    /// Takes values with the tags [`REGEXP`] and [`TIMESTAMP`].
+    /// Whether values may have the tags [`REGEXP`] and [`TIMESTAMP`].
     takes_tags: bool,
 }
 
 impl Node {
-    /// Whether nothing is written here, or `null`.
+    /// Returns whether the value is missing or `null`.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
-    /// What it is, for messages.
+    /// Names the kind of value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Scalar { .. } if self.is_null() => "nothing",
@@ -87,82 +79,157 @@ impl Node {
             Value::List(_) => "a list",
         }
     }
+
+    pub(super) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+        self.findings.error(self.place, message, help)
+    }
+
+    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
+        self.findings.warning(self.place, message, help);
+    }
+}
+
+impl Key {
+    /// Returns a part of the key as a value at its place.
+    pub(super) fn scalar(&self, text: &str) -> Node {
+        let value = Value::Scalar { text: text.to_owned(), plain: false };
+        Node { place: self.place, value, findings: self.findings.clone() }
+    }
+
+    pub(super) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+        self.findings.error(self.place, message, help)
+    }
+
+    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
+        self.findings.warning(self.place, message, help);
+    }
 }
 
 impl<'t> Reader<'t> {
-    pub(super) fn new(text: &'t str) -> Self {
+    pub(super) fn new(text: &'t str, findings: &Findings) -> Self {
         let parser = Parser::new_from_str(text);
-        Self { parser, depth: 0, last: Place { line: 1, column: 1, width: 1 }, takes_tags: false }
+        Self { parser, findings: findings.clone(), depth: 0, last: Place::START, takes_tags: false }
     }
 
-    /// Refuses indentation with tabs, which the parser lets pass in places: YAML forbids it (section 6.1), and what
-    /// it means depends on the editor.
-    pub(super) fn refuse_tabs(text: &str, findings: &mut Findings) -> Result<(), Reported> {
-        let mut outcome = Ok(());
+    /// Reads a text in block style. Rejects indentation with tabs, which the parser accepts in places: YAML forbids it
+    /// (section 6.1), and its meaning depends on the editor.
+    pub(super) fn without_tabs(text: &'t str, findings: &Findings) -> Result<Self, Reported> {
+        let mut outcome = Ok(Self::new(text, findings));
         for (line, content) in (1..).zip(text.lines()) {
             let rest = content.trim_start_matches(' ');
             if rest.starts_with('\t') && !matches!(rest.trim_start().chars().next(), None | Some('#')) {
-                let column = u32::try_from(content.len() - rest.len() + 1).unwrap_or(u32::MAX);
-                let place = Place { line, column, width: 1 };
+                let place = Place { line, column: number(content.len() - rest.len() + 1), width: 1 };
                 outcome = Err(findings.error(place, "a tab in the indentation", "indent with spaces"));
             }
         }
         outcome
     }
 
-    /// Begins the document and its root.
-    pub(super) fn root(&mut self, findings: &mut Findings) -> Result<Opened, Reported> {
+    /// Returns the place of what was read last.
+    pub(super) const fn place(&self) -> Place {
+        self.last
+    }
+
+    /// Goes to the root of the next document. Returns whether there is one.
+    pub(super) fn document(&mut self) -> Result<bool, Reported> {
         loop {
-            match self.next(findings)? {
-                (Event::StreamStart | Event::DocumentStart(_), _) => {}
-                (Event::StreamEnd, _) => return Ok(Opened::Nothing),
-                (event, span) => return self.opened(event, span, findings),
+            match self.next()?.0 {
+                Event::DocumentStart(_) => return Ok(true),
+                Event::StreamEnd => return Ok(false),
+                _ => {}
             }
         }
     }
 
-    /// Begins the next value.
-    pub(super) fn open(&mut self, findings: &mut Findings) -> Result<Opened, Reported> {
-        let (event, span) = self.next(findings)?;
-        self.opened(event, span, findings)
+    /// Goes to the file's only document.
+    pub(super) fn root(&mut self, help: &str) -> Result<(), Reported> {
+        if self.document()? { Ok(()) } else { Err(self.findings.error(Place::START, "the file is empty", help)) }
     }
 
-    /// The next key of the map that was opened last, or `None` at its end.
-    pub(super) fn key(&mut self, findings: &mut Findings) -> Result<Option<Key>, Reported> {
-        match self.next(findings)? {
-            (Event::MappingEnd, _) => {
-                self.depth -= 1;
-                Ok(None)
-            }
-            (event, span) => Ok(Some(key_of(event, span, findings)?)),
+    /// Ends the document. Rejects a second one, which most programs would ignore.
+    pub(super) fn end(&mut self) -> Result<(), Reported> {
+        if !self.document()? {
+            return Ok(());
         }
+        let help = "remove the `---` or split the file";
+        Err(self.findings.error(self.last, "a second YAML document in the file", help))
     }
 
-    /// Whether the list that was opened last has another item; if not, it is closed.
-    pub(super) fn item(&mut self, findings: &mut Findings) -> Result<bool, Reported> {
-        let ends = match self.parser.peek() {
-            Some(Ok((event, _))) => matches!(event, Event::SequenceEnd),
-            // Reading it reports the error.
-            _ => false,
+    /// Begins the next value: a map, or a list where one is `allowed`. Returns whether it is a list. `what` and `key` name
+    /// the value in errors.
+    pub(super) fn open(&mut self, what: &str, key: Option<&Key>, allowed: List, help: &str) -> Result<bool, Reported> {
+        let (event, span) = self.next()?;
+        let (is_map, is_list) = (matches!(event, Event::MappingStart(..)), matches!(event, Event::SequenceStart(..)));
+        if is_map || is_list && allowed == List::Allowed {
+            self.check_extras(&event, span)?;
+            self.deeper(span)?;
+            return Ok(is_list);
+        }
+        let (place, kind) = match event {
+            Event::SequenceStart(..) => (place(span), "a list"),
+            event => {
+                let node = self.build(event, span)?;
+                (node.place, node.kind())
+            }
         };
+        let expected = if allowed == List::Allowed { "a map or a list" } else { "a map" };
+        let place = key.map_or(place, |key| key.place);
+        Err(self.findings.error(place, format!("{what} must be {expected}, found {kind}"), help))
+    }
+
+    /// Returns the next key of the map that was opened last, or `None` at its end.
+    pub(super) fn key(&mut self) -> Result<Option<Key>, Reported> {
+        let (event, span) = self.next()?;
+        if matches!(event, Event::MappingEnd) {
+            self.depth -= 1;
+            return Ok(None);
+        }
+        self.check_extras(&event, span)?;
+        let place = place(span);
+        match event {
+            Event::Scalar(text, ..) if text == "<<" => {
+                Err(self.findings.error(place, "merge keys (`<<`) are not supported", "write the keys out"))
+            }
+            Event::Scalar(text, ..) => {
+                Ok(Some(Key { text: text.into_owned(), place, findings: self.findings.clone() }))
+            }
+            _ => Err(self.findings.error(place, "keys must be text", "quote keys that start with [ or {")),
+        }
+    }
+
+    /// Goes to the value of a key of the map that was opened last. Returns `None` if the map does not have it.
+    pub(super) fn find(&mut self, name: &str) -> Result<Option<Key>, Reported> {
+        while let Some(key) = self.key()? {
+            if key.text == name {
+                return Ok(Some(key));
+            }
+            self.skip()?;
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the list that was opened last has another item; if not, it is closed.
+    pub(super) fn item(&mut self) -> Result<bool, Reported> {
+        // Reading reports an error.
+        let ends = matches!(self.parser.peek(), Some(Ok((Event::SequenceEnd, _))));
         if ends {
-            self.next(findings)?;
+            self.next()?;
             self.depth -= 1;
         }
         Ok(!ends)
     }
 
-    /// The next value, whole.
-    pub(super) fn node(&mut self, findings: &mut Findings) -> Result<Node, Reported> {
-        let (event, span) = self.next(findings)?;
-        self.build(event, span, findings)
+    /// Reads the next value as a tree.
+    pub(super) fn node(&mut self) -> Result<Node, Reported> {
+        let (event, span) = self.next()?;
+        self.build(event, span)
     }
 
-    /// Passes over the next value.
-    pub(super) fn skip(&mut self, findings: &mut Findings) -> Result<(), Reported> {
+    /// Skips the next value.
+    pub(super) fn skip(&mut self) -> Result<(), Reported> {
         let mut open = 0usize;
         loop {
-            match self.next(findings)?.0 {
+            match self.next()?.0 {
                 Event::MappingStart(..) | Event::SequenceStart(..) => open += 1,
                 Event::MappingEnd | Event::SequenceEnd => open = open.saturating_sub(1),
                 _ => {}
@@ -173,145 +240,151 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Reads all documents of the text. Those in which nothing is written are left out.
-    pub(super) fn documents(&mut self, findings: &mut Findings) -> Result<Vec<Node>, Reported> {
+    /// Reads all documents of the text except empty ones.
+    pub(super) fn documents(&mut self) -> Result<Vec<Node>, Reported> {
         let mut documents = Vec::new();
-        loop {
-            match self.next(findings)? {
-                (Event::StreamEnd, _) => return Ok(documents),
-                (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd, _) => {}
-                (event, span) => {
-                    let node = self.build(event, span, findings)?;
-                    if !node.is_null() {
-                        documents.push(node);
-                    }
-                }
-            }
+        while self.document()? {
+            documents.push(self.node()?);
         }
+        documents.retain(|document| !document.is_null());
+        Ok(documents)
     }
 
-    /// Ends the document; a second one would be overlooked by most programs.
-    pub(super) fn end(&mut self, findings: &mut Findings) -> Result<(), Reported> {
-        loop {
-            match self.next(findings)? {
-                (Event::StreamEnd, _) => return Ok(()),
-                (Event::DocumentStart(_), span) => {
-                    return Err(findings.error(
-                        place(span),
-                        "a second YAML document in the file",
-                        "remove the `---` or split the file",
-                    ));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn next(&mut self, findings: &mut Findings) -> Result<(Event<'t>, Span), Reported> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), Reported> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
                 self.last = place(span);
                 Ok((event, span))
             }
-            Some(Err(error)) => Err(syntax(&error, findings)),
-            None => Err(findings.error(self.last, "unexpected end of file", "")),
+            Some(Err(error)) => Err(self.syntax(&error)),
+            None => Err(self.findings.error(self.last, "unexpected end of file", "")),
         }
     }
 
-    fn opened(&mut self, event: Event<'t>, span: Span, findings: &mut Findings) -> Result<Opened, Reported> {
-        refuse_extras(&event, span, findings)?;
-        match event {
-            Event::MappingStart(..) => {
-                self.deeper(span, findings)?;
-                Ok(Opened::Map(place(span)))
-            }
-            Event::SequenceStart(..) => {
-                self.deeper(span, findings)?;
-                Ok(Opened::List(place(span)))
-            }
-            event => Ok(Opened::Scalar(self.build(event, span, findings)?)),
-        }
-    }
-
-    fn deeper(&mut self, span: Span, findings: &mut Findings) -> Result<(), Reported> {
+    fn deeper(&mut self, span: Span) -> Result<(), Reported> {
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err(findings.error(place(span), format!("nested deeper than {DEEPEST} levels"), ""));
+            return Err(self.findings.error(place(span), format!("nested deeper than {DEEPEST} levels"), ""));
         }
         Ok(())
     }
 
     /// Recursion is bounded by [`DEEPEST`].
-    fn build(&mut self, event: Event<'t>, span: Span, findings: &mut Findings) -> Result<Node, Reported> {
-        if let (true, Event::Scalar(text, _, 0, Some(tag))) = (self.takes_tags, &event)
-            && tag.handle.as_str() == TAGS
-        {
-            match tag.suffix.as_str() {
-                REGEXP => return regexp(text, place(span), findings),
-                TIMESTAMP => {
-                    let value = Value::Scalar { text: text.to_string(), plain: false };
-                    return Ok(Node { place: place(span), value });
-                }
-                _ => {}
-            }
-        }
-        refuse_extras(&event, span, findings)?;
+    fn build(&mut self, event: Event<'t>, span: Span) -> Result<Node, Reported> {
         let place = place(span);
-        let value = match event {
-            Event::Scalar(text, style, ..) => {
+        let tagged = self.tagged(&event, place)?;
+        if tagged.is_none() {
+            self.check_extras(&event, span)?;
+        }
+        let value = match (event, tagged) {
+            (_, Some(text)) => Value::Scalar { text, plain: false },
+            (Event::Scalar(text, style, ..), _) => {
                 Value::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
             }
-            Event::MappingStart(..) => {
-                self.deeper(span, findings)?;
-                let mut entries: Vec<(Key, Node)> = Vec::new();
-                let mut seen = Seen::default();
-                while let Some(key) = self.key(findings)? {
-                    let node = self.node(findings)?;
-                    // Nearly all maps are small, and comparing a few keys is cheaper than a table for them.
-                    let first = entries.iter().take(FEW).find(|(given, _)| given.text == key.text);
-                    if let Some((given, _)) = first {
-                        repeated(&key, given.place.line, findings);
-                    } else if entries.len() < FEW || seen.is_new(&key, findings) {
-                        entries.push((key, node));
-                    }
-                }
-                Value::Map(entries)
+            (Event::MappingStart(..), _) => {
+                self.deeper(span)?;
+                self.entries()?
             }
-            Event::SequenceStart(..) => {
-                self.deeper(span, findings)?;
+            (Event::SequenceStart(..), _) => {
+                self.deeper(span)?;
                 let mut items = Vec::new();
-                while self.item(findings)? {
-                    items.push(self.node(findings)?);
+                while self.item()? {
+                    items.push(self.node()?);
                 }
                 Value::List(items)
             }
-            _ => return Err(findings.error(place, "missing value", "")),
+            _ => return Err(self.findings.error(place, "missing value", "")),
         };
-        Ok(Node { place, value })
+        Ok(Node { place, value, findings: self.findings.clone() })
     }
-}
 
-fn key_of(event: Event<'_>, span: Span, findings: &mut Findings) -> Result<Key, Reported> {
-    refuse_extras(&event, span, findings)?;
-    let place = place(span);
-    match event {
-        Event::Scalar(text, ..) if text == "<<" => {
-            Err(findings.error(place, "merge keys (`<<`) are not supported", "write the keys out"))
+    fn entries(&mut self) -> Result<Value, Reported> {
+        let mut entries: Vec<(Key, Node)> = Vec::new();
+        let mut seen = Seen::default();
+        while let Some(key) = self.key()? {
+            let node = self.node()?;
+            // Nearly all maps are small, and comparing a few keys is cheaper than a hash table.
+            if let Some((first, _)) = entries.iter().take(FEW).find(|(first, _)| first.text == key.text) {
+                report_duplicate(&key, first.place.line);
+            } else if entries.len() < FEW || seen.is_new(&key) {
+                entries.push((key, node));
+            }
         }
-        Event::Scalar(text, ..) => Ok(Key { text: text.into_owned(), place }),
-        _ => Err(findings.error(place, "keys must be text", "quote keys that start with [ or {")),
+        Ok(Value::Map(entries))
+    }
+
+    /// Returns the text of a value with a tag that other limiters' files may have.
+    fn tagged(&self, event: &Event<'_>, place: Place) -> Result<Option<String>, Reported> {
+        let Event::Scalar(text, _, 0, Some(tag)) = event else { return Ok(None) };
+        if !self.takes_tags || tag.handle != TAGS {
+            return Ok(None);
+        }
+        match tag.suffix.as_str() {
+            // `/source/flags`
+            REGEXP => match text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')) {
+                Some((source, _)) => Ok(Some(source.to_owned())),
+                None => {
+                    let message = format!("invalid regular expression {}", quoted(text));
+                    Err(self.findings.error(place, message, "write `/.../`"))
+                }
+            },
+            TIMESTAMP => Ok(Some(text.to_string())),
+            _ => Ok(None),
+        }
+    }
+
+    /// Rejects what gives a value another meaning than its text.
+    fn check_extras(&self, event: &Event<'_>, span: Span) -> Result<(), Reported> {
+        let (anchor, tagged) = match event {
+            Event::Alias(_) => (1, false),
+            Event::Scalar(_, _, anchor, tag) | Event::MappingStart(anchor, tag) | Event::SequenceStart(anchor, tag) => {
+                (*anchor, tag.is_some())
+            }
+            _ => (0, false),
+        };
+        let (message, help) = if anchor > 0 {
+            let help = "write the value out; quote it if it starts with & or *";
+            ("anchors (`&`) and aliases (`*`) are not supported", help)
+        } else if tagged {
+            ("tags (`!`) are not supported", "write the value without a tag")
+        } else {
+            return Ok(());
+        };
+        Err(self.findings.error(place(span), message, help))
+    }
+
+    fn syntax(&self, error: &ScanError) -> Reported {
+        let marker = error.marker();
+        let place = Place { line: number(marker.line()), column: number(marker.col() + 1), width: 1 };
+        let help = match error.info() {
+            info if info.contains("unknown anchor") => "a value that starts with `*` needs quotes",
+            info if info.contains("mapping values are not allowed") => {
+                "check the indentation; a value that contains `: ` needs quotes"
+            }
+            info if info.contains("flow") => "is a `,`, `}` or `]` missing before?",
+            info if info.contains("quoted scalar") => "is the closing quote missing?",
+            _ => "",
+        };
+        self.findings.error(place, format!("YAML: {}", error.info()), help)
     }
 }
 
-/// The keys of a map that were seen, to find the second of two equal ones.
+/// Whether a list may be in place of a map.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    Allowed,
+    Rejected,
+}
+
+/// The keys of a map so far, to find duplicates.
 #[derive(Default)]
 pub(super) struct Seen(HashMap<String, u32>);
 
 impl Seen {
-    /// Whether the key is new; if not, that is reported.
-    pub(super) fn is_new(&mut self, key: &Key, findings: &mut Findings) -> bool {
+    /// Returns whether the key is new; reports it otherwise.
+    pub(super) fn is_new(&mut self, key: &Key) -> bool {
         if let Some(line) = self.0.get(&key.text) {
-            repeated(key, *line, findings);
+            report_duplicate(key, *line);
             return false;
         }
         self.0.insert(key.text.clone(), key.place.line);
@@ -319,52 +392,9 @@ impl Seen {
     }
 }
 
-fn repeated(key: &Key, first: u32, findings: &mut Findings) {
+fn report_duplicate(key: &Key, first: u32) {
     let message = format!("duplicate key {}", quoted(&key.text));
-    findings.error(key.place, message, format!("the first one is on line {first}; keep one of them"));
-}
-
-/// The source of `/source/flags`, as text.
-fn regexp(text: &str, place: Place, findings: &mut Findings) -> Result<Node, Reported> {
-    let source = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')).map(|(source, _)| source);
-    match source {
-        Some(source) => Ok(Node { place, value: Value::Scalar { text: source.to_owned(), plain: false } }),
-        None => Err(findings.error(place, format!("invalid regular expression {}", quoted(text)), "write `/.../`")),
-    }
-}
-
-/// Refuses what gives a value another meaning than its text has.
-fn refuse_extras(event: &Event<'_>, span: Span, findings: &mut Findings) -> Result<(), Reported> {
-    let (anchor, tagged) = match event {
-        Event::Alias(_) => (1, false),
-        Event::Scalar(_, _, anchor, tag) | Event::MappingStart(anchor, tag) | Event::SequenceStart(anchor, tag) => {
-            (*anchor, tag.is_some())
-        }
-        _ => (0, false),
-    };
-    if anchor > 0 {
-        let message = "anchors (`&`) and aliases (`*`) are not supported";
-        return Err(findings.error(place(span), message, "write the value out; quote it if it starts with & or *"));
-    }
-    if tagged {
-        return Err(findings.error(place(span), "tags (`!`) are not supported", "write the value without a tag"));
-    }
-    Ok(())
-}
-
-fn syntax(error: &ScanError, findings: &mut Findings) -> Reported {
-    let marker = error.marker();
-    let place = Place { line: number(marker.line()), column: number(marker.col() + 1), width: 1 };
-    let help = match error.info() {
-        info if info.contains("unknown anchor") => "a value that starts with `*` needs quotes",
-        info if info.contains("mapping values are not allowed") => {
-            "check the indentation; a value that contains `: ` needs quotes"
-        }
-        info if info.contains("flow") => "is a `,`, `}` or `]` missing before?",
-        info if info.contains("quoted scalar") => "is the closing quote missing?",
-        _ => "",
-    };
-    findings.error(place, format!("YAML: {}", error.info()), help)
+    key.error(message, format!("the first one is on line {first}; keep one of them"));
 }
 
 fn place(span: Span) -> Place {
@@ -376,20 +406,18 @@ fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// Reads a whole text as one tree, which takes several times the memory of the text.
+/// Reads a whole text as one tree, which takes several times the text's memory.
 ///
-/// Of the tags that limitd's files have, a value tagged `!!js/regexp` is the source of the expression and one tagged
-/// `!!timestamp` is its text. Others are refused.
-pub(crate) fn tree(text: &str, findings: &mut Findings) -> Result<Node, Reported> {
-    let mut reader = Reader { takes_tags: true, ..Reader::new(text) };
-    loop {
-        let (event, span) = reader.next(findings)?;
-        if !matches!(event, Event::StreamStart | Event::DocumentStart(_)) {
-            let node = reader.build(event, span, findings)?;
-            reader.end(findings)?;
-            return Ok(node);
-        }
+/// A value tagged `!!js/regexp`, as in limitd's files, is the expression's source; one tagged `!!timestamp` is its text. Other
+/// tags are rejected.
+pub(crate) fn tree(text: &str, findings: &Findings) -> Result<Node, Reported> {
+    let mut reader = Reader { takes_tags: true, ..Reader::new(text, findings) };
+    if !reader.document()? {
+        return Err(findings.error(reader.last, "missing value", ""));
     }
+    let node = reader.node()?;
+    reader.end()?;
+    Ok(node)
 }
 
 #[cfg(test)]
@@ -400,8 +428,8 @@ mod tests {
     /// Reads `text`, which must be refused with this in the report, soon.
     #[track_caller]
     fn refused(text: &str, expected: &str) {
-        let mut findings = Findings::new("f");
-        let outcome = tree(text, &mut findings);
+        let findings = Findings::new("f");
+        let outcome = tree(text, &findings);
         let mut report = Report::default();
         report.add(findings, text);
         assert!(report.errors > 0, "{outcome:?}");
@@ -410,8 +438,8 @@ mod tests {
 
     #[test]
     fn values_know_their_places_and_styles() {
-        let mut findings = Findings::new("f");
-        let Ok(node) = tree("a: 010\nb: ['x', é: 1]\nc:\n", &mut findings) else { panic!("refused") };
+        let findings = Findings::new("f");
+        let Ok(node) = tree("a: 010\nb: ['x', é: 1]\nc:\n", &findings) else { panic!("refused") };
         let Value::Map(entries) = node.value else { panic!("no map") };
         assert_eq!(entries[0].1.place, Place { line: 1, column: 4, width: 3 });
         assert_eq!(entries[0].1.value, Value::Scalar { text: "010".into(), plain: true });

@@ -7,7 +7,7 @@ use super::amount::Amount;
 use super::document::{Document, Limit, Override, Subject};
 use super::origin;
 use super::text::Value;
-use crate::config::foreign::{self, Findings, Key, Mapping, Node, Reported, all, positive, quoted, text};
+use crate::config::foreign::{self, Findings, Key, Mapping, Node, Reported, all, quoted};
 use crate::config::{Report, Source};
 use crate::engine::rules::duration;
 
@@ -128,7 +128,7 @@ fn file(
         foreign::Value::List(items) => {
             let mut pairs = Vec::new();
             for item in items {
-                match foreign::map(item, "an override", HELP, findings) {
+                match item.map("an override", HELP) {
                     Ok(inner) => pairs.extend(inner),
                     Err(reported) => outcome = Err(reported),
                 }
@@ -163,7 +163,7 @@ fn entry(
     let origin = origin(source, key.place);
     let has_ids = matches!(&node.value, foreign::Value::Map(fields) if fields.iter().any(|(key, _)| key.text == "ids"));
     if let Some((name, id)) = key.text.split_once(':') {
-        let fields = Mapping::of(node, "an override", &DEFAULT_KEYS, findings)?;
+        let fields = Mapping::of(node, "an override", &DEFAULT_KEYS)?;
         let amount = amount(&fields, findings)?;
         if name.is_empty() || id.trim().is_empty() {
             let message = format!("{} needs a limit and an id", quoted(&key.text));
@@ -171,20 +171,20 @@ fn entry(
         }
         entries.overrides.push((name.to_owned(), origin, vec![(id.to_owned(), None)], amount));
     } else if is_list || has_ids {
-        let fields = Mapping::of(node, "an override", &OVERRIDE_KEYS, findings)?;
+        let fields = Mapping::of(node, "an override", &OVERRIDE_KEYS)?;
         let amount = amount(&fields, findings);
         let Some((_, node)) = fields.get("ids") else {
             let message = format!("{} needs `ids`", quoted(&key.text));
             return Err(findings.error(key.place, message, "write `ids: [{ id: ..., comment: ... }]`"));
         };
-        let items = foreign::list(node, "`ids`", "write `ids: [{ id: ..., comment: ... }]`", findings)?;
+        let items = node.list("`ids`", "write `ids: [{ id: ..., comment: ... }]`")?;
         if items.is_empty() {
             return Err(findings.error(node.place, "the list is empty", "add an id or remove the override"));
         }
         let ids = all(items.iter().map(|item| id(item, findings)))?;
         entries.overrides.push((key.text.clone(), origin, ids, amount?));
     } else {
-        let fields = Mapping::of(node, "a limit", &DEFAULT_KEYS, findings)?;
+        let fields = Mapping::of(node, "a limit", &DEFAULT_KEYS)?;
         let amount = amount(&fields, findings)?;
         let place = format!("{}:{}", origin.file, origin.line);
         if let Some(first) = places.insert(key.text.clone(), place) {
@@ -198,29 +198,29 @@ fn entry(
 
 fn id(item: &Node, findings: &mut Findings) -> Result<(String, Option<String>), Reported> {
     if !matches!(item.value, foreign::Value::Map(_)) {
-        return Ok((text(item, findings)?.to_owned(), None));
+        return Ok((item.text()?.to_owned(), None));
     }
-    let fields = Mapping::sparse(item, "an item of `ids`", &ID_KEYS, findings)?;
-    let comment = fields.read("comment", findings, text)?.filter(|comment| !comment.is_empty());
+    let fields = Mapping::sparse(item, "an item of `ids`", &ID_KEYS)?;
+    let comment = fields.read("comment", Node::text)?.filter(|comment| !comment.is_empty());
     let Some((_, id)) = fields.get("id") else {
         return Err(findings.error(item.place, "an item of `ids` needs `id`", "write `{ id: ..., comment: ... }`"));
     };
-    Ok((text(id, findings)?.to_owned(), comment.map(str::to_owned)))
+    Ok((id.text()?.to_owned(), comment.map(str::to_owned)))
 }
 
 /// All three numbers, which Boulder has no defaults for.
 fn amount(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Amount, Reported> {
-    let mut number = |name: &str| {
+    let number = |name: &str| {
         let Some((_, node)) = fields.get(name) else {
-            return Err(findings.error(fields.place, format!("`{name}` is missing"), HELP));
+            return Err(findings.error(fields.node.place, format!("`{name}` is missing"), HELP));
         };
-        positive(node, format!("`{name}` must be at least 1"), HELP, findings)
+        node.positive(format!("`{name}` must be at least 1"), HELP)
     };
     let (burst, count) = (number("burst"), number("count"));
     let Some((_, node)) = fields.get("period") else {
-        return Err(findings.error(fields.place, "`period` is missing", HELP));
+        return Err(findings.error(fields.node.place, "`period` is missing", HELP));
     };
-    let period = text(node, findings)?;
+    let period = node.text()?;
     match duration::parse(period) {
         Ok(0) => Err(findings.error(node.place, "period must be longer than 0", "use a duration such as 1s")),
         Ok(_) => Ok(Amount::Rate { burst: Some(burst?), count: count?, period: period.to_owned() }),

@@ -11,7 +11,7 @@ use super::condition::{self, Condition};
 use super::document::{Document, Limit};
 use super::origin;
 use super::text::{Value, piece};
-use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, whole};
+use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
 use crate::config::{Report, Source};
 
 /// The fields that are read of a limit.
@@ -49,7 +49,7 @@ fn file(
     };
     let list = inner(&root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(&root, "limits"));
     let mut outcome = Ok(());
-    for item in foreign::list(list.as_ref().unwrap_or(&root), "the file", help, findings)? {
+    for item in list.as_ref().unwrap_or(&root).list("the file", help)? {
         // All are read, so that all mistakes are found.
         outcome = limit(source, item, findings, numbers, document).and(outcome);
     }
@@ -65,17 +65,17 @@ fn limit(
 ) -> Result<(), Reported> {
     let origin = origin(source, node.place);
     let help = "write `namespace`, `max_value` and `seconds`";
-    let given = foreign::map(node, "a limit", help, findings)?;
+    let given = node.map("a limit", help)?;
     let needed = |name: &str, findings: &mut Findings| {
         let missing = || format!("a limit needs `{name}`");
         find(given, name).map(|(_, node)| node).ok_or_else(missing).map_err(|why| findings.error(node.place, why, help))
     };
-    let namespace = needed("namespace", findings).and_then(|node| text(node, findings));
-    let most = needed("max_value", findings).and_then(|node| whole(node, findings));
+    let namespace = needed("namespace", findings).and_then(|node| node.text());
+    let most = needed("max_value", findings).and_then(|node| node.whole());
     let seconds = needed("seconds", findings).and_then(|node| seconds(node, findings));
-    let name = find(given, "name").or_else(|| find(given, "id")).map(|(_, node)| text(node, findings)).transpose();
-    let conditions = list(given, "conditions", findings);
-    let variables = list(given, "variables", findings);
+    let name = find(given, "name").or_else(|| find(given, "id")).map(|(_, node)| node.text()).transpose();
+    let conditions = list(given, "conditions");
+    let variables = list(given, "variables");
     let (namespace, most, seconds, name) = (namespace?, most?, seconds?, name?);
     let (conditions, variables) = (conditions?, variables?);
 
@@ -165,7 +165,7 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
 
 /// The window, in milliseconds.
 fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    match whole(node, findings)?.checked_mul(1_000) {
+    match node.whole()?.checked_mul(1_000) {
         Some(0) | None => {
             Err(findings.error(node.place, "a window must be at least 1 second long", "use seconds, such as 60"))
         }
@@ -174,12 +174,8 @@ fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
 }
 
 /// The texts of a list that may be absent.
-fn list<'n>(
-    given: &'n [(Key, Node)],
-    name: &str,
-    findings: &mut Findings,
-) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
+fn list<'n>(given: &'n [(Key, Node)], name: &str) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
-    let items = foreign::list(node, &format!("`{name}`"), "write `[]` if there are none", findings)?;
-    items.iter().map(|item| Ok((text(item, findings)?, item.place))).collect()
+    let items = node.list(&format!("`{name}`"), "write `[]` if there are none")?;
+    items.iter().map(|item| Ok((item.text()?, item.place))).collect()
 }

@@ -101,7 +101,7 @@ fn mistakes_are_shown_where_they_are() {
         ("boulder", "- A: { burst: 1, count: 1, period: 1s, ids: [{ comment: x }] }", "an item of `ids` needs `id`"),
         ("boulder", "- 1", "an override must be a map"),
         ("envoy-ratelimit", "domain: a\ndescriptors: [{ key: a, rate_limit: {} }]", "`rate_limit` needs `unit`"),
-        ("envoy-ratelimit", "descriptors: []", "the file has no `domain`"),
+        ("envoy-ratelimit", "descriptors: []", "the file needs `domain`"),
         ("envoy-ratelimit", "domain: a\nratelimit: 1", "unknown key `ratelimit` in the file"),
     ] {
         let (code, out, err) = import(format, &[text]);

@@ -4,75 +4,72 @@ use std::sync::Arc;
 
 use super::super::mapping::Mapping;
 use super::super::numbers::{self, Interner, Period, period};
-use super::super::problem::{Findings, Place, Reported};
-use super::super::scalars::positive;
+use super::super::problem::{Place, Reported};
 use super::super::yaml::{Key, Node};
-use super::{Entry, Settings, gcra};
+use super::{Entry, gcra};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 
 pub(super) const ENTRY: Entry =
-    Entry { words: &[], settings: Settings::Gcra, keys: &["elevated"], override_keys: &["elevated"] };
+    Entry { words: &[], settings: gcra::ENTRY.settings, keys: &["elevated"], override_keys: &["elevated"] };
 
 pub(in super::super) const KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];
 
-/// Adds `elevated`, if the limit has it, to what the limit allows otherwise. `settings` is `None` if they have a mistake.
+/// Adds a limit's `elevated` to its allowance. `algorithm` is `None` if its settings have a mistake.
 pub(in super::super) fn of_limit(
     map: &Mapping<'_>,
     allowance: Allowance,
-    settings: Option<&Settings>,
+    algorithm: Option<Algorithm>,
     interner: &mut Interner,
-    findings: &mut Findings,
 ) -> Result<Allowance, Reported> {
     let Some((key, node)) = map.get("elevated") else { return Ok(allowance) };
-    let elevated = read(node, None, findings);
-    check(key, &allowance, settings, findings)?;
-    Ok(with(key.place, &allowance, elevated?, interner, findings))
+    let elevated = read(node, None);
+    check(key, &allowance, algorithm)?;
+    Ok(combine(key.place, map, &allowance, elevated?, interner))
 }
 
-/// Adds `elevated` to what an override allows otherwise. An override with `elevated` alone inherits the limit's numbers,
-/// one with numbers alone the limit's `elevated`. `base` is the limit, `None` if it has a mistake.
+/// Adds `elevated` to an override's allowance. An override with `elevated` alone inherits the limit's numbers, one with
+/// numbers alone the limit's `elevated`. `base` is the limit's allowance and algorithm, `None` if they have a mistake.
 pub(in super::super) fn of_override(
     map: &Mapping<'_>,
     allowance: Allowance,
-    base: Option<(&Allowance, Option<&Settings>)>,
+    base: Option<(&Allowance, Option<Algorithm>)>,
     interner: &mut Interner,
-    findings: &mut Findings,
 ) -> Result<Allowance, Reported> {
     let inherited = base.and_then(|(base, _)| base.elevated());
     let Some((key, node)) = map.get("elevated") else {
         return Ok(match (inherited, allowance.windows().map(|windows| windows.len())) {
-            (Some(elevated), Some(1)) => with(map.place, &allowance, elevated.as_ref().clone(), interner, findings),
+            (Some(elevated), Some(1)) => combine(map.node.place, map, &allowance, elevated.as_ref().clone(), interner),
             (Some(_), Some(_)) => {
                 let message =
                     "the limit's `elevated` does not apply here: it supports one window, and this override has several";
                 let help = "use `burst`, `count` and `period` instead of `rates`";
-                findings.warning(map.value_place("rates"), message, help);
+                map.value("rates").warning(message, help);
                 allowance
             }
             _ => allowance,
         });
     };
-    let elevated = read(node, inherited.map(Arc::as_ref), findings);
-    let Some((base, settings)) = base else { return elevated.map(|_| allowance) };
+    let elevated = read(node, inherited.map(Arc::as_ref));
+    let Some((base, algorithm)) = base else { return elevated.map(|_| allowance) };
     let own = if allowance == Allowance::Disabled { base.clone() } else { allowance };
-    check(key, &own, settings, findings)?;
-    Ok(with(key.place, &own, elevated?, interner, findings))
+    check(key, &own, algorithm)?;
+    Ok(combine(key.place, map, &own, elevated?, interner))
 }
 
 /// Reads the value of `elevated`. `for` and `activations_per_month` are inherited if not set.
-fn read(node: &Node, inherited: Option<&Elevated>, findings: &mut Findings) -> Result<Elevated, Reported> {
-    let map = Mapping::of(node, "`elevated`", &KEYS, findings)?;
-    let numbers = numbers::window(&map, true, &gcra::window, findings);
-    let span = map.read("for", findings, span);
-    let activations = map.read("activations_per_month", findings, |node, findings| {
-        let help = "use 1 or more, or remove `elevated`";
-        positive(node, "`activations_per_month` must be at least 1", help, findings)
+fn read(node: &Node, inherited: Option<&Elevated>) -> Result<Elevated, Reported> {
+    let map = Mapping::of(node, "`elevated`", &KEYS)?;
+    let numbers = numbers::window(&map, true, &gcra::window);
+    let span = map.read("for", span);
+    let activations = map.read("activations_per_month", |node| {
+        node.positive("`activations_per_month` must be at least 1", "use 1 or more, or remove `elevated`")
     });
     let (numbers, span, activations) = (numbers?, span?, activations?);
-    let mut missing = |what: &str, help: &str| findings.error(node.place, format!("`elevated` needs {what}"), help);
+    let missing = |what: &str, help: &str| node.error(format!("`elevated` needs {what}"), help);
     let numbers = numbers.ok_or_else(|| missing("numbers", "add `count` and `period`, and optionally `burst`"));
     let span = span
         .or(inherited.map(|base| base.span))
@@ -84,8 +81,8 @@ fn read(node: &Node, inherited: Option<&Elevated>, findings: &mut Findings) -> R
 }
 
 /// Reads how long an activation lasts, in microseconds.
-fn span(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
-    let (message, help) = match period(node, findings)? {
+fn span(node: &Node) -> Result<u64, Reported> {
+    let (message, help) = match period(node)? {
         Period::Span(nanoseconds) if !nanoseconds.is_multiple_of(1_000) => {
             ("`for` must be a whole number of microseconds", "")
         }
@@ -93,44 +90,40 @@ fn span(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
         Period::Span(nanoseconds) => return Ok(nanoseconds / 1_000),
         Period::Month | Period::Year => ("`for` must be a duration", "use a duration such as 15m or 30d"),
     };
-    Err(findings.error(node.place, message, help))
+    Err(node.error(message, help))
 }
 
 /// Rejects what `elevated` cannot be combined with.
-fn check(
-    key: &Key,
-    allowance: &Allowance,
-    settings: Option<&Settings>,
-    findings: &mut Findings,
-) -> Result<(), Reported> {
-    let (message, help) = match (settings.ok_or(Reported)?, allowance) {
-        (Settings::Gcra, Allowance::Unlimited) => {
-            ("`unlimited: true` and `elevated` cannot be combined", "remove one of them")
+fn check(key: &Key, allowance: &Allowance, algorithm: Option<Algorithm>) -> Result<(), Reported> {
+    let (message, help) = match allowance {
+        _ if algorithm.ok_or(Reported)? != Algorithm::Gcra => {
+            ("`elevated` needs `algorithm: gcra`", "remove `algorithm` or `elevated`")
         }
-        (Settings::Gcra, Allowance::Deny) => ("`deny: true` and `elevated` cannot be combined", "remove one of them"),
-        (Settings::Gcra, Allowance::Disabled) => {
+        Allowance::Unlimited => ("`unlimited: true` and `elevated` cannot be combined", "remove one of them"),
+        Allowance::Deny => ("`deny: true` and `elevated` cannot be combined", "remove one of them"),
+        Allowance::Disabled => {
             ("`elevated` needs numbers beside it", "add `count` and `period`; they apply until the bucket is empty")
         }
-        (Settings::Gcra, allowance) if allowance.windows().is_some_and(|windows| windows.len() > 1) => {
+        allowance if allowance.windows().is_some_and(|windows| windows.len() > 1) => {
             ("`elevated` and `rates` cannot be combined", "use `burst`, `count` and `period` instead of `rates`")
         }
-        (Settings::Gcra, _) => return Ok(()),
-        _ => ("`elevated` needs `algorithm: gcra`", "remove `algorithm` or `elevated`"),
+        _ => return Ok(()),
     };
-    Err(findings.error(key.place, message, help))
+    Err(key.error(message, help))
 }
 
-/// Puts both together, and warns of numbers by which it makes no sense.
-fn with(
+/// Combines both, and warns of elevated numbers that have no effect.
+fn combine(
     place: Place,
+    map: &Mapping<'_>,
     allowance: &Allowance,
     elevated: Elevated,
     interner: &mut Interner,
-    findings: &mut Findings,
 ) -> Allowance {
     let Some((windows, base)) = allowance.windows().and_then(|windows| Some((windows, windows.first()?))) else {
         return allowance.clone();
     };
+    let findings = &map.node.findings;
     if elevated.numbers.burst() <= base.burst() {
         let message = format!("`elevated` never switches on: its burst must be greater than {}", base.burst());
         findings.warning(place, message, "raise its `burst`; tokens already used are deducted when it switches on");
@@ -139,8 +132,8 @@ fn with(
             format!("`elevated` refills more slowly than the limit itself: {}, compared with {base}", elevated.numbers);
         findings.warning(place, message, "raise its `count` or shorten its `period`");
     }
-    let with = ElevatedAllowance { base: Arc::clone(windows), elevated: Arc::new(elevated) };
-    Allowance::Elevated(interner.share_elevated(with))
+    let both = ElevatedAllowance { base: Arc::clone(windows), elevated: Arc::new(elevated) };
+    Allowance::Elevated(interner.share_elevated(both))
 }
 
 fn is_slower(one: &Numbers, other: &Numbers) -> bool {

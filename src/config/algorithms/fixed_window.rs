@@ -2,18 +2,18 @@
 
 use super::super::mapping::Mapping;
 use super::super::numbers::{Period, Rate, Window, rates};
-use super::super::problem::{Findings, Place, Reported, quoted};
-use super::super::scalars::{one_of, text, whole};
+use super::super::problem::{Reported, quoted};
+use super::super::scalars::one_of;
 use super::super::suggest::nearest;
 use super::super::yaml::Node;
 use super::{Entry, Settings};
-use crate::engine::algorithms::algorithm::Aligned;
+use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 use crate::engine::algorithms::numbers::Numbers;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
-    settings: Settings::FixedWindow(Windows { aligned: Aligned::First, zone: None, day: None }),
+    settings: || Box::new(FixedWindow::default()),
     keys: &KEYS,
     override_keys: &KEYS,
 };
@@ -22,86 +22,90 @@ const KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
 
 pub(in super::super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
 
-/// How windows begin and end.
-#[derive(Clone, Debug, Default)]
-pub(in super::super) struct Windows {
-    pub(super) aligned: Aligned,
-    /// The time zone of months and years, and its place in the file.
-    zone: Option<(String, Place)>,
+#[derive(Default)]
+struct FixedWindow {
+    aligned: Aligned,
+    /// The time zone of months and years.
+    zone: Option<Node>,
     /// The day on which months begin.
     day: Option<i8>,
 }
 
-impl Windows {
-    /// Reads the keys; what is not set is inherited.
-    pub(super) fn read(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Self, Reported> {
-        let aligned = map.read("aligned", findings, one_of(&ALIGNED));
-        let zone = map.read("timezone", findings, |node, findings| Ok((zone(node, findings)?, node.place)));
-        let day = map.read("resets_on", findings, day);
-        Ok(Self {
+impl Settings for FixedWindow {
+    fn algorithm(&self) -> Algorithm {
+        Algorithm::FixedWindow(self.aligned)
+    }
+
+    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+        let aligned = map.read("aligned", one_of(&ALIGNED));
+        let zone = map.read("timezone", zone);
+        let day = map.read("resets_on", day);
+        Ok(Box::new(Self {
             aligned: aligned?.unwrap_or(self.aligned),
             zone: zone?.or_else(|| self.zone.clone()),
             day: day?.or(self.day),
-        })
+        }))
     }
 
-    pub(super) fn numbers(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
-        let windows = rates(map, true, &|rate, findings| self.window(rate, findings), findings)?;
+    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+        let windows = rates(map, true, &|rate| self.window(rate))?;
         let has_calendar = windows.is_empty() || windows.iter().any(Numbers::is_calendar);
         match map.first(&["timezone", "resets_on"]).filter(|_| !has_calendar) {
             None => Ok(windows),
             Some((key, _)) => {
                 let message = format!("`{}` needs `period: month`, or `year` with a time zone", key.text);
-                Err(findings.error(key.place, message, "other periods do not follow the calendar; remove it"))
+                Err(key.error(message, "other periods do not follow the calendar; remove it"))
             }
         }
     }
+}
 
-    fn window(&self, rate: &Rate<'_>, findings: &mut Findings) -> Window {
+impl FixedWindow {
+    fn window(&self, rate: &Rate<'_>) -> Window {
         let (map, burst, count) = (rate.map, rate.burst, rate.count);
         let unit = match rate.period {
             Period::Span(span) => return Ok(Numbers::fixed_window(burst, count, span, self.aligned)),
-            Period::Year if map.get("resets_on").is_some() => {
-                let place = map.value_place("resets_on");
-                return Err(findings.error(
-                    place,
-                    "`resets_on` needs `period: month`",
-                    "a year always starts on 1 January",
-                ));
-            }
-            Period::Year => Unit::Year,
             Period::Month => Unit::Month(self.day.unwrap_or(1)),
+            Period::Year => match map.get("resets_on") {
+                None => Unit::Year,
+                Some((_, node)) => {
+                    let help = "a year always starts on 1 January";
+                    return Err(node.error("`resets_on` needs `period: month`", help));
+                }
+            },
         };
         if let (Some((_, node)), Aligned::First) = (map.get("aligned"), self.aligned) {
             let help = "remove `aligned`, or use a duration such as 30d";
-            return Err(findings.error(node.place, "calendar periods cannot start with the first request", help));
+            return Err(node.error("calendar periods cannot start with the first request", help));
         }
-        let place = map.value_place("period");
-        let (zone, place) = self.zone.as_ref().map_or(("UTC", place), |(zone, place)| (zone.as_str(), *place));
-        let calendar = Calendar::find(unit, zone).map_err(|error| findings.error(place, error.to_string(), ""))?;
+        let (zone, node) = match &self.zone {
+            Some(node) => (node.text()?, node),
+            None => ("UTC", map.value("period")),
+        };
+        let calendar = Calendar::find(unit, zone).map_err(|error| node.error(error.to_string(), ""))?;
         Ok(Numbers::calendar_window(burst, count, calendar))
     }
 }
 
-/// Reads the name of a time zone.
-fn zone(node: &Node, findings: &mut Findings) -> Result<String, Reported> {
-    let given = text(node, findings)?;
+/// Reads a time zone's name.
+fn zone(node: &Node) -> Result<Node, Reported> {
+    let given = node.text()?;
     if Calendar::is_zone(given) {
-        return Ok(given.to_owned());
+        return Ok(node.clone());
     }
     let zones = Calendar::zones();
     let help = nearest(given, zones.iter().map(String::as_str)).map_or_else(
         || "use an IANA name such as Europe/Berlin or UTC".into(),
         |zone| format!("did you mean `{zone}`?"),
     );
-    Err(findings.error(node.place, format!("unknown time zone {}", quoted(given)), help))
+    Err(node.error(format!("unknown time zone {}", quoted(given)), help))
 }
 
 /// Reads a day of the month.
-fn day(node: &Node, findings: &mut Findings) -> Result<i8, Reported> {
-    let day = whole(node, findings)?;
+fn day(node: &Node) -> Result<i8, Reported> {
+    let day = node.whole()?;
     i8::try_from(day).ok().filter(|day| (1..=31).contains(day)).ok_or_else(|| {
         let help = "use 1 to 31; 31 means the last day of every month";
-        findings.error(node.place, format!("{day} is not a day of the month"), help)
+        node.error(format!("{day} is not a day of the month"), help)
     })
 }

@@ -1,14 +1,32 @@
 //! `algorithm: gcra`, the default: tokens refill evenly. It has no keys beyond burst, count and period.
 
-use super::super::numbers::{Rate, Window};
-use super::super::problem::Findings;
+use super::super::mapping::Mapping;
+use super::super::numbers::{Rate, Window, rates};
+use super::super::problem::Reported;
 use super::{Entry, Settings};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 
 /// A token bucket that refills evenly is the same algorithm.
 pub(super) const ENTRY: Entry =
-    Entry { words: &["gcra", "token_bucket"], settings: Settings::Gcra, keys: &[], override_keys: &[] };
+    Entry { words: &["gcra", "token_bucket"], settings: || Box::new(Gcra), keys: &[], override_keys: &[] };
 
-pub(super) fn window(rate: &Rate<'_>, findings: &mut Findings) -> Window {
-    Ok(Numbers::new(rate.burst, rate.count, rate.span(findings)?))
+struct Gcra;
+
+impl Settings for Gcra {
+    fn algorithm(&self) -> Algorithm {
+        Algorithm::Gcra
+    }
+
+    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+        Ok(Box::new(Self))
+    }
+
+    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+        rates(map, true, &window)
+    }
+}
+
+pub(super) fn window(rate: &Rate<'_>) -> Window {
+    Ok(Numbers::new(rate.burst, rate.count, rate.span()?))
 }

@@ -5,31 +5,31 @@ pub(super) mod elevated;
 pub(super) mod fixed_window;
 mod gcra;
 pub(super) mod queue;
-pub(super) mod script;
+mod script;
 mod sliding_log;
 mod sliding_window;
 
 use std::sync::LazyLock;
 
 use super::mapping::Mapping;
-use super::numbers::{Interner, rates};
-use super::problem::{Findings, Place, Reported, quoted};
-use super::scalars::{text, truth};
+use super::numbers::Interner;
+use super::problem::{Reported, quoted};
+use super::script_files::ScriptFile;
 use super::suggest::did_you_mean;
 use super::yaml::Node;
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::concurrency::DEFAULT_LEASE;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
 use crate::engine::rules::matching::DescriptorMatch;
+use crate::engine::rules::path_pattern::PathPattern;
 
-/// What an algorithm adds to the rules file.
+/// The part of the rules file that belongs to an algorithm.
 struct Entry {
     /// The words of `algorithm:` that select it. `elevated` has none: it is a key of `gcra`.
     words: &'static [&'static str],
-    settings: Settings,
+    settings: fn() -> Box<dyn Settings>,
     /// The keys of a limit.
     keys: &'static [&'static str],
     /// Those keys that its overrides may have too.
@@ -61,185 +61,134 @@ pub(super) fn override_keys() -> impl Iterator<Item = &'static str> {
     REGISTRY.iter().flat_map(|entry| entry.override_keys).copied()
 }
 
-/// An algorithm with its settings, apart from burst, count and period. Overrides inherit it.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Settings {
-    #[default]
-    Gcra,
-    FixedWindow(fixed_window::Windows),
-    SlidingLog,
-    SlidingWindow {
-        count_denied: bool,
-    },
-    Concurrency {
-        /// In nanoseconds.
-        lease: u64,
-    },
-    Queue {
-        /// In nanoseconds; `None` if entries do not expire.
-        max_age: Option<u64>,
-    },
-    Script {
-        /// The number of the arguments, of those that the script has; `None` if they are not set.
-        arguments: Option<u64>,
-    },
+/// What the keys of a limit refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    /// The path patterns of its `match`; `None` if they have a mistake.
+    pub(super) paths: Option<&'a [PathPattern]>,
+    pub(super) scripts: &'a [ScriptFile],
 }
 
-impl Settings {
-    /// Reads the value of `algorithm`.
-    pub(super) fn of_word(node: &Node, findings: &mut Findings) -> Result<Self, Reported> {
-        let given = text(node, findings)?;
-        let entry = REGISTRY.iter().find(|entry| entry.words.contains(&given));
-        entry.map(|entry| entry.settings.clone()).ok_or_else(|| {
-            let help = did_you_mean(given, WORDS.iter().copied());
-            findings.error(node.place, format!("unknown algorithm {}", quoted(given)), help)
-        })
+/// An algorithm with its settings, apart from burst, count and period.
+pub(super) trait Settings {
+    fn algorithm(&self) -> Algorithm;
+
+    /// Reads the settings of a limit, or of an override, which inherits the limit's.
+    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported>;
+
+    /// Reads the numbers of a limit or an override: one per window, or none.
+    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported>;
+
+    /// The keys that give an override numbers, for help.
+    fn number_keys(&self) -> &'static str {
+        "`count` and `period`"
     }
 
-    /// Reads the settings of a limit or an override; what it does not set is inherited.
-    pub(super) fn read(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Self, Reported> {
-        self.reject_other_keys(map, findings)?;
-        Ok(match self {
-            Self::Gcra | Self::SlidingLog => self.clone(),
-            Self::FixedWindow(windows) => Self::FixedWindow(windows.read(map, findings)?),
-            Self::SlidingWindow { count_denied } => sliding_window::read(map, *count_denied, findings)?,
-            Self::Concurrency { lease } => concurrency::read(map, *lease, findings)?,
-            Self::Queue { max_age } => Self::Queue { max_age: queue::max_age(map, findings)?.or(*max_age) },
-            Self::Script { .. } => Self::Script { arguments: None },
-        })
-    }
+    /// Reads the keys that only limits have.
+    fn read_limit(&mut self, _map: &Mapping<'_>, _context: Context<'_>, _limit: &mut Limit) {}
 
-    /// Rejects keys that belong to other algorithms only.
-    fn reject_other_keys(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<(), Reported> {
-        let is_own = |entry: &&Entry| std::mem::discriminant(&entry.settings) == std::mem::discriminant(self);
-        for key in keys().filter(|key| !REGISTRY.iter().filter(is_own).any(|entry| entry.keys.contains(key))) {
-            // `elevated` checks what it can be combined with.
-            let Some((key, _)) = map.get(key).filter(|(key, _)| !elevated::ENTRY.keys.contains(&key.text.as_str()))
-            else {
-                continue;
-            };
-            let owners = REGISTRY.iter().filter(|entry| entry.keys.contains(&key.text.as_str()));
-            let owners: Vec<String> =
-                owners.filter_map(|entry| entry.words.first()).map(|word| format!("`{word}`")).collect();
-            let message = format!("`{}` needs `algorithm: {}", key.text, owners.join(" or ").trim_start_matches('`'));
-            return Err(findings.error(key.place, message, "add it to the limit or remove this key"));
-        }
+    /// Reads the keys of an override that its limit must know.
+    fn read_override(&mut self, _map: &Mapping<'_>, _limit: &mut Limit) -> Result<(), Reported> {
         Ok(())
     }
 
-    pub(super) const fn algorithm(&self) -> Algorithm {
-        match self {
-            Self::Gcra => Algorithm::Gcra,
-            Self::FixedWindow(windows) => Algorithm::FixedWindow(windows.aligned),
-            Self::SlidingLog => Algorithm::SlidingLog,
-            Self::SlidingWindow { count_denied } => Algorithm::SlidingWindow { count_denied: *count_denied },
-            Self::Concurrency { .. } => Algorithm::Concurrency,
-            Self::Queue { .. } => Algorithm::Queue,
-            Self::Script { .. } => Algorithm::Script,
-        }
-    }
-
-    /// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers.
-    pub(super) fn allowance(
-        &self,
-        map: &Mapping<'_>,
-        interner: &mut Interner,
-        findings: &mut Findings,
-    ) -> Result<Allowance, Reported> {
-        let unlimited = map.read("unlimited", findings, truth);
-        let deny = map.read("deny", findings, truth);
-        let windows = self.numbers(map, findings);
-        let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
-        let (flag, allowance) = match (unlimited, deny) {
-            (true, true) => return Err(exclusive(map.place, "`unlimited: true` and `deny: true`", findings)),
-            (true, false) => ("`unlimited: true`", Allowance::Unlimited),
-            (false, true) => ("`deny: true`", Allowance::Deny),
-            (false, false) if windows.is_empty() => return Ok(Allowance::Disabled),
-            (false, false) => return Ok(Allowance::Windows(interner.share(windows))),
-        };
-        match map.first(&["burst", "count", "period", "rates", "capacity", "args"]) {
-            Some((key, _)) => Err(exclusive(key.place, &format!("{flag} and `{}`", key.text), findings)),
-            None => Ok(allowance),
-        }
-    }
-
-    /// Reads the numbers of a limit or an override: one per window, none if it has none.
-    fn numbers(&self, map: &Mapping<'_>, findings: &mut Findings) -> Result<Vec<Numbers>, Reported> {
-        match self {
-            Self::Gcra => rates(map, true, &gcra::window, findings),
-            Self::FixedWindow(windows) => windows.numbers(map, findings),
-            Self::SlidingLog => rates(map, false, &sliding_log::window, findings),
-            Self::SlidingWindow { count_denied } => {
-                rates(map, false, &|rate, findings| sliding_window::window(rate, *count_denied, findings), findings)
-            }
-            Self::Concurrency { lease } => concurrency::numbers(map, *lease, findings).map(Vec::from_iter),
-            Self::Queue { max_age } => queue::numbers(map, *max_age, findings).map(Vec::from_iter),
-            Self::Script { arguments } => script::numbers(map, *arguments, findings).map(Vec::from_iter),
-        }
-    }
-
-    /// The keys that give an override numbers, for help.
-    pub(super) const fn number_keys(&self) -> &'static str {
-        match self {
-            Self::Concurrency { .. } | Self::Queue { .. } => "`capacity`",
-            Self::Script { .. } => "`args`",
-            _ => "`count` and `period`",
-        }
-    }
-
     /// Checks the other keys of a limit once they are read.
-    pub(super) fn check(&self, map: &Mapping<'_>, limit: &mut Limit, findings: &mut Findings) {
-        match self {
-            Self::Concurrency { .. } => concurrency::check(map, limit, findings),
-            Self::Queue { .. } => queue::check(map, limit, findings),
-            Self::Script { .. } => {
-                reject_token_keys(map, limit, "script", (true, "the script decides the cost; remove `cost`"), findings);
-                check_redis_only(map, limit, "script", findings);
-            }
-            _ => {}
-        }
-    }
+    fn check(&self, _map: &Mapping<'_>, _limit: &mut Limit) {}
 
-    pub(super) const fn needs_redis(&self) -> bool {
-        matches!(self, Self::Queue { .. } | Self::Script { .. })
+    fn needs_redis(&self) -> bool {
+        false
     }
 }
 
-fn exclusive(place: Place, what: &str, findings: &mut Findings) -> Reported {
-    findings.error(place, format!("{what} cannot be combined"), "remove one of them")
+/// The settings of a limit without `algorithm`.
+pub(super) fn default() -> Box<dyn Settings> {
+    (gcra::ENTRY.settings)()
+}
+
+/// The settings that accept the most numbers, to check those of a limit whose algorithm is unknown.
+pub(super) fn most_permissive() -> Box<dyn Settings> {
+    (fixed_window::ENTRY.settings)()
+}
+
+/// Reads the value of `algorithm`.
+pub(super) fn of_word(node: &Node) -> Result<Box<dyn Settings>, Reported> {
+    let given = node.text()?;
+    let entry = REGISTRY.iter().find(|entry| entry.words.contains(&given));
+    entry.map(|entry| (entry.settings)()).ok_or_else(|| {
+        node.error(format!("unknown algorithm {}", quoted(given)), did_you_mean(given, WORDS.iter().copied()))
+    })
+}
+
+/// Reads the settings of a limit or an override, which may have the keys of this algorithm only.
+pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    let owns = |entry: &&Entry, key: &str| entry.keys.contains(&key);
+    let algorithm = inherited.algorithm().name();
+    for name in keys() {
+        let owners: Vec<&Entry> = REGISTRY.iter().filter(|entry| owns(entry, name)).collect();
+        // `elevated` checks what it can be combined with.
+        if owners.iter().any(|entry| entry.words.is_empty() || entry.words.contains(&algorithm)) {
+            continue;
+        }
+        if let Some((key, _)) = map.get(name) {
+            let words: Vec<&str> = owners.iter().map(|entry| entry.words[0]).collect();
+            let message = format!("`{name}` needs `algorithm: {}`", words.join("` or `"));
+            return Err(key.error(message, "add it to the limit or remove this key"));
+        }
+    }
+    inherited.read(map)
+}
+
+/// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers.
+pub(super) fn allowance(
+    settings: &dyn Settings,
+    map: &Mapping<'_>,
+    interner: &mut Interner,
+) -> Result<Allowance, Reported> {
+    let unlimited = map.read("unlimited", Node::truth);
+    let deny = map.read("deny", Node::truth);
+    let windows = settings.numbers(map);
+    let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
+    let (flag, allowance) = match (unlimited, deny) {
+        (true, true) => {
+            let message = "`unlimited: true` and `deny: true` cannot be combined";
+            return Err(map.node.error(message, "remove one of them"));
+        }
+        (true, false) => ("unlimited", Allowance::Unlimited),
+        (false, true) => ("deny", Allowance::Deny),
+        (false, false) if windows.is_empty() => return Ok(Allowance::Disabled),
+        (false, false) => return Ok(Allowance::Windows(interner.share(windows))),
+    };
+    let Some((key, _)) = map.first(&["burst", "count", "period", "rates", "capacity", "args"]) else {
+        return Ok(allowance);
+    };
+    Err(key.error(format!("`{flag}: true` and `{}` cannot be combined", key.text), "remove one of them"))
 }
 
 /// Rejects the keys of a limit that only algorithms with tokens support.
-fn reject_token_keys(
-    map: &Mapping<'_>,
-    limit: &Limit,
-    algorithm: &str,
-    (has_cost, cost_help): (bool, &str),
-    findings: &mut Findings,
-) {
+fn reject_token_keys(map: &Mapping<'_>, limit: &Limit, (has_cost, cost_help): (bool, &str)) {
     for (key, is_set, help) in [
         ("cost", has_cost, cost_help),
         ("per_call", limit.per_call, "remove `per_call`"),
         ("drain_over_limit", limit.drain_over_limit, "remove `drain_over_limit`"),
     ] {
         if is_set {
-            let (Ok(()) | Err(Reported)) = map.reject(&[key], algorithm, help, findings);
+            let (Ok(()) | Err(Reported)) = map.reject(&[key], limit.algorithm.name(), help);
         }
     }
 }
 
-/// Rejects what a limit that only Redis can keep does not support.
-fn check_redis_only(map: &Mapping<'_>, limit: &Limit, algorithm: &str, findings: &mut Findings) {
+/// Rejects what limits that need Redis do not support.
+fn check_redis_only(map: &Mapping<'_>, limit: &Limit) {
+    let algorithm = limit.algorithm.name();
     if limit.on_store_error == StoreErrorPolicy::Local {
         let message = format!("`on_store_error: local` does not apply to `algorithm: {algorithm}`");
-        findings.error(map.value_place("on_store_error"), message, "write `allow` or `deny`");
+        map.value("on_store_error").error(message, "write `allow` or `deny`");
     }
     let conditions = &limit.conditions;
     let is_described = !conditions.domains.is_empty() || conditions.descriptor != DescriptorMatch::default();
     let by_entry = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
     if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| by_entry) } {
         let message = format!("the rate limit service does not support `algorithm: {algorithm}`");
-        let help = "descriptors do not stand for single requests; remove `domain` and `descriptor`";
-        findings.error(node.place, message, help);
+        node.error(message, "descriptors do not stand for single requests; remove `domain` and `descriptor`");
     }
 }

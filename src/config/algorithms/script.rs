@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
-use super::super::by::header_name;
-use super::super::mapping::{Mapping, list};
-use super::super::problem::{Findings, Reported, quoted};
-use super::super::scalars::text;
+use super::super::mapping::Mapping;
+use super::super::problem::{Reported, quoted};
 use super::super::script_files::ScriptFile;
 use super::super::yaml::Node;
-use super::{Entry, Settings};
+use super::{Context, Entry, Settings, check_redis_only, reject_token_keys};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::script::{
     LONGEST_ARGUMENT, MOST_ARGUMENTS, MOST_HEADERS, Script, ScriptSource, arguments, may_set,
 };
+use crate::engine::rules::limit::Limit;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["script"],
-    settings: Settings::Script { arguments: None },
+    settings: || Box::new(ScriptSettings { arguments: None }),
     keys: &["file", "args", "headers"],
     override_keys: &["args"],
 };
@@ -30,37 +30,69 @@ const HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-remaining"),
 ];
 
-/// Returns the number of the arguments, which takes the place of burst, count and period.
-pub(super) fn numbers(
-    map: &Mapping<'_>,
+struct ScriptSettings {
+    /// The index of the arguments among those of the script; `None` if they are not set.
     arguments: Option<u64>,
-    findings: &mut Findings,
-) -> Result<Option<Numbers>, Reported> {
-    let help = "pass it to the script: `args: [10, 60]`";
-    map.reject(&["burst", "count", "period", "rates"], "script", help, findings)?;
-    Ok(arguments.map(Numbers::script))
+}
+
+impl Settings for ScriptSettings {
+    fn algorithm(&self) -> Algorithm {
+        Algorithm::Script
+    }
+
+    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+        Ok(Box::new(Self { arguments: None }))
+    }
+
+    /// The index of the arguments takes the place of burst, count and period.
+    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+        let help = "pass it to the script: `args: [10, 60]`";
+        map.reject(&["burst", "count", "period", "rates"], "script", help)?;
+        Ok(self.arguments.map(Numbers::script).into_iter().collect())
+    }
+
+    fn number_keys(&self) -> &'static str {
+        "`args`"
+    }
+
+    fn read_limit(&mut self, map: &Mapping<'_>, context: Context<'_>, limit: &mut Limit) {
+        limit.script = script(map, context.scripts).map(Box::new).ok();
+        self.arguments = Some(0);
+    }
+
+    fn read_override(&mut self, map: &Mapping<'_>, limit: &mut Limit) -> Result<(), Reported> {
+        if let (Some(args), Some(script)) = (map.read("args", args)?, &mut limit.script) {
+            self.arguments = Some(script.index_of(args));
+        }
+        Ok(())
+    }
+
+    fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
+        reject_token_keys(map, limit, (true, "the script decides the cost; remove `cost`"));
+        check_redis_only(map, limit);
+    }
+
+    fn needs_redis(&self) -> bool {
+        true
+    }
 }
 
 /// Reads the script of a limit from the `files` that were read.
-pub(in super::super) fn script(
-    map: &Mapping<'_>,
-    files: &[ScriptFile],
-    findings: &mut Findings,
-) -> Result<Script, Reported> {
-    let source = map.read("file", findings, |node, findings| source(node, files, findings));
-    let arguments = map.read("args", findings, args);
-    let headers = map.read("headers", findings, headers);
+fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> Result<Script, Reported> {
+    let source = map.read("file", |node| source(node, files));
+    let arguments = map.read("args", args);
+    let headers = map.read("headers", headers);
     let (source, arguments, headers) = (source?, arguments?, headers?);
-    let Some(source) = source else {
+    let source = source.ok_or_else(|| {
         let help = "add `file: lua/my.lua`; the path is relative to this file";
-        return Err(findings.error(map.place, "a script needs `file`", help));
-    };
+        map.node.error("a script needs `file`", help)
+    })?;
     let arguments = vec![arguments.unwrap_or_else(|| "".into())];
     Ok(Script { source, arguments, headers: headers.unwrap_or_else(|| HEADERS.to_vec()) })
 }
 
-fn source(node: &Node, files: &[ScriptFile], findings: &mut Findings) -> Result<Arc<ScriptSource>, Reported> {
-    let name = text(node, findings)?;
+fn source(node: &Node, files: &[ScriptFile]) -> Result<Arc<ScriptSource>, Reported> {
+    let name = node.text()?;
     let (why, help) = match files.iter().find(|file| file.name == name).map(|file| &file.text) {
         Some(Ok(text)) if text.starts_with("#!") => {
             ("starts with `#!`", "remove the first line; Weir runs the script inside its own, whose flags apply")
@@ -69,52 +101,43 @@ fn source(node: &Node, files: &[ScriptFile], findings: &mut Findings) -> Result<
         Some(Err(reason)) => (reason.as_str(), "the path is relative to this file"),
         None => ("was not read", ""),
     };
-    Err(findings.error(node.place, format!("{} {why}", quoted(name)), help))
+    Err(node.error(format!("{} {why}", quoted(name)), help))
 }
 
-/// Reads the arguments of a script.
-pub(in super::super) fn args(node: &Node, findings: &mut Findings) -> Result<Arc<str>, Reported> {
-    let items = short_list(node, "`args`", "write `args: [10, 60]`", MOST_ARGUMENTS, findings)?;
+fn args(node: &Node) -> Result<Arc<str>, Reported> {
+    let items = short_list(node, "`args`", "write `args: [10, 60]`", MOST_ARGUMENTS)?;
     let mut texts = Vec::with_capacity(items.len());
     for item in items {
-        let given = text(item, findings)?;
+        let given = item.text()?;
         if given.len() > LONGEST_ARGUMENT {
-            let help = format!("use at most {LONGEST_ARGUMENT} bytes");
-            return Err(findings.error(item.place, "the argument is too long", help));
+            return Err(item.error("the argument is too long", format!("use at most {LONGEST_ARGUMENT} bytes")));
         }
         texts.push(given);
     }
     Ok(arguments(texts))
 }
 
-fn headers(node: &Node, findings: &mut Findings) -> Result<Vec<HeaderName>, Reported> {
-    let items = short_list(node, "`headers`", "write `headers: [x-ratelimit-limit]`", MOST_HEADERS, findings)?;
+fn headers(node: &Node) -> Result<Vec<HeaderName>, Reported> {
+    let items = short_list(node, "`headers`", "write `headers: [x-ratelimit-limit]`", MOST_HEADERS)?;
     let mut names: Vec<HeaderName> = Vec::with_capacity(items.len());
     for item in items {
-        let name = header_name(item, findings)?;
+        let name = item.header_name()?;
         if !may_set(name.as_str()) {
             let help = "it frames the response or belongs to the connection; use another header";
-            return Err(findings.error(item.place, format!("a script cannot set {}", quoted(name.as_str())), help));
+            return Err(item.error(format!("a script cannot set {}", quoted(name.as_str())), help));
         }
         if names.contains(&name) {
-            let message = format!("duplicate header {}", quoted(name.as_str()));
-            return Err(findings.error(item.place, message, "remove one of them"));
+            return Err(item.error(format!("duplicate header {}", quoted(name.as_str())), "remove one of them"));
         }
         names.push(name);
     }
     Ok(names)
 }
 
-fn short_list<'n>(
-    node: &'n Node,
-    what: &str,
-    help: &str,
-    most: usize,
-    findings: &mut Findings,
-) -> Result<&'n [Node], Reported> {
-    let items = list(node, what, help, findings)?;
+fn short_list<'n>(node: &'n Node, what: &str, help: &str, most: usize) -> Result<&'n [Node], Reported> {
+    let items = node.list(what, help)?;
     if items.len() <= most {
         return Ok(items);
     }
-    Err(findings.error(node.place, format!("{what} has {} items", items.len()), format!("use at most {most}")))
+    Err(node.error(format!("{what} has {} items", items.len()), format!("use at most {most}")))
 }

@@ -1,15 +1,33 @@
 //! `algorithm: sliding_log`: each token comes back one period after it was taken.
 
-use super::super::numbers::{Rate, Window};
-use super::super::problem::Findings;
+use super::super::mapping::Mapping;
+use super::super::numbers::{Rate, Window, rates};
+use super::super::problem::Reported;
 use super::{Entry, Settings};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 
 pub(super) const ENTRY: Entry =
-    Entry { words: &["sliding_log"], settings: Settings::SlidingLog, keys: &[], override_keys: &[] };
+    Entry { words: &["sliding_log"], settings: || Box::new(SlidingLog), keys: &[], override_keys: &[] };
 
-pub(super) fn window(rate: &Rate<'_>, findings: &mut Findings) -> Window {
-    let period = rate.span(findings)?;
-    rate.without_burst("sliding_log", findings)?;
+struct SlidingLog;
+
+impl Settings for SlidingLog {
+    fn algorithm(&self) -> Algorithm {
+        Algorithm::SlidingLog
+    }
+
+    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+        Ok(Box::new(Self))
+    }
+
+    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+        rates(map, false, &window)
+    }
+}
+
+fn window(rate: &Rate<'_>) -> Window {
+    let period = rate.span()?;
+    rate.without_burst("sliding_log")?;
     Ok(Numbers::sliding_log(rate.count, period))
 }

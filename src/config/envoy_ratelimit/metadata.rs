@@ -1,13 +1,11 @@
-//! `metadata`: free data, by the types of the YAML 1.2 core schema.
+//! Reads `metadata`: arbitrary data with the types of the YAML 1.2 core schema.
 
-use super::super::mapping::map;
-use super::super::problem::{Findings, Reported};
+use super::super::problem::Reported;
 use super::super::yaml::{Node, Value};
 use crate::engine::rules::descriptors::Metadata;
 
-/// Reads `metadata`, which is a map.
-pub(super) fn read(node: &Node, findings: &mut Findings) -> Result<Metadata, Reported> {
-    map(node, "`metadata`", "write `metadata: { key: value }`", findings)?;
+pub(super) fn read(node: &Node) -> Result<Metadata, Reported> {
+    node.map("`metadata`", "write `metadata: { key: value }`")?;
     Ok(value(node))
 }
 

@@ -1,20 +1,19 @@
-//! The files of envoyproxy/ratelimit, turned into limits and a tree of them for each domain.
+//! Reads envoyproxy/ratelimit's files into limits and a tree of them per domain.
 //!
-//! They are read as that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: what several
-//! files say of one domain holds together. Four differences are on purpose: a file may hold several documents; a key and a
-//! value may stand on one level once for each unit, and all of these hold; a `rate_limit` without a number is a mistake
-//! rather than a limit of 0; and a name that would break the header that Envoy writes it into is refused.
+//! The files are read as that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: several files
+//! may describe one domain. There are four deliberate differences: a file may have several documents; a level may have the
+//! same key and value once per unit, and all of these limits apply; a `rate_limit` without a number is a mistake rather than
+//! a limit of 0; and a name that would break the header that Envoy writes it into is rejected.
 
 use std::collections::HashMap;
 
 use super::foreign;
-use super::mapping::{Mapping, list};
+use super::mapping::Mapping;
+use super::matching::{domain, entry_value};
 use super::problem::{Findings, Place, Reported, quoted};
-use super::scalars::{text, truth};
-use super::yaml::{Node, Value};
+use super::yaml::Node;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
-use crate::engine::rules::glob::Glob;
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
 use crate::engine::rules::value_type::ValueType;
@@ -27,7 +26,6 @@ mod siblings;
 /// The keys of a document.
 const KEYS: [&str; 3] = ["name", "domain", "descriptors"];
 
-/// The fields of a descriptor.
 const DESCRIPTOR_KEYS: [&str; 10] = [
     "key",
     "value",
@@ -46,137 +44,113 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 pub(super) struct Domains {
     /// The limits, in the order of the files.
     limits: Vec<Limit>,
-    /// The domains. Their limits are numbered from those of `limits.yaml` on.
-    known: HashMap<String, Known>,
-    /// The index of the first limit.
+    domains: HashMap<String, Domain>,
+    /// The index of the first limit, after those of `limits.yaml`.
     first: u32,
 }
 
-/// What is known of a domain.
+/// The descriptors of a domain.
 #[derive(Default)]
-struct Known {
+struct Domain {
     tree: Tree,
-    /// The entries of its first level.
+    /// The entries of the first level.
     siblings: Siblings,
 }
 
-/// One entry on the way to a limit.
+/// One entry on the path to a limit.
 #[derive(Clone)]
 struct Level {
     entry: EntryMatch,
-    /// Whether all values that fit share a counter.
+    /// Whether all matching values share a counter.
     shares: bool,
 }
 
-/// What is read of one document.
-struct Reading<'d> {
+/// Reads the descriptors of one document.
+struct DocumentReader<'d> {
     domain: String,
     file: &'d str,
     limits: &'d mut Vec<Limit>,
     first: u32,
     tree: Tree,
-    /// Whether it was said that metrics have no values of requests.
+    /// Whether the file has been warned that metrics never have values of requests.
     metrics_are_explained: bool,
 }
 
 impl Domains {
-    /// No domains; `first` limits stand before theirs.
+    /// Returns no domains; their limits will follow the `first` ones.
     pub(super) fn after(first: usize) -> Self {
         Self { first: u32::try_from(first).unwrap_or(u32::MAX), ..Self::default() }
     }
 
-    /// Adds the domains of a file, one for each of its documents. A domain that is known already gets more descriptors.
-    pub(super) fn add(&mut self, file: &str, text: &str, findings: &mut Findings) -> Result<(), Reported> {
+    /// Adds the domains of a file, one per document. The descriptors of a known domain are added to it.
+    pub(super) fn add(&mut self, file: &str, text: &str, findings: &Findings) -> Result<(), Reported> {
         let documents = foreign::documents(text, findings)?;
         let help = "write `domain:` and `descriptors:`";
         if documents.is_empty() {
-            return Err(findings.error(Place { line: 1, column: 1, width: 1 }, "the file is empty", help));
+            return Err(findings.error(Place::START, "the file is empty", help));
         }
         let mut outcome = Ok(());
         for document in &documents {
-            if !matches!(document.value, Value::Map(_)) {
-                let message = format!("the file must be a map, found {}", document.kind());
-                outcome = Err(findings.error(document.place, message, help));
-                continue;
-            }
             // All are read, so that all mistakes are found.
-            outcome = self.document(file, document, findings).and(outcome);
+            outcome = document.map("the file", help).and_then(|_| self.document(file, document)).and(outcome);
         }
         outcome
     }
 
-    fn document(&mut self, file: &str, document: &Node, findings: &mut Findings) -> Result<(), Reported> {
-        let fields = Mapping::sparse(document, "the file", &KEYS, findings)?;
+    fn document(&mut self, file: &str, document: &Node) -> Result<(), Reported> {
+        let map = Mapping::sparse(document, "the file", &KEYS)?;
         // The name by which a control plane knows the document.
-        let name = fields.read("name", findings, text);
-        let domain = domain(&fields, findings);
-        let known = domain.as_ref().ok().and_then(|domain| self.known.remove(domain));
-        let Known { tree, siblings } = known.unwrap_or_default();
-        let mut reading = Reading {
-            domain: domain.clone().unwrap_or_default(),
+        let name = map.read("name", Node::text);
+        let name_of_domain = map.need("domain", "use the `domain` of the gateway's filter").and_then(domain);
+        let known = name_of_domain.as_ref().ok().and_then(|domain| self.domains.remove(domain));
+        let Domain { tree, mut siblings } = known.unwrap_or_default();
+        let mut reader = DocumentReader {
+            domain: name_of_domain.clone().unwrap_or_default(),
             file,
             limits: &mut self.limits,
             first: self.first,
             tree,
             metrics_are_explained: false,
         };
-        let mut siblings = siblings;
-        if let Some((_, node)) = fields.get("descriptors") {
-            reading.level(node, &[], &mut siblings, findings);
+        if let Some((_, node)) = map.get("descriptors") {
+            reader.level(node, &[], &mut siblings);
         }
-        let tree = reading.tree;
-        self.known.insert(domain?, Known { tree, siblings });
+        let tree = reader.tree;
+        self.domains.insert(name_of_domain?, Domain { tree, siblings });
         name.map(drop)
     }
 
-    /// The limits, and which of them cover a descriptor of each domain.
+    /// Returns the limits, and the tree of each domain.
     pub(super) fn into_parts(self) -> (Vec<Limit>, HashMap<String, Tree>) {
-        (self.limits, self.known.into_iter().map(|(domain, known)| (domain, known.tree)).collect())
+        (self.limits, self.domains.into_iter().map(|(name, domain)| (name, domain.tree)).collect())
     }
 }
 
-fn domain(fields: &Mapping<'_>, findings: &mut Findings) -> Result<String, Reported> {
-    let help = "use the `domain` of the gateway's filter";
-    let Some((_, node)) = fields.get("domain") else {
-        return Err(findings.error(fields.place, "the file has no `domain`", help));
-    };
-    match text(node, findings)? {
-        "" => Err(findings.error(node.place, "the domain is empty", help)),
-        domain => Ok(domain.to_owned()),
-    }
-}
-
-impl Reading<'_> {
-    /// Reads the descriptors of one level. The depth of the text bounds the recursion.
-    fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings, findings: &mut Findings) {
-        let Ok(items) = list(node, "`descriptors`", "write one `- key: NAME` per descriptor", findings) else { return };
+impl DocumentReader<'_> {
+    /// Reads the descriptors of one level. Recursion is bounded by the depth of the text.
+    fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) {
+        let Ok(items) = node.list("`descriptors`", "write one `- key: NAME` per descriptor") else { return };
         for item in items {
             // A mistake has been reported; the others may be right.
-            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, siblings, findings);
+            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, siblings);
         }
     }
 
-    fn descriptor(
-        &mut self,
-        node: &Node,
-        above: &[Level],
-        siblings: &mut Siblings,
-        findings: &mut Findings,
-    ) -> Result<(), Reported> {
-        let fields = Mapping::sparse(node, "a descriptor", &DESCRIPTOR_KEYS, findings)?;
-        let level = level(&fields, findings);
-        let limit = self.limit(&fields, findings);
-        let below = fields.get("descriptors");
+    fn descriptor(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) -> Result<(), Reported> {
+        let map = Mapping::sparse(node, "a descriptor", &DESCRIPTOR_KEYS)?;
+        let level = level(&map);
+        let limit = self.limit(&map);
+        let below = map.get("descriptors");
         let path = level.map(|level| [above, &[level]].concat());
         if let Some((_, below)) = below {
-            // Without its own level what is below would stand where it does not belong, and is still looked through.
-            self.level(below, path.as_deref().unwrap_or(above), &mut Siblings::default(), findings);
+            // If this level has a mistake, the levels below are still checked.
+            self.level(below, path.as_deref().unwrap_or(above), &mut Siblings::default());
         }
         let (path, limit) = (path?, limit?);
         let entries: Vec<EntryMatch> = path.iter().map(|level| level.entry.clone()).collect();
         let Some(last) = entries.last() else { return Ok(()) };
         let unit = limit.as_ref().and_then(|limit| Some(limit.rule.as_deref()?.per_unit?.unit));
-        let number = siblings.add(last, (self.file, node.place), unit, below.is_some(), findings)?;
+        let number = siblings.add(last, (self.file, node), unit, below.is_some())?;
         let index = limit.is_some().then(|| self.first + u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
         self.tree.insert(&entries, index);
         if let Some(limit) = limit {
@@ -188,20 +162,20 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// The limit of a descriptor, if it has one, without its name and what it covers.
-    fn limit(&mut self, fields: &Mapping<'_>, findings: &mut Findings) -> Result<Option<Limit>, Reported> {
-        let is_shadow = fields.read("shadow_mode", findings, truth);
-        let is_quota = fields.read("quota_mode", findings, truth);
-        let metadata = fields.read("metadata", findings, metadata::read);
-        let detailed = self.explain_metrics(fields, "detailed_metric", findings);
-        let by_value = self.explain_metrics(fields, "value_to_metric", findings);
-        let rule = fields.read("rate_limit", findings, rate_limit::read)?;
+    /// Reads the limit of a descriptor, if it has one, without its name and its conditions.
+    fn limit(&mut self, map: &Mapping<'_>) -> Result<Option<Limit>, Reported> {
+        let is_shadow = map.read("shadow_mode", Node::truth);
+        let is_quota = map.read("quota_mode", Node::truth);
+        let metadata = map.read("metadata", metadata::read);
+        let detailed = self.explain_metrics(map, "detailed_metric");
+        let by_value = self.explain_metrics(map, "value_to_metric");
+        let rule = map.read("rate_limit", rate_limit::read)?;
         let (is_shadow, is_quota, metadata) = (is_shadow?.unwrap_or(false), is_quota?.unwrap_or(false), metadata?);
         detailed.and(by_value)?;
         Ok(rule.map(|(rule, allowance)| Limit {
             allowance,
             mode: if is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
-            // Envoy's `failure_mode_deny` decides what becomes of a request that cannot be counted.
+            // Envoy's `failure_mode_deny` decides about requests that cannot be counted.
             on_store_error: StoreErrorPolicy::Deny,
             // That service counts what is over the limit as well.
             drain_over_limit: true,
@@ -210,42 +184,38 @@ impl Reading<'_> {
         }))
     }
 
-    /// Says once in a file what becomes of the switches that make metrics of values.
-    fn explain_metrics(&mut self, fields: &Mapping<'_>, name: &str, findings: &mut Findings) -> Result<(), Reported> {
-        let is_on = fields.read(name, findings, truth)?.unwrap_or(false);
-        if let (Some((key, _)), true, false) = (fields.get(name), is_on, self.metrics_are_explained) {
+    /// Warns once per file that metrics of values are not supported.
+    fn explain_metrics(&mut self, map: &Mapping<'_>, name: &str) -> Result<(), Reported> {
+        let is_on = map.read(name, Node::truth)?.unwrap_or(false);
+        if let (Some((key, _)), true, false) = (map.get(name), is_on, self.metrics_are_explained) {
             self.metrics_are_explained = true;
             let message = format!("{} has no effect: decisions are counted per rule", quoted(name));
-            findings.warning(key.place, message, "metric labels never carry request values, whose number is unbounded");
+            key.warning(message, "metric labels never carry request values, whose number is unbounded");
         }
         Ok(())
     }
 }
 
-/// The entry that a descriptor is for.
-fn level(fields: &Mapping<'_>, findings: &mut Findings) -> Result<Level, Reported> {
-    let key = fields.read("key", findings, text);
-    let value = fields.read("value", findings, text);
-    let shares = fields.read("share_threshold", findings, truth);
+/// Reads the entry that a descriptor is for.
+fn level(map: &Mapping<'_>) -> Result<Level, Reported> {
+    let value = map.read("value", Node::text);
+    let shares = map.read("share_threshold", Node::truth);
     let help = "add `key:` with a key that the gateway sends";
-    let key = match (key?, fields.get("key")) {
-        (None, _) => return Err(findings.error(fields.place, "a descriptor needs `key`", help)),
-        (Some(""), Some((_, node))) => return Err(findings.error(node.place, "the key is empty", help)),
-        (Some(key), _) => key.to_owned(),
+    let node = map.need("key", help)?;
+    let key = match node.text()? {
+        "" => return Err(node.error("the key is empty", help)),
+        key => key.to_owned(),
     };
-    let test = match value?.filter(|value| !value.is_empty()) {
-        None => EntryTest::Present(true),
-        Some(value) => Glob::parse(value).map_or_else(|| EntryTest::Value(value.to_owned()), EntryTest::Glob),
-    };
+    let test = value?.filter(|value| !value.is_empty()).map_or(EntryTest::Present(true), entry_value);
     let shares = shares?.unwrap_or(false);
-    if let (Some((key, _)), true, false) = (fields.get("share_threshold"), shares, matches!(test, EntryTest::Glob(_))) {
+    if let (Some((key, _)), true, false) = (map.get("share_threshold"), shares, matches!(test, EntryTest::Glob(_))) {
         let help = "use a `value` such as `files/*`; all values that match share one counter";
-        return Err(findings.error(key.place, "`share_threshold` needs a value with `*`", help));
+        return Err(key.error("`share_threshold` needs a value with `*`", help));
     }
     Ok(Level { entry: EntryMatch { key, test }, shares })
 }
 
-/// What tells the counters of one limit apart: the entries whose values the path leaves open.
+/// Returns the components of ids: the entries whose values the path leaves open.
 fn components(path: &[Level]) -> Vec<Component> {
     let is_open = |level: &Level| match level.entry.test {
         EntryTest::Present(_) | EntryTest::Not(_) => true,

@@ -1,34 +1,34 @@
-//! What stands twice on one level.
+//! Finds duplicate descriptors on one level.
 
 use std::collections::HashMap;
 
-use super::super::problem::{Findings, Place, Reported, quoted};
+use super::super::problem::{Reported, quoted};
+use super::super::yaml::Node;
 use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, EntryTest};
 
-/// The entries of one level, to find those that stand there twice.
+/// The entries of one level, by key and value.
 #[derive(Default)]
 pub(super) struct Siblings(HashMap<(String, String), First>);
 
-/// Those of one key and value.
+/// The first descriptor with a key and a value.
 struct First {
     file: String,
     line: u32,
-    /// The units of their limits; `None` for one that has none.
+    /// The units of all limits with this key and value; `None` for a descriptor without one.
     units: Vec<Option<RateUnit>>,
     has_descriptors: bool,
 }
 
 impl Siblings {
-    /// Adds an entry, with the unit of its limit, and gives how many there are of it already: with a
-    /// limit in another unit each, and descriptors below one of them at most.
+    /// Adds a descriptor's entry and the unit of its limit. Returns the number of earlier descriptors with the same entry:
+    /// each needs another unit, and only one may have descriptors.
     pub(super) fn add(
         &mut self,
         entry: &EntryMatch,
-        (file, place): (&str, Place),
+        (file, node): (&str, &Node),
         unit: Option<RateUnit>,
         has_descriptors: bool,
-        findings: &mut Findings,
     ) -> Result<usize, Reported> {
         let value = match &entry.test {
             EntryTest::Value(value) => value.clone(),
@@ -38,7 +38,7 @@ impl Siblings {
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
         let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {
             file: file.to_owned(),
-            line: place.line,
+            line: node.place.line,
             units: Vec::new(),
             has_descriptors: false,
         });
@@ -61,7 +61,7 @@ impl Siblings {
             Some(_) => None,
         };
         if let Some(help) = help {
-            return Err(findings.error(place, format!("duplicate descriptor {shown}"), help));
+            return Err(node.error(format!("duplicate descriptor {shown}"), help));
         }
         first.units.push(unit);
         first.has_descriptors |= has_descriptors;

@@ -85,9 +85,9 @@ fn whole_files_say_what_would_be_right() {
         ("", "the file is empty"),
         ("[]", "the file must be a map, found a list"),
         ("domain: d\ndescriptors: [", "YAML"),
-        ("descriptors: []", "the file has no `domain`"),
+        ("descriptors: []", "the file needs `domain`"),
         ("domain: \"\"\ndescriptors: []", "the domain is empty"),
-        ("domain:\ndescriptors: []", "the file has no `domain`"),
+        ("domain:\ndescriptors: []", "the file needs `domain`"),
         ("domain: d\ndescriptor: []", "did you mean `descriptors`?"),
         ("domain: d\ndescriptors: { key: k }", "`descriptors` must be a list, found a map"),
         ("domain: d\ndescriptors: [a]", "a descriptor must be a map, found a single value"),
@@ -99,7 +99,7 @@ fn whole_files_say_what_would_be_right() {
         ("name: [n]\ndomain: d", "expected text, found a list"),
         ("---\ndomain: d\n---\ndomain: e\n---\n", ""),
         ("domain: d\n---\n[]", "the file must be a map, found a list"),
-        ("domain: d\n---\ndescriptors: []", "the file has no `domain`"),
+        ("domain: d\n---\ndescriptors: []", "the file needs `domain`"),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         check(&[text], &expected);

@@ -37,7 +37,7 @@ overrides:
         ("All:x: { deny: true }", "by: global"),
         ("Ip: { deny: true, ids: [] }", "the list is empty"),
         ("Ip: { deny: true, ids: 10.0.0.1 }", "write `ids: [...]`"),
-        ("Ip: { deny: true, ids: [{ comment: x }] }", "has no `id`"),
+        ("Ip: { deny: true, ids: [{ comment: x }] }", "needs `id`"),
         ("Ip: { deny: true, ids: [{ id: 10.0.0.1, coment: x }] }", "did you mean `comment`?"),
         ("Ip: { deny: true, ids: [10.0.0.1], cidr: 10.0.0.0/8 }", "cannot be combined with `ids`, `regex` or `cidr`"),
         ("Ip: { deny: true }", "has no id"),

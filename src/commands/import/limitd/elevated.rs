@@ -4,7 +4,7 @@ use super::super::amount::{Amount, Elevated, milliseconds};
 use super::super::text::piece;
 use super::numbers::Numbers;
 use super::{Entries, KNOWN, Reading};
-use crate::config::foreign::{self, Reported, find, whole};
+use crate::config::foreign::{Reported, find};
 
 /// How long elevated limits last where the file does not say it: limitd-redis' own default.
 const ACTIVATION_SECONDS: u64 = 900;
@@ -22,14 +22,14 @@ impl Reading<'_, '_> {
         let Some((key, node)) = find(given, "elevated_limits") else { return Ok(None) };
         let origin = self.origin(key.place);
         let help = "write `{ size: 100, per_second: 50 }`";
-        let fields = foreign::map(node, "`elevated_limits`", help, &mut self.findings)?;
+        let fields = node.map("`elevated_limits`", help)?;
         let own = self.numbers(fields, base.rate.map(|(_, interval)| interval), notes)?;
         let seconds = match find(fields, "erl_activation_period_seconds") {
-            Some((_, node)) => Some(whole(node, &mut self.findings)?),
+            Some((_, node)) => Some(node.whole()?),
             None => None,
         };
         let quota = match find(fields, "quota_per_calendar_month") {
-            Some((_, node)) => Some(whole(node, &mut self.findings)?),
+            Some((_, node)) => Some(node.whole()?),
             None => None,
         };
         let read = ["erl_activation_period_seconds", "quota_per_calendar_month"];

@@ -8,7 +8,7 @@ use super::amount::{Amount, Elevated};
 use super::document::{Document, Limit, Origin, Override, Subject};
 use super::origin;
 use super::text::{Value, piece};
-use crate::config::foreign::{self, Findings, Key, Node, Reported, find, text, truth, whole};
+use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
 use crate::config::{Place, Report, Source};
 
 mod elevated;
@@ -97,7 +97,7 @@ impl Reading<'_, '_> {
     fn file(&mut self) -> Result<(), Reported> {
         let root = foreign::read(&self.source.text, &mut self.findings)?;
         let help = "write `buckets:` with the types below it";
-        let all = foreign::map(&root, "limitd's configuration", help, &mut self.findings)?;
+        let all = root.map("limitd's configuration", help)?;
         let Some((_, buckets)) = find(all, "buckets") else {
             // The files of limitd's configurator hold the buckets alone.
             if !all.is_empty() && all.iter().all(|(_, node)| matches!(node.value, foreign::Value::Map(_))) {
@@ -107,7 +107,7 @@ impl Reading<'_, '_> {
         };
         self.settings(all);
         let help = "write `TYPE: { size: 10, per_second: 5 }` below it";
-        let buckets = foreign::map(buckets, "`buckets`", help, &mut self.findings)?;
+        let buckets = buckets.map("`buckets`", help)?;
         self.buckets(buckets)
     }
 
@@ -139,10 +139,10 @@ impl Reading<'_, '_> {
     fn bucket(&mut self, key: &Key, node: &Node) -> Result<(), Reported> {
         let origin = self.origin(key.place);
         let help = "write `{ size: 10, per_second: 5 }`";
-        let bucket = foreign::map(node, "a bucket", help, &mut self.findings)?;
+        let bucket = node.map("a bucket", help)?;
         let mut notes = Vec::new();
         if let Some((_, purpose)) = find(bucket, "purpose") {
-            notes.push(text(purpose, &mut self.findings)?.to_owned());
+            notes.push(purpose.text()?.to_owned());
         }
         let numbers = self.numbers(bucket, None, &mut notes)?;
         let is_windowed = self.flag(bucket, "fixed_window")? && numbers.rate.is_some() && !numbers.unlimited;
@@ -172,7 +172,7 @@ impl Reading<'_, '_> {
         for name in ["overrides", "override"] {
             let Some((_, overrides)) = find(bucket, name) else { continue };
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
-            for (key, node) in foreign::map(overrides, "overrides", help, &mut self.findings)? {
+            for (key, node) in overrides.map("overrides", help)? {
                 outcome = self.one_override(key, node, &base).and(outcome);
             }
         }
@@ -182,7 +182,7 @@ impl Reading<'_, '_> {
     fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> Result<(), Reported> {
         let origin = self.origin(key.place);
         let help = "write `{ size: 100, per_second: 50 }`";
-        let given = foreign::map(node, "an override", help, &mut self.findings)?;
+        let given = node.map("an override", help)?;
         let mut notes = Vec::new();
         let mut numbers = self.numbers(given, base.numbers.rate.map(|(_, interval)| interval), &mut notes)?;
         let elevated_alone = find(given, "elevated_limits").is_some()
@@ -208,7 +208,7 @@ impl Reading<'_, '_> {
         let (subject, comment) = match find(given, "match") {
             // limitd-redis makes each expression with the flag `i`.
             Some((_, regex)) => {
-                let source = text(regex, &mut self.findings)?;
+                let source = regex.text()?;
                 (Subject::Regex(format!("(?i){source}")), Some(key.text.clone()))
             }
             None => (Subject::Ids(vec![(as_id(&key.text), None)]), None),
@@ -225,7 +225,7 @@ impl Reading<'_, '_> {
     /// Says what has no equal in a bucket or an override.
     fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> Result<(), Reported> {
         if let Some((key, node)) = find(given, "skip_n_calls")
-            && whole(node, &mut self.findings)? > 0
+            && node.whole()? > 0
         {
             let what = format!("`skip_n_calls: {}` has no equivalent: every call is counted once.", shown(node));
             notes.push(self.origin(key.place).note(what));
@@ -244,7 +244,7 @@ impl Reading<'_, '_> {
     }
 
     fn flag(&mut self, given: Entries<'_>, name: &str) -> Result<bool, Reported> {
-        find(given, name).map_or(Ok(false), |(_, node)| truth(node, &mut self.findings))
+        find(given, name).map_or(Ok(false), |(_, node)| node.truth())
     }
 }
 

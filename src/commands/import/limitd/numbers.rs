@@ -3,7 +3,7 @@
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
 use super::{Entries, Reading};
-use crate::config::foreign::{Key, Node, Reported, Value, find, quoted, whole};
+use crate::config::foreign::{Key, Node, Reported, Value, find, quoted};
 
 /// The rates that need no `interval`, and theirs in milliseconds. limitd takes the last of them that is there.
 const RATES: [(&str, u64); 4] =
@@ -44,7 +44,7 @@ impl Reading<'_, '_> {
         if let Some((key, node)) = find(given, "per_interval") {
             let number = self.decimal(node)?;
             let interval = match find(given, "interval") {
-                Some((_, node)) => whole(node, &mut self.findings)?,
+                Some((_, node)) => node.whole()?,
                 None => match inherited {
                     Some(interval) => {
                         let what = format!(
@@ -103,7 +103,7 @@ impl Reading<'_, '_> {
                 return Ok((number, scale));
             }
         }
-        Ok((whole(node, &mut self.findings)?, 1))
+        Ok((node.whole()?, 1))
     }
 
     /// What the numbers allow.
