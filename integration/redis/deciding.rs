@@ -102,7 +102,7 @@ async fn a_bucket_of_windows_lives_until_it_is_full() {
     let decided = store.decide(&Batch { charges: &charges, effective_from: Micros(0), now }).await.unwrap();
     let period = 10_000 * HOUR / 1_000;
     let ends = [period, 3 * period, period - now.0 % period, month.start(month.number(now) + 1).0 - now.0];
-    for ((charge, decision), end) in charges.iter().zip(&decided).zip(ends) {
+    for ((charge, decision), end) in charges.iter().zip(decided.iter()).zip(ends) {
         let key = format!("weir:{{0}}:{}", charge.bucket.key);
         let left: u64 = server.cli(&["PTTL", &key]).parse().unwrap();
         // In milliseconds, of the state after this decision and of one made another moment earlier; plus a minute for

@@ -75,7 +75,7 @@ impl Stores {
             }
             let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
             let from_memory = self.memory.decide(&batch);
-            let claimed: Vec<Decision> = from_memory.iter().flatten().copied().collect();
+            let claimed: Vec<Decision> = from_memory.iter().flat_map(|decisions| decisions.iter()).copied().collect();
             let expected = reference.decide(charges, *effective_from, *now, &claimed);
             let raised =
                 |(_, detail): &&(usize, Detail)| detail.elevation().is_some_and(|elevation| elevation.triggered);

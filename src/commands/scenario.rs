@@ -265,7 +265,8 @@ impl Slots {
     /// Remembers what was taken and given back.
     fn decided(&self, charges: &[Charge], decisions: &Decisions) {
         let is_denied = decisions.iter().any(Decision::is_denied);
-        for charge in charges.iter().zip(decisions).filter(|(_, decision)| decision.outcome == Outcome::Allowed) {
+        for charge in charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.outcome == Outcome::Allowed)
+        {
             if let Some(Input::Slot(slot)) = charge.0.input.as_deref().filter(|_| !is_denied) {
                 let mut held = self.held.borrow_mut();
                 held.retain(|(_, other)| other != slot);
@@ -314,7 +315,7 @@ fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
 /// The decision that binds: spend-only members have no say beside others, and a refund that found nothing to give back
 /// has none beside one that did.
 fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
-    let all = || plan.charges.iter().zip(&plan.origins).zip(decisions);
+    let all = || plan.charges.iter().zip(&plan.origins).zip(decisions.iter());
     let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &ChargeOrigin), &Decision)>| {
         members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
     };

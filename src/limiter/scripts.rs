@@ -33,7 +33,7 @@ impl Snapshot {
                         format!("it returned {values} values, but `headers` has {names} names")
                     }
                 };
-                let file = script.source.file();
+                let file = script.source.file.as_str();
                 tracing::warn!(limit = limit.name, file, "ignoring a value of a script: {reason}");
             }
         }

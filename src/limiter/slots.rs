@@ -337,8 +337,10 @@ impl Drop for HeldSlots {
 /// The slots that these charges have taken. If one charge was denied, none.
 fn taken(charges: &[Charge], decisions: &Decisions) -> impl Iterator<Item = Slot> {
     let is_denied = decisions.iter().any(Decision::is_denied);
-    let taken =
-        charges.iter().zip(decisions).filter(move |(_, decision)| !is_denied && decision.outcome == Outcome::Allowed);
+    let taken = charges
+        .iter()
+        .zip(decisions.iter())
+        .filter(move |(_, decision)| !is_denied && decision.outcome == Outcome::Allowed);
     taken.filter_map(|(charge, _)| charge.slot())
 }
 

@@ -64,6 +64,6 @@ fn batches<'p>(view: &View, plan: &'p Plan, now: Micros) -> [Batch<'p>; 2] {
 fn joined(decided: Vec<Decisions>) -> Decisions {
     let mut decided = decided.into_iter();
     let mut all = decided.next().unwrap_or_default();
-    decided.for_each(|more| more.into_iter().for_each(|decision| all.push(decision)));
+    decided.for_each(|more| more.iter().for_each(|decision| all.push(*decision)));
     all
 }

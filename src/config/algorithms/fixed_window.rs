@@ -90,10 +90,10 @@ impl FixedWindow {
 /// Reads a time zone's name.
 fn zone(node: &Node) -> Result<Node, Reported> {
     let given = node.text()?;
-    if Calendar::is_zone(given) {
+    let zones = Calendar::zones();
+    if zones.iter().any(|zone| zone.eq_ignore_ascii_case(given)) {
         return Ok(node.clone());
     }
-    let zones = Calendar::zones();
     let help = nearest(given, zones.iter().map(String::as_str)).map_or_else(
         || "use an IANA name such as Europe/Berlin or UTC".into(),
         |zone| format!("did you mean `{zone}`?"),

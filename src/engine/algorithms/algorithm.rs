@@ -1,6 +1,6 @@
 //! The algorithms, under their names in the rules file.
 
-/// `algorithm:` of a limit. `elevated` is not one: it adds other numbers to `gcra`.
+/// `algorithm:` of a limit. `elevated` is not one of them: it adds numbers to `gcra`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     #[default]
@@ -8,7 +8,6 @@ pub enum Algorithm {
     FixedWindow(Aligned),
     SlidingLog,
     SlidingWindow {
-        /// Denied requests count as well.
         count_denied: bool,
     },
     Concurrency,
@@ -16,7 +15,7 @@ pub enum Algorithm {
     Script,
 }
 
-/// `aligned:`, the start of fixed windows.
+/// `aligned:`, the starts of fixed windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Aligned {
     /// The first charge on a full bucket.
@@ -27,7 +26,7 @@ pub enum Aligned {
 }
 
 impl Algorithm {
-    /// The name in the rules file, and of the files in `lua/`.
+    /// The name in the rules file, which the files in `lua/` have, too.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gcra => "gcra",
@@ -40,8 +39,8 @@ impl Algorithm {
         }
     }
 
-    /// The suffix that keeps its buckets apart from those of the same limit under another algorithm, which could not read
-    /// them. GCRA and fixed windows read each other's buckets and have none.
+    /// The suffix of its buckets' keys. It keeps them apart from those of the same limit under another algorithm, which could not
+    /// read them. GCRA and fixed windows can read each other's.
     pub const fn key_suffix(self) -> &'static str {
         match self {
             Self::Gcra | Self::FixedWindow(_) => "",
@@ -53,13 +52,13 @@ impl Algorithm {
         }
     }
 
-    /// Returns true if a [`Level`](super::level::Level) is all that it keeps.
+    /// Returns true if its state is a [`Level`](super::level::Level).
     #[inline]
     pub const fn keeps_level(self) -> bool {
         matches!(self, Self::Gcra | Self::FixedWindow(_))
     }
 
-    /// Returns true if its buckets hold tokens, rather than slots, entries or what a script counts.
+    /// Returns true if its buckets hold tokens, rather than slots, entries or the counts of a script.
     pub const fn has_tokens(self) -> bool {
         matches!(self, Self::Gcra | Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow { .. })
     }

@@ -1,4 +1,4 @@
-//! All or nothing: the charges of one request, decided together.
+//! Decides the charges of one request together: all or nothing.
 
 use smallvec::SmallVec;
 
@@ -7,27 +7,27 @@ use super::decision::{Attempt, Decision, Decisions, Outcome};
 use super::micros::Micros;
 use super::state::{Edit, NeedsRedis};
 
-/// Lists of up to this many charges need no allocation.
+/// A list with at most this many charges needs no allocation.
 pub const FEW: usize = 4;
 
-/// The decisions of a request, and the edits that it makes by the index of the charge.
+/// The decisions of a request, and its edits by the index of the charge.
 pub struct BatchDecision {
     pub decisions: Decisions,
     pub edits: SmallVec<[(usize, Edit); FEW]>,
 }
 
-/// Decides `charges` together. `decide` decides the charge with this index, and `standing` tells where its bucket stands
-/// without it.
+/// Decides `charges` together. `decide` decides the charge with this index, and `standing` returns the state of its bucket
+/// without the charge.
 ///
-/// If any charge is denied, only edits that count denials are made, and each other charge reports where its bucket stands:
-/// without the charge, or with it if it counts.
+/// If any charge is denied, only edits that count denied requests are made. The decisions on the other charges are then the
+/// states of their buckets: without the charge, or with it if it counts.
 pub fn decide_all(
     charges: &[Charge],
     decide: impl Fn(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
     standing: impl Fn(usize, &Charge) -> Result<Decision, NeedsRedis>,
 ) -> Result<BatchDecision, NeedsRedis> {
     let mut edits = SmallVec::new();
-    // The charges whose edits are made even if the request is denied.
+    // The charges that count even if the request is denied.
     let mut counting = SmallVec::<[usize; FEW]>::new();
     let mut decisions = Decisions::with_capacity(charges.len());
     for (index, charge) in charges.iter().enumerate() {
@@ -58,7 +58,7 @@ pub fn decide_all(
     Ok(BatchDecision { decisions, edits })
 }
 
-/// Returns true if two charges of one request name the same bucket: a mistake, as neither could know of the other.
+/// Returns true if two charges of one request have the same bucket. This is an error, because neither would see the other.
 pub fn has_duplicate(charges: &[Charge]) -> bool {
     charges.iter().enumerate().any(|(index, charge)| {
         charges[..index].iter().any(|other| other.bucket.fingerprint == charge.bucket.fingerprint)

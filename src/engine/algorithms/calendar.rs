@@ -1,7 +1,6 @@
-//! Months and years as windows: their starts in a time zone.
+//! Months and years as windows, and their starts in a time zone.
 //!
-//! The starts are computed once, when the rules load, for all instants that can be counted. A decision only searches them;
-//! it knows no rule of any time zone.
+//! The starts are computed once, when the rules load, for all instants that can be counted. A decision only searches them.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{LazyLock, OnceLock};
@@ -11,8 +10,8 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::micros::{EXACT, Micros};
 
-/// The most windows that a bucket may take to refill, if each adds less than it holds. All windows that a decision may
-/// mention are sent to Redis with each charge, 17 bytes each.
+/// The most windows that a bucket may take to refill. Each charge sends Redis the starts of all windows that its decision may
+/// need, 17 bytes each.
 pub const MOST_WINDOWS_AHEAD: u64 = 24;
 
 /// `resets_on: 31` is the last day of every month.
@@ -29,11 +28,12 @@ pub enum Unit {
 /// The windows of a calendar. Calendars with the same unit and zone are equal.
 #[derive(Clone, Debug)]
 pub struct Calendar {
-    unit: Unit,
-    zone: &'static str,
-    id: u16,
+    pub(crate) unit: Unit,
+    pub(crate) zone: &'static str,
+    /// Unique in this binary for the unit and the zone.
+    pub(super) id: u16,
     name: String,
-    /// Computed by [`Self::prepare`], or when first used; 27 KiB of months.
+    /// Computed by [`Self::prepare`], or at the first use. Months take 27 KiB.
     starts: OnceLock<Box<[u64]>>,
 }
 
@@ -45,7 +45,7 @@ pub enum CalendarError {
     Day,
 }
 
-/// The time zones in this binary, as the IANA database spells them.
+/// The time zones in this binary, by their IANA names.
 static ZONES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let database = TimeZoneDatabase::bundled();
     let mut zones: Vec<String> = database.available().map(|name| name.to_string()).collect();
@@ -72,45 +72,26 @@ impl Calendar {
         Ok(Self { unit, zone, id, name, starts: OnceLock::new() })
     }
 
-    /// Returns true for the name of a time zone, in any case.
-    pub fn is_zone(name: &str) -> bool {
-        ZONES.iter().any(|zone| zone.eq_ignore_ascii_case(name))
-    }
-
     pub fn zones() -> &'static [String] {
         &ZONES
     }
 
-    /// Computes the windows, so that no decision waits for it.
+    /// Computes the windows, so that no decision has to.
     pub fn prepare(&self) {
         self.starts();
     }
 
-    /// The name that all gateways have for it, such as `month/15/Europe/Berlin`, without blanks, commas and colons.
+    /// The name in calls to Redis, the same in all gateways: `month/15/Europe/Berlin`. It has no spaces, commas or colons.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub const fn unit(&self) -> Unit {
-        self.unit
-    }
-
-    pub const fn zone(&self) -> &'static str {
-        self.zone
-    }
-
-    /// A number that this binary has for the unit and the zone.
-    pub(crate) const fn id(&self) -> u16 {
-        self.id
-    }
-
-    /// Returns the number of the window that holds an instant before the year 2255. The window that holds the Unix epoch
-    /// has the number 0.
+    /// Returns the number of the window that holds an instant before the year 2255. Window 0 holds the Unix epoch.
     pub fn number(&self, at: Micros) -> u64 {
         self.starts().partition_point(|start| *start <= at.0).saturating_sub(1) as u64
     }
 
-    /// Returns the start of a window, up to [`MOST_WINDOWS_AHEAD`] and one more after that of the year 2255.
+    /// Returns the start of a window. The last one that is known begins [`MOST_WINDOWS_AHEAD`] + 1 windows after 2255.
     pub fn start(&self, number: u64) -> Micros {
         let start = usize::try_from(number).ok().and_then(|number| self.starts().get(number));
         Micros(start.copied().unwrap_or(u64::MAX))
@@ -142,14 +123,14 @@ impl Hash for Calendar {
     }
 }
 
-/// Computes the starts of all windows in microseconds since the Unix epoch, from the window that holds it.
+/// Computes the starts of all windows from the Unix epoch on, in microseconds since then.
 fn starts(unit: Unit, zone: &TimeZone) -> Box<[u64]> {
     let mut starts: Vec<u64> = Vec::new();
     for window in 0.. {
         let start = day(unit, window).and_then(|day| instant(day, zone));
         let Some(start) = start else { break };
         match u64::try_from(start).unwrap_or(0) {
-            // The window that holds the epoch begins there: no bucket is older.
+            // The window that holds the epoch begins with it, because no bucket is older.
             0 => starts = vec![0],
             start => starts.push(start),
         }

@@ -1,4 +1,4 @@
-//! Charges: the changes that a request asks of the store.
+//! Charges: the changes to buckets that a request asks the store for.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::windows::Windows;
 pub struct Bucket {
     /// `<short>:<id>`, percent-encoded and bounded in length: the end of the Redis key.
     pub key: String,
-    /// A keyed 128-bit hash of `key`, which is all that the memory store looks at.
+    /// A keyed 128-bit hash of `key`. The memory store uses nothing else.
     pub fingerprint: u128,
 }
 
@@ -23,11 +23,11 @@ pub struct Bucket {
 pub enum Mode {
     /// Takes the cost if it fits, and denies the request otherwise.
     Spend,
-    /// Answers as `Spend` would, and takes nothing.
+    /// Answers as `Spend` would, but takes nothing.
     Check,
     /// Takes the cost if it fits, and never denies.
     SpendOnly,
-    /// Takes the cost, or all that is left if that is less, and never denies: for costs that have been incurred already.
+    /// Takes the cost, or everything that is left if that is less, and never denies. For costs that have already been incurred.
     SpendUpTo,
     /// Gives the cost back, up to a full bucket.
     Refund,
@@ -46,46 +46,45 @@ impl Mode {
     }
 }
 
-/// One bucket, the numbers that hold for it, and what to do.
+/// A change to one bucket, with the numbers that hold for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub bucket: Bucket,
     pub numbers: Numbers,
-    /// In tokens. 0 asks without taking. A cost above the burst can never pass.
+    /// In tokens. 0 takes nothing. A cost above the burst can never pass.
     pub cost: u64,
     pub mode: Mode,
-    /// The instant from which the numbers hold, if that is later than the rules': an override has ended, or the call brings
-    /// its own ([`NUMBERS_OF_THE_CALL`]). Zero otherwise.
+    /// The instant from which the numbers hold, if it is after the rules took effect: an override has expired, or the call brings
+    /// its own numbers ([`NUMBERS_OF_THE_CALL`]). Otherwise 0.
     pub changed: Micros,
-    /// `None` for algorithms that need nothing beside the numbers.
     pub input: Option<Box<Input>>,
 }
 
-/// [`Charge::changed`] of numbers that a call brings: until now those held that the bucket was written under.
+/// [`Charge::changed`] of numbers that a call brings: until now, the numbers of the last write held.
 pub const NUMBERS_OF_THE_CALL: Micros = Micros(EXACT - 1);
 
-/// The input of some algorithms beside the numbers.
+/// The input that some algorithms need beside the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     Elevated(Arc<Elevated>),
     Slot(Slot),
     Queue(Work),
     Script(Run),
-    /// How long ago a refund's tokens were taken, for a sliding log or window.
+    /// How long ago the tokens of a refund were taken, for a sliding log or window.
     TakenAgo(Micros),
 }
 
-/// The name of a request in flight. A spend under the same name renews its slot, and a refund frees it.
+/// The name of a request in flight. A spend with the same name renews its slot, and a refund frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u128);
 
-/// `elevated:` of a limit or an override: numbers that replace its own for a while once the bucket is empty.
+/// `elevated:` of a limit or an override.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elevated {
     pub numbers: Numbers,
     /// How long an activation lasts, in microseconds.
     pub span: u64,
-    /// By months in UTC.
+    /// Months are in UTC.
     pub activations_per_month: u64,
 }
 
@@ -115,7 +114,7 @@ impl Charge {
         }
     }
 
-    /// How long ago the tokens of a refund were taken, if that is known.
+    /// Returns how long ago the tokens of a refund were taken, if known.
     pub fn taken_ago(&self) -> Option<Micros> {
         match self.input.as_deref() {
             Some(Input::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),
@@ -123,7 +122,7 @@ impl Charge {
         }
     }
 
-    /// Returns the numbers behind its decision: the elevated ones if the detail says that they hold.
+    /// Returns the numbers that decided it: the elevated ones if the detail says that they are on.
     pub fn numbers_by(&self, detail: Option<&Detail>) -> &Numbers {
         let is_active = |_: &&Elevated| detail.and_then(Detail::elevation).is_some_and(|elevation| elevation.active);
         self.elevated().filter(is_active).map_or(&self.numbers, |elevated| &elevated.numbers)
@@ -135,14 +134,14 @@ impl Charge {
         spends && self.numbers.counts_denied()
     }
 
-    /// Returns true if a [`Level`](super::level::Level) is all that is kept of its bucket.
+    /// Returns true if the state of its bucket is a [`Level`](super::level::Level).
     #[inline]
     pub fn keeps_level(&self) -> bool {
         self.numbers.algorithm().keeps_level() && self.elevated().is_none()
     }
 
-    /// Turns a charge that takes its cost into one that only checks. One that may not deny then costs nothing, and
-    /// [`Self::correct_check`] finds out whether the cost would have fitted.
+    /// Turns a charge into one that only checks. If it cannot deny, its cost becomes 0, and [`Self::correct_check`] determines
+    /// whether the cost would have fitted.
     pub(crate) fn make_check(&mut self) {
         match self.mode {
             Mode::Spend => self.mode = Mode::Check,
@@ -151,29 +150,29 @@ impl Charge {
         }
     }
 
-    /// Turns a charge of 0 tokens into a check of 1. Returns whether it was one.
+    /// Turns a charge of 0 tokens into a check of 1. Returns true if it was one.
     pub(crate) fn check_for_one(&mut self) -> bool {
-        let costs_nothing = self.cost == 0 && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
-        let is_question = costs_nothing && self.numbers.algorithm().has_tokens();
-        if is_question {
+        let takes_nothing = self.cost == 0 && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
+        let is_check = takes_nothing && self.numbers.algorithm().has_tokens();
+        if is_check {
             self.cost = 1;
             self.make_check();
         }
-        is_question
+        is_check
     }
 
-    /// Corrects the decision of a charge that has only checked for `wanted` tokens: nothing was taken.
+    /// Corrects the decision on a charge that only checked for `wanted` tokens: nothing was taken.
     pub(crate) fn correct_check(&self, decision: &mut Decision, wanted: u64) {
-        // In a denied request the decision is where the bucket stands, and its outcome says so.
+        // In a denied request the decision is the state of the bucket, with this outcome.
         let stands = decision.outcome == Outcome::Unchanged && decision.retry_after == Some(Micros(0));
         if decision.outcome != Outcome::Allowed && !stands {
             return;
         }
         if !stands {
-            // A check has subtracted its cost; a charge that may not deny had none.
+            // A check has subtracted its cost. A charge that cannot deny had none.
             decision.remaining += self.cost;
         }
-        // A full bucket has nothing to wait for, unless its windows end all the same.
+        // The reset of a full bucket is now, unless its windows end at fixed times.
         let is_timed = matches!(self.numbers.windows(), Some(Windows::Clock(_) | Windows::Calendar(_)));
         if decision.remaining == self.numbers.burst() && !is_timed {
             decision.reset_after = Some(Micros(0));

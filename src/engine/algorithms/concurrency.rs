@@ -1,11 +1,11 @@
-//! Concurrency: a slot for every request in flight, freed when the request ends, or when its lease does.
+//! Concurrency: every request in flight holds a slot, which is freed when the request or its lease ends.
 //!
-//! A slot has the name of its request ([`Slot`]). A spend under a name that is held renews the slot, and freeing a slot twice
-//! frees it once. A spend without a name takes no slot, because its caller could not free it; it only learns whether there is
-//! room. `lua/concurrency.lua` is the same arithmetic.
+//! A slot has the name of its request ([`Slot`]). A spend with the name of a held slot renews it, and freeing a slot twice frees
+//! it once. A spend without a name takes no slot, because its caller could not free it; it only learns whether one is free.
+//! `lua/concurrency.lua` does the same arithmetic.
 //!
-//! Nobody knows when the next slot comes free. A request that finds none is told to come back after [`RETRY`]; there is no
-//! time at which all will be free.
+//! When the next slot becomes free is unknown. A denied request gets a `retry_after` of [`RETRY`], and there is no
+//! `reset_after`.
 
 use super::algorithm::Algorithm;
 use super::charge::{Charge, Mode, Slot};
@@ -14,23 +14,23 @@ use super::micros::{EXACT, Micros};
 use super::numbers::{Numbers, NumbersError};
 use super::windows::Refill;
 
-/// A guess, as short as `Retry-After` can say it.
+/// A guess: the shortest time that `Retry-After` can express.
 pub const RETRY: Micros = Micros(1_000_000);
 
-/// In Redis each slot takes some 130 bytes.
+/// In Redis each slot takes about 130 bytes.
 const MOST_SLOTS: u64 = 10_000;
 
-/// In nanoseconds. A lease is renewed three times in its span, and a store may be away for a moment.
+/// In nanoseconds. A lease is renewed three times per span, and a store may be away for a moment.
 pub const SHORTEST_LEASE: u64 = 1_000_000_000;
 
 /// In nanoseconds.
 pub const DEFAULT_LEASE: u64 = 60 * 1_000_000_000;
 
-/// In nanoseconds: the slots of a process that died are lost for as long.
+/// In nanoseconds. The slots of a process that died are lost for this long.
 pub const LONGEST_LEASE: u64 = 24 * 3_600 * 1_000_000_000;
 
 impl Numbers {
-    /// Numbers of a bucket that lets `capacity` requests be in flight, each for `lease` nanoseconds unless it is renewed.
+    /// Numbers that let `capacity` requests be in flight, each for `lease` nanoseconds unless renewed.
     pub fn concurrency(capacity: u64, lease: u64) -> Result<Self, NumbersError> {
         match (capacity, lease) {
             (0, _) => Err(NumbersError::Burst),
@@ -51,7 +51,7 @@ pub struct Slots {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotsEdit {
-    /// Leases that have ended by then are dropped.
+    /// Leases that have ended by now are dropped.
     now: Micros,
     change: SlotsChange,
 }
@@ -61,11 +61,11 @@ enum SlotsChange {
     HoldUntil(Slot, Micros),
     Free(Slot),
     FreeAll,
-    /// No lease ends later than this: the clock has stepped back.
+    /// Cuts leases to this end, because the clock has stepped back.
     EndBy(Micros),
 }
 
-/// Decides a charge. A request is in flight or not, so a cost above 1 takes one slot as well.
+/// Decides a charge. A cost above 1 takes one slot, too: a request is in flight or not.
 pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Attempt<SlotsEdit> {
     let (capacity, lease) = (charge.numbers.burst(), Micros(charge.numbers.span()));
     let held = slots.map_or(0, |slots| slots.held(now));
@@ -92,14 +92,15 @@ pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Att
             let after = if is_held { held } else { held + 1 };
             if after > capacity && !is_held {
                 let wait = if mode == Mode::SpendUpTo { Micros(0) } else { RETRY };
-                // Live requests renew their leases by the present clock; those of the dead must not outlive its step.
+                // Live requests renew their leases by the current clock. After it has stepped back, the leases of dead ones
+                // must not last longer.
                 let is_ahead = slots.is_some_and(|slots| slots.ends().is_ahead_of(end));
                 let edit = edit(SlotsChange::EndBy(end)).filter(|_| is_ahead);
-                // The edit is not what the denied charge would have taken.
+                // The edit does not belong to the denied charge.
                 let counts_denied = edit.is_some();
                 return Attempt { counts_denied, ..Attempt::new(decide(mode.short_outcome(), held, wait), edit) };
             }
-            // The same name would find room again, but the next request usually has another.
+            // The same name would find room, but the next request usually has another.
             let is_last = after >= capacity && mode != Mode::SpendUpTo;
             let decision = decide(Outcome::Allowed, after, if is_last { RETRY } else { Micros(0) });
             let name = name.filter(|_| mode != Mode::Check);

@@ -11,11 +11,11 @@ use super::script::ScriptOutput;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The cost fitted, or a refund gave something back.
+    /// The cost fits, or a refund gave something back.
     Allowed,
-    /// The cost did not fit.
+    /// The cost does not fit.
     Denied,
-    /// Nothing happened, and nothing is denied: a spend-only charge that did not fit, a refund of a full bucket.
+    /// Nothing changed and nothing is denied: a spend-only charge that does not fit, or a refund to a full bucket.
     Unchanged,
 }
 
@@ -27,20 +27,20 @@ pub struct Decision {
     pub limit: u64,
     /// Whole tokens left.
     pub remaining: u64,
-    /// Until the same charge would fit: zero if it would fit at once, `None` if the cost is above the burst or the
-    /// bucket does not refill.
+    /// Until the same charge would fit: 0 if it would fit now, `None` if the cost is above the burst or the bucket does not
+    /// refill.
     pub retry_after: Option<Micros>,
     /// Until the bucket is full, or its window ends; `None` if it does not refill.
     pub reset_after: Option<Micros>,
 }
 
 impl Decision {
-    /// A denial that no waiting mends: a limit with `deny: true`, or one whose id the request lacks.
+    /// A permanent denial: the limit has `deny: true`, or the request lacks its id.
     pub const fn never() -> Self {
         Self { outcome: Outcome::Denied, limit: 0, remaining: 0, retry_after: None, reset_after: None }
     }
 
-    /// A denial without numbers that ends after this long.
+    /// A denial without numbers that ends after `retry_after`.
     pub const fn later(retry_after: Micros) -> Self {
         Self { retry_after: Some(retry_after), ..Self::never() }
     }
@@ -51,10 +51,10 @@ impl Decision {
 
     /// Orders decisions by strictness; the greatest binds.
     ///
-    /// Denied beats allowed. Among denials the longest wait binds, never being the longest; among the others the one
-    /// with the least left, then the one with the longer wait (Boulder's `stricter`).
+    /// Denied beats allowed. Among denials the longest wait binds, and never is the longest. Among the others the one with the
+    /// fewest tokens left binds, then the one with the longer wait (Boulder's `stricter`).
     pub fn strictness(&self, other: &Self) -> Ordering {
-        // `None` is never, which is longer than any wait; `Option` would sort it first.
+        // `None` is never, which is longer than any wait. `Option` would sort it first.
         let wait = |decision: &Self| decision.retry_after.map_or((true, Micros(0)), |wait| (false, wait));
         let fewest = other.remaining.cmp(&self.remaining);
         let longest = wait(self).cmp(&wait(other));
@@ -64,12 +64,11 @@ impl Decision {
     }
 }
 
-/// A charge, decided against its bucket.
+/// The decision on a charge, and the edit of its bucket.
 #[derive(Clone, Debug)]
 pub struct Attempt<E> {
     pub decision: Decision,
     pub detail: Option<Detail>,
-    /// The edit of the bucket, if it changes.
     pub edit: Option<E>,
     /// The edit is made even if the request is denied.
     pub counts_denied: bool,
@@ -86,7 +85,7 @@ impl<E> Attempt<E> {
     }
 }
 
-/// What some algorithms answer beside a decision.
+/// The answers of some algorithms beside a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detail {
     Elevated(Elevation),
@@ -98,9 +97,9 @@ pub enum Detail {
 /// The state of a limit's elevated numbers after a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elevation {
-    /// This charge has switched them on.
+    /// This charge switched them on.
     pub triggered: bool,
-    /// They hold.
+    /// They are on.
     pub active: bool,
     /// The activations left in this month; `None` unless this charge used one.
     pub activations_left: Option<u64>,
@@ -114,8 +113,7 @@ impl Detail {
         }
     }
 
-    /// Takes back the effects of the charge, as another charge of its request is denied. Returns false if nothing is left
-    /// to tell.
+    /// Takes back the effects of the charge because another charge of its request is denied. Returns false if nothing remains.
     pub(crate) fn undo(&mut self) -> bool {
         let Self::Elevated(Elevation { triggered, active, activations_left }) = self else { return false };
         *active &= !*triggered;
@@ -124,8 +122,7 @@ impl Detail {
     }
 }
 
-/// The decisions of one request, one per charge and in their order. Most requests make one charge, which needs no
-/// allocation.
+/// The decisions of one request, one per charge and in their order. Most requests have one charge, which needs no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
     decisions: SmallVec<[Decision; 1]>,
@@ -142,7 +139,7 @@ impl Decisions {
         self.decisions.push(decision);
     }
 
-    /// Corrects the limit of a decision by other numbers than those of the charge.
+    /// Corrects the limit of a decision by numbers other than the charge's.
     pub fn set_limit(&mut self, index: usize, limit: u64) {
         if let Some(decision) = self.decisions.get_mut(index) {
             decision.limit = limit;
@@ -169,24 +166,6 @@ impl Deref for Decisions {
 impl FromIterator<Decision> for Decisions {
     fn from_iter<I: IntoIterator<Item = Decision>>(decisions: I) -> Self {
         Self { decisions: decisions.into_iter().collect(), details: Vec::new() }
-    }
-}
-
-impl<'d> IntoIterator for &'d Decisions {
-    type Item = &'d Decision;
-    type IntoIter = std::slice::Iter<'d, Decision>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.decisions.iter()
-    }
-}
-
-impl IntoIterator for Decisions {
-    type Item = Decision;
-    type IntoIter = smallvec::IntoIter<[Decision; 1]>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.decisions.into_iter()
     }
 }
 

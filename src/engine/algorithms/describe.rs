@@ -1,4 +1,4 @@
-//! Numbers as people read them, in denials, logs and explanations.
+//! The text of numbers in denials, logs and explanations.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use super::numbers::Numbers;
 use super::windows::Windows;
 
 impl Numbers {
-    /// Appends the numbers, such as `burst 20, 20 per 1s`. Every denial shows them, so that under attack this is hot: it
-    /// takes no detour through format strings.
+    /// Appends the numbers, such as `burst 20, 20 per 1s`. Every denial shows them, so this is hot under attack and avoids format
+    /// strings.
     pub fn describe(&self, text: &mut String) {
         match self.algorithm() {
             Algorithm::Gcra | Algorithm::FixedWindow(_) => self.describe_refill(text),
@@ -55,7 +55,7 @@ impl Numbers {
 
 fn describe_calendar(calendar: &Calendar, text: &mut String) {
     text.push_str("calendar ");
-    match calendar.unit() {
+    match calendar.unit {
         Unit::Month(1) => text.push_str("month"),
         Unit::Month(day) => {
             text.push_str("month from day ");
@@ -64,14 +64,14 @@ fn describe_calendar(calendar: &Calendar, text: &mut String) {
         Unit::Year => text.push_str("year"),
     }
     text.push_str(", ");
-    text.push_str(calendar.zone());
+    text.push_str(calendar.zone);
 }
 
 fn push_number(text: &mut String, number: impl itoa::Integer) {
     text.push_str(itoa::Buffer::new().format(number));
 }
 
-/// A span of nanoseconds, shown in the largest unit that holds it exactly: 3h rather than 10800s, 90s rather than 1.5m.
+/// A span of nanoseconds. It is shown in the largest unit that gives a whole number: 3h, 90s.
 pub(crate) struct Span(pub(crate) u64);
 
 impl Span {

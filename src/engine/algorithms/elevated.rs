@@ -1,62 +1,54 @@
 //! Elevated numbers: they replace the limit's own for a while once the bucket is empty, a few times a month.
 //!
-//! They switch on for a charge that the limit's own numbers deny and that the elevated ones would serve after deducting the
-//! tokens used. While they are on, only they hold. At their end the rest is cut to the limit's own burst. Months are those
-//! of UTC by the deciding clock. `lua/elevated.lua` is the same arithmetic.
+//! They switch on for a charge that the limit's own numbers deny and the elevated ones allow after deducting the tokens used.
+//! While they are on, only they count. When they end, the tokens left are cut to the limit's own burst. Months are in UTC by
+//! the deciding clock. `lua/elevated.lua` does the same arithmetic.
 //!
-//! A check answers as a spend would and switches nothing on. A spend-only charge switches them on: limits in shadow are
-//! charged so, and must report what they would do. A spend up to what is left switches them on only if nothing is left; the
+//! A check answers as a spend would and switches nothing on. A spend-only charge does switch them on, because limits in shadow
+//! are charged so and must report what they would do. A spend up to what is left switches them on only if nothing is left: the
 //! check before such a report has let the request pass.
 
 use jiff::Timestamp;
-use jiff::civil::Time;
-use jiff::tz::Offset;
+use jiff::tz::TimeZone;
 
 use super::charge::{Charge, Elevated, Mode};
 use super::decision::{Attempt, Decision, Detail, Elevation, Outcome};
 use super::gcra::{self, Gcra};
-use super::level::{self, Level, LevelChange, Standing, drained};
+use super::level::{Level, drained};
 use super::micros::{EXACT, Micros};
+use super::usage;
 
-/// A bucket whose limit has `elevated`.
+/// The bucket of a limit with `elevated`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElevatedLevel {
     /// By the numbers that held at the last write. It may be 0.
-    level: Level,
-    /// The elevated numbers hold until then; 0 if they have not been on since the limit's own were written.
+    pub(super) level: Level,
+    /// The end of the elevated numbers; 0 if they have not been on since the limit's own were written.
     until: Micros,
     /// In the month of the last write.
     activations: u64,
     /// The end of that month.
     month_end: Micros,
-    /// The instant from which all of this says no more than a full bucket; `None` if never.
-    ends: Option<Micros>,
+    /// The instant from which the bucket is the same as a full one; `None` if never.
+    pub(super) ends: Option<Micros>,
 }
 
 impl ElevatedLevel {
-    /// A bucket whose limit had no elevated numbers at the last write.
+    /// The bucket of a limit that had no elevated numbers at the last write.
     pub(super) fn of(level: Level) -> Self {
         Self { level, until: Micros(0), activations: 0, month_end: Micros(0), ends: level.full_at() }
     }
 
-    /// Dates it now if it is dated too far ahead. The month and its activations stay.
+    /// Sets the date to `now` if it is too far ahead. The month and its activations stay.
     pub(super) fn redate(&mut self, now: Micros) {
         if let Some(level) = self.level.redated(now) {
             self.until = self.until.since(self.level.since.since(now));
             self.level = level;
         }
     }
-
-    pub(super) const fn level(&self) -> &Level {
-        &self.level
-    }
-
-    pub(super) const fn ends(&self) -> Option<Micros> {
-        self.ends
-    }
 }
 
-/// Decides a charge. The edit is `Some(None)` if nothing is left to keep.
+/// Decides a charge. The edit is `Some(None)` if the bucket can be dropped.
 pub(super) fn decide(
     kept: Option<&ElevatedLevel>,
     charge: &Charge,
@@ -66,16 +58,16 @@ pub(super) fn decide(
 ) -> Attempt<Option<ElevatedLevel>> {
     let mut bucket = ElevatedBucket::find(kept, charge, elevated, now, effective_from);
     let was_active = bucket.is_active();
-    let (mut decision, mut change) = bucket.decide();
+    let (mut decision, mut after) = bucket.decide();
     let spends = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
     let is_short = decision.outcome != Outcome::Allowed;
     let is_empty = charge.numbers.capacity().saturating_sub(bucket.used) < charge.numbers.token();
     let needs_more = if spends { is_short } else { charge.mode == Mode::SpendUpTo && charge.cost > 0 && is_empty };
     if !was_active && needs_more && bucket.until_activation(bucket.used) == Some(Micros(0)) {
         bucket.activate();
-        (decision, change) = bucket.decide();
+        (decision, after) = bucket.decide();
     } else if !was_active && spends {
-        // The next charge is taken to be like this one.
+        // `retry_after` assumes that the next charge is the same.
         let taken = if is_short { 0 } else { charge.cost.saturating_mul(charge.numbers.token()) };
         let wait = bucket.until_activation(bucket.used.saturating_add(taken));
         decision.retry_after = match (decision.retry_after, wait) {
@@ -86,18 +78,18 @@ pub(super) fn decide(
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
     let activations_left = triggered.then(|| bucket.activations_left());
     let detail = Some(Detail::Elevated(Elevation { triggered, active, activations_left }));
-    Attempt { detail, ..Attempt::new(decision, bucket.edit(change)) }
+    Attempt { detail, ..Attempt::new(decision, after.map(|after| bucket.written(after.level()))) }
 }
 
 /// A bucket at the instant of a charge.
 struct ElevatedBucket<'a> {
     charge: &'a Charge,
     elevated: &'a Elevated,
-    /// Now, or the last write if the clock stepped back behind that: the bucket stands still until then.
+    /// Now, or the last write if the clock has stepped back behind it. The bucket does not change in between.
     instant: Micros,
     /// In levels of the numbers that hold.
     used: u64,
-    /// The end of the elevated numbers; 0 if they do not hold.
+    /// The end of the elevated numbers; 0 if they are off.
     until: Micros,
     /// In this month.
     activations: u64,
@@ -136,18 +128,13 @@ impl<'a> ElevatedBucket<'a> {
         self.until > Micros(0)
     }
 
-    fn standing(&self) -> Gcra<'a> {
+    fn decide(&self) -> (Decision, Option<Gcra<'a>>) {
         let numbers = if self.is_active() { &self.elevated.numbers } else { &self.charge.numbers };
-        Gcra { numbers, used: self.used, since: self.instant }
+        usage::decide(Gcra { numbers, used: self.used, since: self.instant }, numbers, self.charge, self.instant)
     }
 
-    fn decide(&self) -> (Decision, LevelChange) {
-        let standing = self.standing();
-        level::decide(&standing, standing.numbers, self.charge)
-    }
-
-    /// Returns what is used of the limit's own numbers when the elevated ones end with `used` of theirs: the rest stays as far
-    /// as it fits.
+    /// Returns the levels used of the limit's own numbers when the elevated ones end with `used` of theirs: the tokens left
+    /// stay as far as they fit.
     fn cut(&self, used: u64) -> u64 {
         let (base, elevated) = (&self.charge.numbers, &self.elevated.numbers);
         let left = u128::from(elevated.capacity().saturating_sub(used));
@@ -161,7 +148,7 @@ impl<'a> ElevatedBucket<'a> {
 
     /// Returns the time until the elevated numbers can switch on for the charge, with this much used; `None` if never.
     ///
-    /// Deducted from their burst, the tokens used leave room for the cost if they are at most `burst - cost`. So they first
+    /// Deducted from the elevated burst, the tokens used leave room for the cost if they are at most `burst - cost`. They first
     /// have to drain to that by the limit's own numbers.
     fn until_activation(&self, used: u64) -> Option<Micros> {
         let numbers = &self.charge.numbers;
@@ -185,21 +172,15 @@ impl<'a> ElevatedBucket<'a> {
         self.until = self.instant.after(Micros(self.elevated.span)).min(Micros(EXACT - 1));
     }
 
-    fn edit(&self, change: LevelChange) -> Option<Option<ElevatedLevel>> {
-        let used = match change {
-            LevelChange::Keep => return None,
-            LevelChange::Write(level) => level.used,
-            LevelChange::Clear if !self.is_active() && self.activations == 0 => return Some(None),
-            // The bucket is full, but its activations count.
-            LevelChange::Clear => 0,
-        };
-        let level = self.standing().with(used);
+    /// Returns the bucket with a new level; `None` if it can be dropped. A full bucket is kept for its activations.
+    fn written(&self, level: Level) -> Option<ElevatedLevel> {
         let Self { until, activations, month_end, .. } = *self;
         let ends = self.full_at(&level).map(|full| if activations > 0 { full.max(month_end) } else { full });
-        Some(Some(ElevatedLevel { level, until, activations, month_end, ends }))
+        let is_kept = level.used > 0 || self.is_active() || activations > 0;
+        is_kept.then_some(ElevatedLevel { level, until, activations, month_end, ends })
     }
 
-    /// Returns the instant at which the bucket is full and the elevated numbers do not hold.
+    /// Returns the instant at which the bucket is full and the elevated numbers are off.
     fn full_at(&self, level: &Level) -> Option<Micros> {
         if !self.is_active() {
             return level.full_at();
@@ -212,10 +193,9 @@ impl<'a> ElevatedBucket<'a> {
 /// Returns the end of the month in UTC, or the last countable instant if that is earlier.
 fn next_month(at: Micros) -> Micros {
     let end = || {
-        let at = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
-        let first = Offset::UTC.to_datetime(at).date().last_of_month().tomorrow().ok()?;
-        let end = Offset::UTC.to_timestamp(first.to_datetime(Time::midnight())).ok()?;
-        u64::try_from(end.as_microsecond()).ok()
+        let at = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?.to_zoned(TimeZone::UTC);
+        let end = at.date().last_of_month().tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?;
+        u64::try_from(end.timestamp().as_microsecond()).ok()
     };
     Micros(end().map_or(EXACT - 1, |end| end.min(EXACT - 1)))
 }

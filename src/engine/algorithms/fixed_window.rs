@@ -1,7 +1,7 @@
-//! Fixed windows: `count` tokens come back with each window, up to the burst, and none in between.
+//! Fixed windows: each window adds `count` tokens at its start, up to the burst, and none in between.
 //!
-//! Two consecutive windows let twice the count pass around their boundary: their users know it, and GCRA avoids it.
-//! `lua/fixed_window.lua` is the same arithmetic.
+//! Twice the count can pass around the boundary of two windows, which GCRA avoids. `lua/fixed_window.lua` does the same
+//! arithmetic.
 
 use std::sync::Arc;
 
@@ -9,21 +9,16 @@ use super::algorithm::{Algorithm, Aligned};
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use super::charge::Charge;
 use super::decision::Decision;
-use super::level::{self, Level, LevelChange, Standing};
+use super::level::{Level, LevelChange};
 use super::micros::{EXACT, Micros};
-use super::numbers::{Numbers, NumbersError};
+use super::numbers::{Numbers, NumbersError, whole_micros};
+use super::usage::{self, Usage};
 use super::windows::{Refill, Windows};
 
 impl Numbers {
     /// Numbers that add `count` tokens with each window of `period` nanoseconds, up to `burst`.
     pub fn fixed_window(burst: u64, count: u64, period: u64, aligned: Aligned) -> Result<Self, NumbersError> {
-        if period == 0 {
-            return Err(NumbersError::Period);
-        }
-        if !period.is_multiple_of(1_000) {
-            return Err(NumbersError::Tick);
-        }
-        let micros = period / 1_000;
+        let micros = whole_micros(period)?;
         let refill = Refill::by(match aligned {
             Aligned::First => Windows::First(micros),
             Aligned::Clock => Windows::Clock(micros),
@@ -37,7 +32,7 @@ impl Numbers {
     pub fn calendar_window(burst: u64, count: u64, calendar: impl Into<Arc<Calendar>>) -> Result<Self, NumbersError> {
         let calendar = calendar.into();
         let refill = Refill::by(Windows::Calendar(&calendar));
-        let numbers = windowed(burst, count, 0, Aligned::Clock, refill)?.with_calendar(calendar);
+        let numbers = Self { calendar: Some(calendar), ..windowed(burst, count, 0, Aligned::Clock, refill)? };
         if numbers.windows_to_fill() <= MOST_WINDOWS_AHEAD { Ok(numbers) } else { Err(NumbersError::TooManyWindows) }
     }
 }
@@ -51,17 +46,19 @@ fn windowed(burst: u64, count: u64, period: u64, aligned: Aligned, refill: Refil
     }
 }
 
-/// A bucket that refills in windows, at the instant of a charge.
+/// A bucket at the instant of a charge.
+#[derive(Clone, Copy)]
 struct FixedWindow<'a> {
     numbers: &'a Numbers,
     windows: Windows<'a>,
     /// Tokens used, at most the burst.
     used: u64,
-    /// Tokens used beyond the burst: it was lowered within the window, or another gateway has a higher one.
+    /// Tokens used beyond the burst, which delay nobody: the burst was lowered within the window, or another gateway has a
+    /// higher one. A refund gives them back first.
     excess: u64,
-    /// The start of the window; now, for a full bucket whose windows begin with a charge.
+    /// The start of the window. For a full bucket whose windows begin with a charge, now.
     start: Micros,
-    /// Now, or the last write if the clock stepped back behind that: the bucket stands still until then.
+    /// Now, or the last write if the clock has stepped back behind it. The bucket does not change in between.
     instant: Micros,
 }
 
@@ -77,7 +74,7 @@ impl<'a> FixedWindow<'a> {
         let refilled = |anchor, used: u64, from| {
             let [first, last] = [from, instant].map(|at| windows.number(anchor, at));
             let bounded = used.min(numbers.burst());
-            // What a bucket cannot hold ends with the window.
+            // The excess ends with the window.
             let excess = if first == last { used - bounded } else { 0 };
             let used = bounded.saturating_sub((last - first).saturating_mul(numbers.count()));
             (used, excess, windows.start(anchor, last))
@@ -96,37 +93,45 @@ impl<'a> FixedWindow<'a> {
     }
 
     /// Returns the time until the start of the window that is `count` windows after this one.
-    fn until(&self, count: u64) -> Micros {
+    fn until_window(&self, count: u64) -> Micros {
         self.windows.after(self.start, count).since(self.instant)
     }
-}
 
-impl Standing for FixedWindow<'_> {
-    fn used(&self) -> u64 {
-        self.used
-    }
-
-    fn excess(&self) -> u64 {
-        self.excess
-    }
-
-    fn with(&self, used: u64) -> Level {
-        let refill = self.numbers.refill();
+    fn level(&self) -> Level {
+        let refill = self.numbers.refill;
         let refill = match self.windows {
             Windows::Calendar(calendar) => refill.in_window(calendar.length(calendar.number(self.start))),
             Windows::First(_) | Windows::Clock(_) => refill,
         };
-        Level { since: self.start, used, weight: self.numbers.count(), refill }
+        Level { since: self.start, used: self.used + self.excess, weight: self.numbers.count(), refill }
+    }
+}
+
+impl Usage for FixedWindow<'_> {
+    fn used(&self) -> u64 {
+        self.used
     }
 
-    fn time_for(&self, levels: u64) -> Option<Micros> {
-        Some(if levels == 0 { Micros(0) } else { self.until(levels.div_ceil(self.numbers.count())) })
+    fn take(self, levels: u64) -> Self {
+        Self { used: self.used + levels, ..self }
     }
 
-    /// Returns the time until the window ends. The windows of a full bucket may begin with a charge; it then has none.
-    fn reset_after(&self, used: u64) -> Option<Micros> {
-        let has_no_window = used == 0 && matches!(self.windows, Windows::First(_));
-        Some(if has_no_window { Micros(0) } else { self.until(1) })
+    fn give_back(self, levels: u64, _taken: Option<Micros>) -> Option<Self> {
+        let all = self.used + self.excess;
+        let left = all.saturating_sub(levels);
+        let used = left.min(self.numbers.burst());
+        (left < all).then(|| Self { used, excess: left - used, ..self })
+    }
+
+    fn until(&self, most: u64) -> Option<Micros> {
+        let missing = self.used.saturating_sub(most);
+        Some(if missing == 0 { Micros(0) } else { self.until_window(missing.div_ceil(self.numbers.count())) })
+    }
+
+    /// Returns the time until the window ends. A full bucket whose windows begin with a charge has no window.
+    fn reset_after(&self) -> Option<Micros> {
+        let has_no_window = self.used == 0 && matches!(self.windows, Windows::First(_));
+        Some(if has_no_window { Micros(0) } else { self.until_window(1) })
     }
 }
 
@@ -139,8 +144,9 @@ pub(super) fn decide(
     now: Micros,
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
-    let standing = FixedWindow::find(level, &charge.numbers, windows, now, effective_from);
-    level::decide(&standing, &charge.numbers, charge)
+    let bucket = FixedWindow::find(level, &charge.numbers, windows, now, effective_from);
+    let (decision, after) = usage::decide(bucket, &charge.numbers, charge, now);
+    (decision, after.map(|after| after.level()).into())
 }
 
 #[cfg(test)]

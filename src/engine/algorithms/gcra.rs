@@ -1,29 +1,25 @@
-//! GCRA, a token bucket that refills evenly.
+//! GCRA: a token bucket that refills at a constant rate.
 //!
-//! `lua/gcra.lua` is the same arithmetic; a property test holds them together.
+//! `lua/gcra.lua` does the same arithmetic; a property test compares the two.
 
 use super::algorithm::Algorithm;
 use super::charge::Charge;
 use super::decision::Decision;
-use super::level::{self, Level, LevelChange, Standing, drained};
+use super::level::{Level, LevelChange, drained};
 use super::micros::{EXACT, Micros};
 use super::numbers::{Numbers, NumbersError};
+use super::usage::{self, Usage};
 use super::windows::Refill;
 
 impl Numbers {
     /// Numbers that refill `count` tokens every `period` nanoseconds up to `burst`.
     pub fn new(burst: u64, count: u64, period: u64) -> Result<Self, NumbersError> {
-        if burst == 0 {
-            return Err(NumbersError::Burst);
-        }
-        if count == 0 {
-            return Err(NumbersError::Count);
-        }
-        if period == 0 {
-            return Err(NumbersError::Period);
-        }
-        if count > period {
-            return Err(NumbersError::TooFast);
+        match (burst, count, period) {
+            (0, ..) => return Err(NumbersError::Burst),
+            (_, 0, _) => return Err(NumbersError::Count),
+            (_, _, 0) => return Err(NumbersError::Period),
+            _ if count > period => return Err(NumbersError::TooFast),
+            _ => {}
         }
         let levels_per_microsecond = u128::from(count) * 1_000;
         let divisor = greatest_common_divisor(u128::from(period), levels_per_microsecond);
@@ -32,7 +28,7 @@ impl Numbers {
         let token = exact(u128::from(period) / divisor)?;
         let drain = exact(levels_per_microsecond / divisor)?;
         exact(u128::from(burst) * u128::from(token))?;
-        Ok(Self::with(burst, count, period, Algorithm::Gcra, Refill::evenly(drain)).with_token(token))
+        Ok(Self { token, ..Self::with(burst, count, period, Algorithm::Gcra, Refill::evenly(drain)) })
     }
 
     /// Numbers of a bucket that never refills: only a refund or a reset gives tokens back.
@@ -52,29 +48,51 @@ fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// A bucket that refills evenly, at the instant of a charge.
+/// A bucket at the instant of a charge.
+#[derive(Clone, Copy)]
 pub(super) struct Gcra<'a> {
     pub(super) numbers: &'a Numbers,
     pub(super) used: u64,
-    /// Now, or the last write if the clock stepped back behind that: it would earn the interval twice.
+    /// Now, or the last write if the clock has stepped back behind it. The bucket would otherwise refill twice in between.
     pub(super) since: Micros,
 }
 
-impl<'a> Gcra<'a> {
-    #[inline]
-    fn find(level: Option<&Level>, numbers: &'a Numbers, now: Micros, effective_from: Micros) -> Self {
-        let used = level.map_or(0, |level| used_at(level, numbers, now, effective_from));
-        Self { numbers, used, since: level.map_or(now, |level| level.since.max(now)) }
+impl Gcra<'_> {
+    pub(super) fn level(&self) -> Level {
+        Level { since: self.since, used: self.used, weight: self.numbers.token(), refill: self.numbers.refill }
     }
 }
 
-/// Returns what is used at `now`, in levels of `numbers`, which hold since `effective_from`.
+impl Usage for Gcra<'_> {
+    fn used(&self) -> u64 {
+        self.used
+    }
+
+    fn take(self, levels: u64) -> Self {
+        Self { used: self.used + levels, ..self }
+    }
+
+    fn give_back(self, levels: u64, _taken: Option<Micros>) -> Option<Self> {
+        let given_back = levels.min(self.used);
+        (given_back > 0).then(|| Self { used: self.used - given_back, ..self })
+    }
+
+    fn until(&self, most: u64) -> Option<Micros> {
+        self.numbers.time_for(self.used.saturating_sub(most))
+    }
+
+    fn reset_after(&self) -> Option<Micros> {
+        self.until(0)
+    }
+}
+
+/// Returns the levels of `numbers` that are used at `now`. `numbers` hold since `effective_from`.
 ///
 /// Under unchanged numbers the level drains from `since`. Under changed ones it drains at the old rate until the new
 /// numbers took effect, keeps its tokens (rounded up to a level), and drains at the new rate from there.
 pub(super) fn used_at(level: &Level, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
-    // Cut to the capacity of numbers that took effect after the write. A higher level that was written later comes from a
-    // gateway with other rules, perhaps newer ones, and stays.
+    // A level that was written before these numbers took effect is cut to their capacity. A higher one that was written later
+    // comes from a gateway with other rules, perhaps newer ones, and stays.
     let cut = |used: u64| if level.since <= effective_from { used.min(numbers.capacity()) } else { used };
     if level.is_under(numbers) {
         return cut(drained(level.used, numbers.drain(), now.since(level.since)));
@@ -84,24 +102,6 @@ pub(super) fn used_at(level: &Level, numbers: &Numbers, now: Micros, effective_f
     drained(used, numbers.drain(), now.since(changed))
 }
 
-impl Standing for Gcra<'_> {
-    fn used(&self) -> u64 {
-        self.used
-    }
-
-    fn with(&self, used: u64) -> Level {
-        Level { since: self.since, used, weight: self.numbers.token(), refill: self.numbers.refill() }
-    }
-
-    fn time_for(&self, levels: u64) -> Option<Micros> {
-        self.numbers.time_for(levels)
-    }
-
-    fn reset_after(&self, used: u64) -> Option<Micros> {
-        self.numbers.time_for(used)
-    }
-}
-
 #[inline]
 pub(super) fn decide(
     level: Option<&Level>,
@@ -109,7 +109,11 @@ pub(super) fn decide(
     now: Micros,
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
-    level::decide(&Gcra::find(level, &charge.numbers, now, effective_from), &charge.numbers, charge)
+    let numbers = &charge.numbers;
+    let used = level.map_or(0, |level| used_at(level, numbers, now, effective_from));
+    let bucket = Gcra { numbers, used, since: level.map_or(now, |level| level.since.max(now)) };
+    let (decision, after) = usage::decide(bucket, numbers, charge, now);
+    (decision, after.map(|after| after.level()).into())
 }
 
 #[cfg(test)]

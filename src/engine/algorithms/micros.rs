@@ -2,16 +2,16 @@
 
 /// An instant, in microseconds since the Unix epoch, or a span of microseconds.
 ///
-/// Redis' Lua has only doubles: they count microseconds exactly until the year 2255, while nanoseconds since the epoch
-/// have already lost their last eight bits.
+/// Redis' Lua has only doubles. They count microseconds exactly until the year 2255. Of nanoseconds since the epoch, they have
+/// already lost the last eight bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
-/// Doubles hold every integer below 2^53 exactly. All that Redis' Lua counts stays below.
+/// Doubles hold every integer below 2^53 exactly. Everything that Redis' Lua counts stays below.
 pub const EXACT: u64 = 1 << 53;
 
-/// How far a bucket may be dated ahead of the clock. Threads read the clock a moment apart, and servers' clocks differ by
-/// milliseconds; a bucket that is further ahead is dated now.
+/// The most by which a bucket's date may be ahead of the clock: threads read the clock a moment apart, and servers' clocks
+/// differ by milliseconds. A bucket that is further ahead is redated.
 pub const MOST_AHEAD: Micros = Micros(1_000_000);
 
 impl Micros {
@@ -31,7 +31,7 @@ impl Micros {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// Returns the span in seconds, rounded up: a client that waits this long never comes too early.
+    /// Returns the span in seconds, rounded up so that a client that waits this long is not too early.
     pub const fn ceil_seconds(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }

@@ -24,4 +24,5 @@ pub mod level;
 pub mod micros;
 pub mod numbers;
 pub mod state;
+mod usage;
 pub mod windows;

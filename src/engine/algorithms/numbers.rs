@@ -1,6 +1,5 @@
-//! The numbers of a limit: burst, count and period, and the integers that the algorithms compute with.
-//!
-//! Each algorithm's file has the constructor of its numbers.
+//! The numbers of a limit: burst, count and period, and the integers that the algorithms compute with. Their constructors are
+//! in the files of the algorithms.
 
 use std::sync::Arc;
 
@@ -12,23 +11,23 @@ use super::windows::{Refill, Windows, WrittenWindows};
 
 /// The numbers of one window of a limit, checked and reduced.
 ///
-/// A bucket is measured in levels. A token weighs `token` levels, and `drain` levels leave the bucket every microsecond.
-/// Both are whole numbers whatever the rate, so counting never rounds (GCRA's emission interval is `token / drain`
-/// microseconds, its burst offset `capacity / drain`). In fixed windows a token weighs one level.
+/// A bucket is measured in levels. A token is `token` levels, and `drain` levels leave the bucket every microsecond. Both are
+/// whole numbers whatever the rate, so counting never rounds (GCRA's emission interval is `token / drain` microseconds, its
+/// burst offset `capacity / drain`). The other algorithms have one level per token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Numbers {
-    burst: u64,
-    count: u64,
+    pub(super) burst: u64,
+    pub(super) count: u64,
     /// In nanoseconds.
-    period: u64,
-    token: u64,
-    refill: Refill,
-    algorithm: Algorithm,
-    /// The windows, if they are those of a calendar.
-    calendar: Option<Arc<Calendar>>,
+    pub(super) period: u64,
+    pub(super) token: u64,
+    pub(super) refill: Refill,
+    pub(super) algorithm: Algorithm,
+    /// The windows, if a calendar gives them.
+    pub(super) calendar: Option<Arc<Calendar>>,
 }
 
-/// Why numbers cannot be counted with.
+/// The reason why numbers are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumbersError {
     #[error("burst must be at least 1")]
@@ -52,7 +51,7 @@ pub enum NumbersError {
     /// A sliding log has an entry for each token.
     #[error("a sliding log keeps at most {0} entries")]
     TooManyEntries(u64),
-    /// Shares of a sliding window's period would fall in too few ticks.
+    /// The share of the previous window would fall in too few ticks.
     #[error("count x period is more than a sliding window can hold in 2^53 ticks")]
     TooManyToSlide,
     #[error("two periods of a sliding window take longer than 2^53 microseconds, 285 years")]
@@ -79,16 +78,6 @@ pub enum NumbersError {
 impl Numbers {
     pub(super) const fn with(burst: u64, count: u64, period: u64, algorithm: Algorithm, refill: Refill) -> Self {
         Self { burst, count, period, token: 1, refill, algorithm, calendar: None }
-    }
-
-    #[must_use]
-    pub(super) fn with_token(self, token: u64) -> Self {
-        Self { token, ..self }
-    }
-
-    #[must_use]
-    pub(super) fn with_calendar(self, calendar: Arc<Calendar>) -> Self {
-        Self { calendar: Some(calendar), ..self }
     }
 
     /// Returns the numbers that a call brings, which are read as GCRA's, under another algorithm.
@@ -124,12 +113,12 @@ impl Numbers {
         self.algorithm
     }
 
-    /// The period, lease or maximum age in microseconds, of an algorithm that keeps no level; 0 if it has none.
+    /// The period, lease or maximum age in microseconds, for algorithms that keep no level; 0 if it is not set.
     pub const fn span(&self) -> u64 {
         self.refill.micros()
     }
 
-    /// The weight of a token, in levels.
+    /// The levels of a token.
     pub const fn token(&self) -> u64 {
         self.token
     }
@@ -139,32 +128,24 @@ impl Numbers {
         self.refill.drain()
     }
 
-    pub(super) const fn refill(&self) -> Refill {
-        self.refill
-    }
-
     /// The windows in which the bucket refills; `None` if it does not refill in windows.
     #[inline]
     pub fn windows(&self) -> Option<Windows<'_>> {
         match self.refill.windows()? {
             WrittenWindows::First(period) => Some(Windows::First(period)),
             WrittenWindows::Clock(period) => Some(Windows::Clock(period)),
-            WrittenWindows::Calendar(_) => self.calendar().map(Windows::Calendar),
+            WrittenWindows::Calendar(_) => self.calendar.as_deref().map(Windows::Calendar),
         }
     }
 
-    pub fn calendar(&self) -> Option<&Calendar> {
-        self.calendar.as_deref()
-    }
-
-    /// Takes over the calendar that `share` returns for its own, so that equal calendars are in memory once.
+    /// Replaces the calendar with the one that `share` returns, so that equal calendars are in memory once.
     pub fn share_calendar(&mut self, share: impl FnOnce(&Arc<Calendar>) -> Arc<Calendar>) {
         if let Some(calendar) = &mut self.calendar {
             *calendar = share(calendar);
         }
     }
 
-    /// The weight of a token, or the tokens that each window adds.
+    /// The levels of a token, or the tokens that each window adds.
     #[inline]
     pub const fn weight(&self) -> u64 {
         if self.refill.is_evenly() { self.token } else { self.count }
@@ -191,8 +172,8 @@ impl Numbers {
         }
     }
 
-    /// Returns the `w` of `RateLimit-Policy` in seconds, rounded up: the time that an empty bucket takes to refill, or the
-    /// length of a window. `None` for buckets that never refill, and for months and years, whose lengths vary.
+    /// Returns the `w` of `RateLimit-Policy` in seconds, rounded up: the time in which an empty bucket refills, or the length
+    /// of a window. `None` for buckets that never refill, and for months and years, whose lengths vary.
     pub fn window_seconds(&self) -> Option<u64> {
         match self.algorithm {
             Algorithm::Gcra => self.time_for(self.capacity()).map(Micros::ceil_seconds),
@@ -218,7 +199,6 @@ impl Numbers {
         self.algorithm == Algorithm::Concurrency
     }
 
-    /// Returns true if only the user's script knows what the bucket holds.
     pub fn is_script(&self) -> bool {
         self.algorithm == Algorithm::Script
     }
@@ -226,6 +206,15 @@ impl Numbers {
     /// Returns true if tokens come back more often than every microsecond, the tick of the stores' clocks.
     pub const fn is_finer_than_the_clock(&self) -> bool {
         self.token < self.drain()
+    }
+}
+
+/// Converts a period of a window from nanoseconds to microseconds.
+pub(super) const fn whole_micros(period: u64) -> Result<u64, NumbersError> {
+    match period {
+        0 => Err(NumbersError::Period),
+        _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
+        _ => Ok(period / 1_000),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queues of work, whose entries wait in Redis for the workers of other programs. `lua/queue.lua` decides.
+//! Queues of work. Their entries wait in Redis for the workers of other programs. `lua/queue.lua` decides.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub const MOST_WAITING: u64 = 10_000;
 
 pub const MOST_FIELDS: usize = 16;
 
-/// The most bytes of an entry's names and values.
+/// In bytes, names and values together.
 pub const LONGEST_ENTRY: usize = 8 * 1024;
 
 /// `kind:`
@@ -29,12 +29,12 @@ pub enum Storage {
 pub struct Work {
     pub storage: Storage,
     pub entry: QueueEntry,
-    /// The entry that a refund removes, if it is known.
+    /// The entry that a refund removes, if known.
     pub given_back: Option<EntryId>,
 }
 
-/// The fields of an entry: comma-separated `name=value` pairs, percent-encoded so that no client's value makes another pair,
-/// word or line.
+/// The fields of an entry: comma-separated `name=value` pairs, percent-encoded so that a client's value cannot add a pair, word
+/// or line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueEntry(String);
 
@@ -42,12 +42,12 @@ pub struct QueueEntry(String);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EntryId(String);
 
-/// An entry of this many bytes, more than [`LONGEST_ENTRY`].
+/// An entry has this many bytes, more than [`LONGEST_ENTRY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryTooLong(pub usize);
 
 impl Numbers {
-    /// Numbers of a queue in which `capacity` entries may wait, each for at most `max_age` nanoseconds if that is set.
+    /// Numbers of a queue in which `capacity` entries may wait, each for at most `max_age` nanoseconds if set.
     pub fn queue(capacity: u64, max_age: Option<u64>) -> Result<Self, NumbersError> {
         let max_age = match (capacity, max_age) {
             (0, _) => return Err(NumbersError::Capacity),
@@ -87,7 +87,7 @@ impl QueueEntry {
         for (name, value) in fields {
             let value = value.as_ref();
             bytes += name.len() + value.len();
-            // Bounded, however long the values are.
+            // Longer values are only counted.
             if bytes <= LONGEST_ENTRY {
                 if !text.is_empty() {
                     text.push(',');
@@ -105,7 +105,7 @@ impl QueueEntry {
     }
 }
 
-/// Appends a text without the blanks and separators of a call.
+/// Appends a text, with escapes for the spaces and separators of a call.
 pub(crate) fn escape(text: &str, to: &mut String) {
     percent::encode(&lossless::bytes(text), |byte| byte.is_ascii_alphanumeric() || b"_.-/".contains(&byte), to);
 }

@@ -1,7 +1,7 @@
-//! Users' scripts, which Redis runs to decide a charge.
+//! Users' scripts. Redis runs them to decide charges.
 //!
-//! The contract is `PlugLimit`'s: a script gets the key of its bucket and its arguments, and returns a verdict and the values
-//! of headers. `lua/script.lua` calls it.
+//! The contract is `PlugLimit`'s: a script gets its bucket's key and its arguments, and returns a verdict and the values of
+//! headers. `lua/script.lua` calls it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::windows::Refill;
 use crate::engine::digest::sha256;
 use crate::message::headers::{is_name, is_value};
 
-/// The largest source, in bytes. A server that does not know it is sent the whole text.
+/// In bytes. A server that does not know a script gets the whole text.
 pub const LONGEST_SOURCE: u64 = 64 * 1024;
 
 pub const MOST_ARGUMENTS: usize = 64;
@@ -25,7 +25,7 @@ pub const LONGEST_ARGUMENT: usize = 256;
 
 pub const MOST_HEADERS: usize = 32;
 
-/// Headers that no script may set: they frame or route the message, or belong to the connection.
+/// Headers that scripts may not set, because they frame or route the message, or belong to the connection.
 const RESERVED: [&str; 12] = [
     "connection",
     "content-length",
@@ -43,18 +43,19 @@ const RESERVED: [&str; 12] = [
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct ScriptSource {
-    name: String,
-    text: String,
-    file: String,
+    /// The name in calls: hexadecimal digits, the same for the same text.
+    pub name: String,
+    pub text: String,
+    pub file: String,
 }
 
 /// `algorithm: script`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub source: Arc<ScriptSource>,
-    /// The arguments of the limit and its overrides, as a call has them. The `count` of their [`Numbers`] is an index.
+    /// The arguments of the limit and its overrides, encoded for calls. The `count` of their [`Numbers`] is an index.
     pub arguments: Vec<Arc<str>>,
-    /// The headers of the values, in their order.
+    /// The headers for the returned values, in order.
     pub headers: Vec<HeaderName>,
 }
 
@@ -67,14 +68,14 @@ pub struct Run {
 }
 
 impl Numbers {
-    /// Numbers of a script that runs with the arguments of this index. Only the script knows how much it allows, so the burst
-    /// is the largest.
+    /// Numbers of a script that runs with the arguments at this index. Only the script knows how much it allows, so the burst is
+    /// the largest.
     pub const fn script(arguments: u64) -> Self {
         Self::with(EXACT - 1, arguments, 0, Algorithm::Script, Refill::evenly(0))
     }
 }
 
-/// What a script returns beside its verdict.
+/// The output of a script beside its verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptOutput {
     /// The values of headers.
@@ -96,29 +97,16 @@ impl ScriptSource {
         let name = sha256(text).get(..32).unwrap_or_default().to_owned();
         Self { name, text: text.to_owned(), file: file.to_owned() }
     }
-
-    /// The name in calls: hexadecimal digits, the same for the same text.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub fn file(&self) -> &str {
-        &self.file
-    }
 }
 
 impl Script {
-    /// Returns the input of a charge with the arguments of this index.
+    /// Returns the input of a charge with the arguments at this index.
     pub fn run(&self, index: u64) -> Run {
         let arguments = usize::try_from(index).ok().and_then(|index| self.arguments.get(index));
         Run { source: Arc::clone(&self.source), arguments: arguments.cloned().unwrap_or_else(|| "".into()) }
     }
 
-    /// Returns the index of these arguments, adding them if they are new.
+    /// Returns the index of these arguments. Adds them if they are new.
     pub fn index_of(&mut self, arguments: Arc<str>) -> u64 {
         let known = self.arguments.iter().position(|known| *known == arguments).unwrap_or_else(|| {
             self.arguments.push(arguments);
@@ -127,9 +115,9 @@ impl Script {
         known as u64
     }
 
-    /// Returns the headers of a reply, or the value itself where it has no header or one that no script may set.
+    /// Returns the headers for a response. A value without a header, or with one that scripts may not set, is an error.
     ///
-    /// Characters that no header can hold, CR and LF above all, become blanks.
+    /// Characters that are invalid in headers, above all CR and LF, become spaces.
     pub fn headers<'a>(
         &'a self,
         output: &'a ScriptOutput,
@@ -230,7 +218,7 @@ mod tests {
     #[test]
     fn the_same_text_has_the_same_name() {
         let (a, b, c) = (ScriptSource::new("a", "x"), ScriptSource::new("b", "x"), ScriptSource::new("a", "y"));
-        assert_eq!((a.name().len(), a.name() == b.name(), a.name() == c.name()), (32, true, false));
-        assert!(a.name().bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_eq!((a.name.len(), a.name == b.name, a.name == c.name), (32, true, false));
+        assert!(a.name.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 }

@@ -1,31 +1,32 @@
-//! The sliding log: an entry for every token taken; the entries of the last period count.
+//! The sliding log: an entry for every token taken. The entries of the last period count.
 //!
-//! It is exact at every instant and takes memory for each token, so its count is bounded. An entry that is exactly one
-//! period old no longer counts. `lua/sliding_log.lua` is the same arithmetic.
+//! It is exact at every instant, and takes memory for each token, so its count is bounded. An entry that is exactly one
+//! period old no longer counts. `lua/sliding_log.lua` does the same arithmetic.
 
 use std::collections::VecDeque;
 
 use super::algorithm::Algorithm;
-use super::charge::{Charge, Mode};
-use super::decision::{Attempt, Decision, Outcome};
+use super::charge::Charge;
+use super::decision::Attempt;
 use super::micros::{EXACT, Micros};
-use super::numbers::{Numbers, NumbersError};
+use super::numbers::{Numbers, NumbersError, whole_micros};
+use super::usage::{self, Usage};
 use super::windows::Refill;
 
-/// The largest count. In Redis each entry takes some 10 bytes, and to find one in the midst of so many takes 1.2
-/// microseconds, against 0.6 at an end.
+/// The largest count. In Redis an entry takes about 10 bytes. Finding one in the middle of this many takes 1.2 microseconds,
+/// against 0.6 at an end.
 const MOST_LOGGED: u64 = 10_000;
 
 impl Numbers {
     /// Numbers of a log that lets `count` tokens pass in any `period` nanoseconds.
     pub fn sliding_log(count: u64, period: u64) -> Result<Self, NumbersError> {
-        match (count, period / 1_000) {
-            (0, _) => Err(NumbersError::Count),
-            (_, 0) if period == 0 => Err(NumbersError::Period),
-            _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
-            (_, EXACT..) => Err(NumbersError::TooLong),
-            (count, _) if count > MOST_LOGGED => Err(NumbersError::TooManyEntries(MOST_LOGGED)),
-            (count, micros) => Ok(Self::with(count, count, period, Algorithm::SlidingLog, Refill::span(micros))),
+        if count == 0 {
+            return Err(NumbersError::Count);
+        }
+        match whole_micros(period)? {
+            EXACT.. => Err(NumbersError::TooLong),
+            _ if count > MOST_LOGGED => Err(NumbersError::TooManyEntries(MOST_LOGGED)),
+            micros => Ok(Self::with(count, count, period, Algorithm::SlidingLog, Refill::span(micros))),
         }
     }
 }
@@ -41,129 +42,104 @@ pub struct Log {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEdit {
-    /// Entries up to this instant no longer count.
+    /// Entries up to this instant no longer count; `None` if all count.
     ended: Option<Micros>,
-    /// Tokens that are given back: the youngest except those that are spared.
+    /// Tokens that a refund removes: the youngest but for those in `spared`.
     given_back: u64,
+    /// The tokens taken after those of the refund.
     spared: u64,
     taken: Option<(Micros, u64)>,
     period: u64,
 }
 
 /// A log at the instant of a charge.
-struct Standing<'a> {
+#[derive(Clone, Copy)]
+struct LogUsage<'a> {
     log: Option<&'a Log>,
-    /// Now, or the youngest entry if the clock stepped back behind that: time stands still until then.
+    /// Now, or the youngest entry if the clock has stepped back behind it. The log does not change in between.
     instant: Micros,
-    /// Entries up to this instant no longer count; `None` if all count.
-    ended: Option<Micros>,
-    period: u64,
-    /// The tokens that count.
+    /// Tokens that count, after `edit`.
     used: u64,
+    edit: LogEdit,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> LogUsage<'a> {
     fn find(log: Option<&'a Log>, period: u64, now: Micros) -> Self {
         let instant = log.and_then(Log::youngest).map_or(now, |youngest| youngest.max(now));
         let ended = instant.0.checked_sub(period).map(Micros);
-        let mut standing = Self { log, instant, ended, period, used: 0 };
-        standing.used = standing.live().map(|(_, tokens)| tokens).sum();
-        standing
+        let edit = LogEdit { ended, given_back: 0, spared: 0, taken: None, period };
+        let mut usage = Self { log, instant, used: 0, edit };
+        usage.used = usage.live().map(|(_, tokens)| tokens).sum();
+        usage
     }
 
-    /// The entries that count, the oldest first.
+    /// Returns the entries that count before the edit, the oldest first.
     fn live(&self) -> impl DoubleEndedIterator<Item = (Micros, u64)> {
         let entries = self.log.into_iter().flat_map(|log| log.entries.iter().copied());
-        entries.filter(|(at, _)| self.ended.is_none_or(|ended| *at > ended))
+        entries.filter(|(at, _)| self.edit.ended.is_none_or(|ended| *at > ended))
     }
 
     /// Returns the time until an entry of this instant no longer counts.
-    fn until(&self, at: Micros) -> Micros {
-        at.after(Micros(self.period)).since(self.instant)
+    fn until_end(&self, at: Micros) -> Micros {
+        at.after(Micros(self.edit.period)).since(self.instant)
+    }
+}
+
+impl Usage for LogUsage<'_> {
+    fn used(&self) -> u64 {
+        self.used
     }
 
-    /// Returns the time until this many tokens have come back, of those that count and of others taken now.
-    fn time_for(&self, tokens: u64) -> Micros {
-        let mut missing = tokens;
-        for (at, count) in self.live() {
-            if missing <= count {
-                return if missing == 0 { Micros(0) } else { self.until(at) };
-            }
-            missing -= count;
+    fn take(self, levels: u64) -> Self {
+        let edit = LogEdit { taken: Some((self.instant, levels)), ..self.edit };
+        Self { used: self.used + levels, edit, ..self }
+    }
+
+    fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
+        let given_back = levels.min(self.used);
+        // Tokens taken later stay, unless too few are older.
+        let spared = taken.map_or(0, |taken| {
+            let older: u64 = self.live().take_while(|(at, _)| *at < taken).map(|(_, tokens)| tokens).sum();
+            (self.used - older).saturating_sub(given_back)
+        });
+        let edit = LogEdit { given_back, spared, ..self.edit };
+        (given_back > 0).then(|| Self { used: self.used - given_back, edit, ..self })
+    }
+
+    /// Tokens that the edit takes come back last.
+    fn until(&self, most: u64) -> Option<Micros> {
+        let mut missing = self.used.saturating_sub(most);
+        if missing == 0 {
+            return Some(Micros(0));
         }
-        if missing == 0 { Micros(0) } else { Micros(self.period) }
-    }
-
-    /// Returns how many of the youngest tokens stay when `given_back` are given back: those taken after `taken`, unless too
-    /// few are older.
-    fn spared(&self, given_back: u64, taken: Option<Micros>) -> u64 {
-        let Some(taken) = taken else { return 0 };
-        let older: u64 = self.live().take_while(|(at, _)| *at < taken).map(|(_, tokens)| tokens).sum();
-        (self.used - older).saturating_sub(given_back)
-    }
-
-    /// Returns the time until nothing counts any more once `given_back` tokens are gone, the youngest except `spared`.
-    fn reset_after(&self, given_back: u64, spared: u64) -> Micros {
-        let mut rest = if spared > 0 { 0 } else { given_back };
-        for (at, count) in self.live().rev() {
-            if rest < count {
-                return self.until(at);
+        for (at, tokens) in self.live() {
+            if missing <= tokens {
+                return Some(self.until_end(at));
             }
-            rest -= count;
+            missing -= tokens;
         }
-        Micros(0)
+        Some(Micros(self.edit.period))
     }
 
-    fn edit(&self) -> LogEdit {
-        LogEdit { ended: self.ended, given_back: 0, spared: 0, taken: None, period: self.period }
+    fn reset_after(&self) -> Option<Micros> {
+        if self.edit.taken.is_some() {
+            return Some(Micros(self.edit.period));
+        }
+        let mut gone = if self.edit.spared > 0 { 0 } else { self.edit.given_back };
+        for (at, tokens) in self.live().rev() {
+            if gone < tokens {
+                return Some(self.until_end(at));
+            }
+            gone -= tokens;
+        }
+        Some(Micros(0))
     }
 }
 
 pub(super) fn decide(log: Option<&Log>, charge: &Charge, now: Micros) -> Attempt<LogEdit> {
-    let period = charge.numbers.span();
-    let standing = Standing::find(log, period, now);
-    let (burst, used) = (charge.numbers.burst(), standing.used);
-    let decide = |outcome, used: u64, retry_after, reset_after| Decision {
-        outcome,
-        limit: burst,
-        remaining: burst.saturating_sub(used),
-        retry_after,
-        reset_after: Some(reset_after),
-    };
-    let room = burst.saturating_sub(used);
-    let (decision, edit) = match charge.mode {
-        Mode::Spend | Mode::Check | Mode::SpendOnly if charge.cost > room => {
-            let wait = (charge.cost <= burst).then(|| standing.time_for(used + charge.cost - burst));
-            (decide(charge.mode.short_outcome(), used, wait, standing.reset_after(0, 0)), None)
-        }
-        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost.min(room) == 0 => {
-            let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
-            (decide(outcome, used, Some(Micros(0)), standing.reset_after(0, 0)), None)
-        }
-        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo => {
-            let cost = charge.cost.min(room);
-            let after = used + cost;
-            let is_sure = charge.mode == Mode::SpendUpTo;
-            let again = if is_sure { Micros(0) } else { standing.time_for((after + cost).saturating_sub(burst)) };
-            let decision = decide(Outcome::Allowed, after, Some(again), Micros(period));
-            let taken = Some((standing.instant, cost));
-            (decision, (charge.mode != Mode::Check).then(|| LogEdit { taken, ..standing.edit() }))
-        }
-        Mode::Refund => {
-            let given_back = charge.cost.min(used);
-            let outcome = if given_back == 0 { Outcome::Unchanged } else { Outcome::Allowed };
-            let taken = charge.taken_ago().map(|ago| now.since(ago));
-            let spared = standing.spared(given_back, taken);
-            let reset_after = standing.reset_after(given_back, spared);
-            let decision = decide(outcome, used - given_back, Some(Micros(0)), reset_after);
-            (decision, (given_back > 0).then(|| LogEdit { given_back, spared, ..standing.edit() }))
-        }
-        Mode::Reset => {
-            let edit = LogEdit { given_back: u64::MAX, ..standing.edit() };
-            (decide(Outcome::Allowed, 0, Some(Micros(0)), Micros(0)), Some(edit))
-        }
-    };
-    Attempt::new(decision, edit)
+    let usage = LogUsage::find(log, charge.numbers.span(), now);
+    let (decision, after) = usage::decide(usage, &charge.numbers, charge, now);
+    Attempt::new(decision, after.map(|after| after.edit))
 }
 
 impl Log {
@@ -189,7 +165,7 @@ impl Log {
         self.period = edit.period;
     }
 
-    /// Dates the entries of the future now, if the youngest is too far ahead.
+    /// Gives entries of the future the date `now`, if the youngest is too far ahead.
     pub(super) fn redate(&mut self, now: Micros) {
         if !self.youngest().is_some_and(|youngest| youngest.is_ahead_of(now)) {
             return;
@@ -199,7 +175,7 @@ impl Log {
         self.entries.push_back((now, tokens));
     }
 
-    /// The instant from which nothing counts any more.
+    /// Returns the instant from which no entry counts.
     pub(super) fn ends(&self) -> Micros {
         self.youngest().map_or(Micros(0), |youngest| youngest.after(Micros(self.period)))
     }
@@ -208,8 +184,8 @@ impl Log {
         self.entries.len()
     }
 
-    /// Makes the two oldest entries one of the younger's instant: it takes less memory and lets nothing pass that would
-    /// not have passed before.
+    /// Merges the two oldest entries at the younger one's instant. This takes less memory and allows nothing that would have
+    /// been denied before.
     pub(super) fn merge_oldest(&mut self) {
         if self.entries.len() > 1
             && let Some((_, tokens)) = self.entries.pop_front()
@@ -226,7 +202,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use super::super::charge::{Bucket, Input};
+    use super::super::charge::{Bucket, Input, Mode};
+    use super::super::decision::Outcome;
     use super::*;
 
     /// Charges a log of 3 per 10 s at milliseconds, and compares the outcome, the rest and both waits in milliseconds, -1

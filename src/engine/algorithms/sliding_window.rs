@@ -1,34 +1,35 @@
 //! The sliding window: the tokens taken in two windows of the clock. The previous window counts by the share of it that the
 //! last period still covers.
 //!
-//! It keeps two counts whatever the limit, and is as exact as the traffic of the previous window was even. The share falls
-//! in ticks, whole numbers of microseconds that are short enough for every product to stay below 2^53. The rest of the
-//! previous window is rounded up to a token, which denies nothing that the exact fraction would not. `lua/sliding_window.lua`
-//! is the same arithmetic.
+//! It keeps two counts whatever the limit, and is exact if the traffic of the previous window was even. The share falls in
+//! ticks, whole numbers of microseconds that are long enough for every product to stay below 2^53. The rest of the previous
+//! window is rounded up to a token, which denies nothing that the exact fraction would not. `lua/sliding_window.lua` does the
+//! same arithmetic.
 
 use super::algorithm::Algorithm;
-use super::charge::{Charge, Mode};
-use super::decision::{Attempt, Decision, Outcome};
+use super::charge::Charge;
+use super::decision::Attempt;
 use super::micros::{EXACT, Micros};
-use super::numbers::{Numbers, NumbersError};
+use super::numbers::{Numbers, NumbersError, whole_micros};
+use super::usage::{self, Usage};
 use super::windows::Refill;
 
 /// The share falls in at least this many ticks, or in one per microsecond of a shorter period.
 const FEWEST_TICKS: u64 = 1_000;
 
-/// The longest period in microseconds: decisions may mention two of them.
+/// The longest period in microseconds. A decision may add two of them.
 pub const LONGEST_PERIOD: u64 = EXACT / 2 - 1;
 
 impl Numbers {
     /// Numbers that let about `count` tokens pass in any `period` nanoseconds.
     pub fn sliding_window(count: u64, period: u64, count_denied: bool) -> Result<Self, NumbersError> {
-        match (count, period / 1_000) {
-            (0, _) => Err(NumbersError::Count),
-            (_, 0) if period == 0 => Err(NumbersError::Period),
-            _ if !period.is_multiple_of(1_000) => Err(NumbersError::Tick),
-            (_, micros) if micros > LONGEST_PERIOD => Err(NumbersError::TooLongToSlide),
-            (count, micros) if count > largest_count(micros) => Err(NumbersError::TooManyToSlide),
-            (count, micros) => {
+        if count == 0 {
+            return Err(NumbersError::Count);
+        }
+        match whole_micros(period)? {
+            micros if micros > LONGEST_PERIOD => Err(NumbersError::TooLongToSlide),
+            micros if count > largest_count(micros) => Err(NumbersError::TooManyToSlide),
+            micros => {
                 Ok(Self::with(count, count, period, Algorithm::SlidingWindow { count_denied }, Refill::span(micros)))
             }
         }
@@ -38,8 +39,8 @@ impl Numbers {
 /// The tokens taken, and the period of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// The last write. It never moves backwards, and the current window holds it.
-    at: Micros,
+    /// The last write, which is in the current window. It never moves backwards.
+    pub(super) at: Micros,
     previous: u64,
     current: u64,
     frame: Frame,
@@ -66,27 +67,28 @@ pub const fn largest_count(period: u64) -> u64 {
 }
 
 impl Frame {
-    /// The last tick of a window is shorter if they do not divide the period.
+    /// Returns the ticks of a window. The last one is shorter if the tick does not divide the period.
     const fn ticks(self) -> u64 {
         self.period.div_ceil(self.tick)
     }
 
-    /// Microseconds from the start of the window to `at`.
+    /// Returns the number of the window that holds `at`.
+    const fn number(self, at: Micros) -> u64 {
+        at.0 / self.period
+    }
+
+    /// Returns the microseconds from the start of the window to `at`.
     const fn position(self, at: Micros) -> u64 {
         at.0 % self.period
     }
 
-    /// Ticks until nothing of the previous window counts.
-    const fn left(self, at: Micros) -> u64 {
-        self.ticks() - self.position(at) / self.tick
-    }
-
     /// Returns how many of `tokens` in the previous window count at `at`.
     const fn share(self, tokens: u64, at: Micros) -> u64 {
-        (tokens * self.left(at)).div_ceil(self.ticks())
+        let left = self.ticks() - self.position(at) / self.tick;
+        (tokens * left).div_ceil(self.ticks())
     }
 
-    /// The most tokens of a window whose shares stay countable.
+    /// Returns the most tokens of a window whose shares can be computed exactly.
     const fn largest(self) -> u64 {
         (EXACT - 1) / self.ticks()
     }
@@ -95,27 +97,23 @@ impl Frame {
     /// `room` must be less than `tokens`.
     const fn faded(self, tokens: u64, room: u64) -> u64 {
         let ticks = self.ticks() - room * self.ticks() / tokens;
-        // The end of the window ends the last tick.
+        // The last tick ends with the window.
         let micros = ticks * self.tick;
         if micros < self.period { micros } else { self.period }
     }
 }
 
 impl SlidingWindow {
-    /// Dates it now if it is dated too far ahead: its tokens then count in the current window.
+    /// Sets the date to `now` if it is too far ahead. The tokens then count in the current window.
     pub(super) fn redate(&mut self, now: Micros) {
         if self.at.is_ahead_of(now) {
             self.at = now;
         }
     }
 
-    const fn empty(at: Micros, frame: Frame) -> Self {
-        Self { at, previous: 0, current: 0, frame }
-    }
-
     /// Returns the windows around a later instant.
     fn moved_to(self, at: Micros) -> Self {
-        let (previous, current) = match at.0 / self.frame.period - self.at.0 / self.frame.period {
+        let (previous, current) = match self.frame.number(at) - self.frame.number(self.at) {
             0 => (self.previous, self.current),
             1 => (self.current, 0),
             _ => (0, 0),
@@ -123,17 +121,11 @@ impl SlidingWindow {
         Self { at, previous, current, ..self }
     }
 
-    /// Returns the tokens that count.
-    fn used(&self) -> u64 {
-        self.frame.share(self.previous, self.at) + self.current
-    }
-
     /// Returns the windows for a charge under `frame`, which holds since `effective_from`.
     ///
-    /// Tokens of another period that counted when the numbers changed count as taken at that instant, so that they fade no
-    /// sooner than tokens taken then.
+    /// When the period changes, tokens that count at that instant count as taken then, so that they fade no sooner.
     fn find(window: Option<&Self>, frame: Frame, now: Micros, effective_from: Micros) -> Self {
-        let Some(window) = window else { return Self::empty(now, frame) };
+        let Some(window) = window else { return Self { at: now, previous: 0, current: 0, frame } };
         let instant = window.at.max(now);
         if window.frame.period == frame.period {
             return Self { frame, ..*window }.moved_to(instant);
@@ -143,37 +135,7 @@ impl SlidingWindow {
         Self { at: changed, previous: 0, current, frame }.moved_to(instant)
     }
 
-    /// Returns what a refund takes from the previous and the current window: from the current one first, unless the tokens
-    /// were taken in the previous one. Tokens taken earlier no longer count.
-    fn given_back(&self, charge: &Charge, now: Micros) -> (u64, u64) {
-        let taken = charge.taken_ago().map_or(self.at, |ago| now.since(ago).min(self.at));
-        match self.at.0 / self.frame.period - taken.0 / self.frame.period {
-            0 => {
-                let from_current = charge.cost.min(self.current);
-                ((charge.cost - from_current).min(self.previous), from_current)
-            }
-            1 => {
-                let from_previous = charge.cost.min(self.previous);
-                (from_previous, (charge.cost - from_previous).min(self.current))
-            }
-            _ => (0, 0),
-        }
-    }
-
-    /// Returns the time until `cost`, at most `count`, fits.
-    fn time_for(&self, cost: u64, count: u64) -> Micros {
-        let Self { frame, at, .. } = *self;
-        let position = frame.position(at);
-        let (before, tokens, room) = match (count - cost).checked_sub(self.current) {
-            Some(room) if frame.share(self.previous, at) <= room => return Micros(0),
-            Some(room) => (0, self.previous, room),
-            None => (frame.period, self.current, count - cost),
-        };
-        Micros(before + frame.faded(tokens, room) - position)
-    }
-
-    /// Returns the time until nothing counts any more.
-    const fn reset_after(&self) -> Micros {
+    const fn span_left(&self) -> Micros {
         let left = self.frame.period - self.frame.position(self.at);
         match (self.previous, self.current) {
             (0, 0) => Micros(0),
@@ -182,85 +144,90 @@ impl SlidingWindow {
         }
     }
 
-    pub(super) const fn at(&self) -> Micros {
-        self.at
-    }
-
-    /// The instant from which nothing counts any more.
+    /// Returns the instant from which no token counts.
     pub(super) const fn ends(&self) -> Micros {
-        self.at.after(self.reset_after())
+        self.at.after(self.span_left())
     }
 }
 
-/// Decides a charge. The edit is `Some(None)` if nothing is left to keep.
+/// Returns the most tokens in a window. Twice the count keeps a client out that goes on trying, and lets one that stops back
+/// in after a period and a half.
+fn most(numbers: &Numbers) -> u64 {
+    if numbers.counts_denied() { 2 * numbers.burst() } else { numbers.burst() }
+}
+
+impl Usage for SlidingWindow {
+    fn used(&self) -> u64 {
+        self.frame.share(self.previous, self.at) + self.current
+    }
+
+    fn take(self, levels: u64) -> Self {
+        Self { current: self.current + levels, ..self }
+    }
+
+    /// Takes from the current window first, unless the tokens were taken in the previous one. Tokens that were taken earlier no
+    /// longer count.
+    fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
+        let taken = taken.map_or(self.at, |taken| taken.min(self.at));
+        let (from_previous, from_current) = match self.frame.number(self.at) - self.frame.number(taken) {
+            0 => {
+                let from_current = levels.min(self.current);
+                ((levels - from_current).min(self.previous), from_current)
+            }
+            1 => {
+                let from_previous = levels.min(self.previous);
+                (from_previous, (levels - from_previous).min(self.current))
+            }
+            _ => (0, 0),
+        };
+        let (previous, current) = (self.previous - from_previous, self.current - from_current);
+        (from_previous + from_current > 0).then_some(Self { previous, current, ..self })
+    }
+
+    fn count_denied(self, charge: &Charge) -> Option<Self> {
+        let current = self.current.saturating_add(charge.cost).min(most(&charge.numbers).max(self.current));
+        (charge.counts_denied() && current != self.current).then_some(Self { current, ..self })
+    }
+
+    fn until(&self, most: u64) -> Option<Micros> {
+        let Self { frame, at, .. } = *self;
+        let (before, tokens, room) = match most.checked_sub(self.current) {
+            Some(room) if frame.share(self.previous, at) <= room => return Some(Micros(0)),
+            Some(room) => (0, self.previous, room),
+            None => (frame.period, self.current, most),
+        };
+        Some(Micros(before + frame.faded(tokens, room) - frame.position(at)))
+    }
+
+    fn reset_after(&self) -> Option<Micros> {
+        Some(self.span_left())
+    }
+}
+
+/// Decides a charge. The edit is `Some(None)` if the bucket is full afterwards.
 pub(super) fn decide(
     window: Option<&SlidingWindow>,
     charge: &Charge,
     now: Micros,
     effective_from: Micros,
 ) -> Attempt<Option<SlidingWindow>> {
-    let (count, period, counts_denied) =
-        (charge.numbers.burst(), charge.numbers.span(), charge.numbers.counts_denied());
+    let (count, period) = (charge.numbers.burst(), charge.numbers.span());
     let frame = Frame { period, tick: tick(count, period) };
     let mut found = SlidingWindow::find(window, frame, now, effective_from);
-    // Twice the count keeps out a client that goes on trying, and lets one that stops in after a period and a half.
-    let most = if counts_denied { 2 * count } else { count };
-    // More than that, written since these numbers took effect, comes from a gateway with other and perhaps newer rules.
+    // A window that holds more and was written since these numbers took effect comes from a gateway with other rules, perhaps
+    // newer ones.
     let is_later = window.is_some_and(|window| window.at > effective_from);
-    let held = if is_later { frame.largest() } else { most };
+    let held = if is_later { frame.largest() } else { most(&charge.numbers) };
     (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
-    let room = count.saturating_sub(found.used());
-    let decide = |outcome, after: &SlidingWindow, retry_after| Decision {
-        outcome,
-        limit: count,
-        remaining: count.saturating_sub(after.used()),
-        retry_after,
-        reset_after: Some(after.reset_after()),
-    };
-    let write = |after: SlidingWindow| Some((after.previous + after.current > 0).then_some(after));
-    let at_once = Some(Micros(0));
-    match charge.mode {
-        Mode::Spend | Mode::Check | Mode::SpendOnly if charge.cost > room => {
-            let mut after = found;
-            if counts_denied && charge.mode != Mode::Check {
-                after.current = found.current.saturating_add(charge.cost).min(most.max(found.current));
-            }
-            let wait = (charge.cost <= count).then(|| after.time_for(charge.cost, count));
-            let edit = if after == found { None } else { write(after) };
-            Attempt { counts_denied, ..Attempt::new(decide(charge.mode.short_outcome(), &after, wait), edit) }
-        }
-        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost.min(room) == 0 => {
-            let outcome = if charge.cost == 0 { Outcome::Allowed } else { Outcome::Unchanged };
-            Attempt::new(decide(outcome, &found, at_once), None)
-        }
-        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo => {
-            let cost = charge.cost.min(room);
-            let after = SlidingWindow { current: found.current + cost, ..found };
-            let is_sure = charge.mode == Mode::SpendUpTo;
-            let again = if is_sure { Micros(0) } else { after.time_for(cost, count) };
-            let edit = if charge.mode == Mode::Check { None } else { write(after) };
-            let counts_denied = counts_denied && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
-            Attempt { counts_denied, ..Attempt::new(decide(Outcome::Allowed, &after, Some(again)), edit) }
-        }
-        Mode::Refund => {
-            let (from_previous, from_current) = found.given_back(charge, now);
-            if from_current + from_previous == 0 {
-                return Attempt::new(decide(Outcome::Unchanged, &found, at_once), None);
-            }
-            let (previous, current) = (found.previous - from_previous, found.current - from_current);
-            let after = SlidingWindow { previous, current, ..found };
-            Attempt::new(decide(Outcome::Allowed, &after, at_once), write(after))
-        }
-        Mode::Reset => {
-            let empty = SlidingWindow::empty(found.at, frame);
-            Attempt::new(decide(Outcome::Allowed, &empty, at_once), write(empty))
-        }
-    }
+    let (decision, after) = usage::decide(found, &charge.numbers, charge, now);
+    let edit = after.map(|after| (after.previous + after.current > 0).then_some(after));
+    Attempt { counts_denied: charge.counts_denied(), ..Attempt::new(decision, edit) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::charge::Bucket;
+    use super::super::charge::{Bucket, Mode};
+    use super::super::decision::Outcome;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

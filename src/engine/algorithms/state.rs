@@ -1,4 +1,4 @@
-//! The state of a bucket, whatever its algorithm: the one place that knows which file decides a charge.
+//! The state of a bucket, whatever its algorithm, and the dispatch to the algorithms.
 //!
 //! A [`Level`] has one size and is copied, so the memory store keeps levels in a table of their own.
 
@@ -13,10 +13,10 @@ use super::sliding_log::{self, Log, LogEdit};
 use super::sliding_window::{self, SlidingWindow};
 use super::{fixed_window, gcra};
 
-/// What is kept of a bucket that is not full.
+/// The state of a bucket that is not full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Of `gcra` and `fixed_window`.
+    /// For `gcra` and `fixed_window`.
     Level(Level),
     Elevated(ElevatedLevel),
     Log(Log),
@@ -24,7 +24,7 @@ pub enum State {
     Slots(Slots),
 }
 
-/// The change that a charge makes. `None` and [`LevelChange::Clear`] leave nothing to keep.
+/// The change that a charge makes. `None` and [`LevelChange::Clear`] drop the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     Level(LevelChange),
@@ -39,11 +39,11 @@ pub enum Edit {
 #[error("queues and scripts need Redis")]
 pub struct NeedsRedis;
 
-/// Decides a charge against a level, or against a full bucket. Its limit has no elevated numbers, and its algorithm
+/// Decides a charge against a level; `None` for a full bucket. The limit has no elevated numbers, and its algorithm
 /// [keeps a level](Algorithm::keeps_level).
 ///
 /// `effective_from` is when the rules took effect, and the numbers with them unless the charge says otherwise. It matters
-/// only if other numbers held at the last write. A cost above the burst is denied for ever, with `retry_after: None`.
+/// only if other numbers held at the last write. A cost above the burst is always denied, with `retry_after: None`.
 #[inline]
 pub fn decide_level(
     level: Option<&Level>,
@@ -58,8 +58,7 @@ pub fn decide_level(
     }
 }
 
-/// Decides a charge against a bucket, or against a full one; see [`decide_level`]. The state that another algorithm has left
-/// counts as full.
+/// Decides a charge against a bucket; see [`decide_level`]. State of another algorithm counts as a full bucket.
 pub fn decide(
     state: Option<&State>,
     charge: &Charge,
@@ -67,70 +66,69 @@ pub fn decide(
     effective_from: Micros,
 ) -> Result<Attempt<Edit>, NeedsRedis> {
     let changed = effective_from.max(charge.changed);
-    Ok(match (charge.numbers.algorithm(), charge.elevated(), state) {
-        (Algorithm::Gcra | Algorithm::FixedWindow(_), None, state) => {
+    Ok(match (charge.numbers.algorithm(), charge.elevated()) {
+        (Algorithm::Gcra | Algorithm::FixedWindow(_), None) => {
             let level = state.and_then(State::level);
             let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
-            Attempt::new(decision, Some(change).filter(|change| *change != LevelChange::Keep)).map(Edit::Level)
+            Attempt::new(decision, (change != LevelChange::Keep).then_some(Edit::Level(change)))
         }
-        (Algorithm::Gcra | Algorithm::FixedWindow(_), Some(elevated), state) => {
+        (Algorithm::Gcra | Algorithm::FixedWindow(_), Some(elevated)) => {
             let kept = match state {
                 Some(State::Elevated(kept)) => Some(*kept),
                 state => state.and_then(State::level).map(ElevatedLevel::of),
             };
             elevated::decide(kept.as_ref(), charge, elevated, now, changed).map(Edit::Elevated)
         }
-        (Algorithm::SlidingLog, _, state) => {
-            let log = state.and_then(|state| if let State::Log(log) = state { Some(log) } else { None });
+        (Algorithm::SlidingLog, _) => {
+            let log = if let Some(State::Log(log)) = state { Some(log) } else { None };
             sliding_log::decide(log, charge, now).map(Edit::Log)
         }
-        (Algorithm::SlidingWindow { .. }, _, state) => {
-            let window = state.and_then(|state| if let State::SlidingWindow(it) = state { Some(it) } else { None });
+        (Algorithm::SlidingWindow { .. }, _) => {
+            let window = if let Some(State::SlidingWindow(window)) = state { Some(window) } else { None };
             sliding_window::decide(window, charge, now, changed).map(Edit::SlidingWindow)
         }
-        (Algorithm::Concurrency, _, state) => {
-            let slots = state.and_then(|state| if let State::Slots(slots) = state { Some(slots) } else { None });
+        (Algorithm::Concurrency, _) => {
+            let slots = if let Some(State::Slots(slots)) = state { Some(slots) } else { None };
             concurrency::decide(slots, charge, now).map(Edit::Slots)
         }
-        (Algorithm::Queue | Algorithm::Script, ..) => return Err(NeedsRedis),
+        (Algorithm::Queue | Algorithm::Script, _) => return Err(NeedsRedis),
     })
 }
 
-/// Returns where a bucket stands without the charge. Charges of a denied request report this, as nothing was taken.
+/// Returns the decision for a charge of a denied request: the state of its bucket, as nothing was taken.
 pub fn standing(
     state: Option<&State>,
     charge: &Charge,
     now: Micros,
     effective_from: Micros,
 ) -> Result<Decision, NeedsRedis> {
-    let decision = decide(state, &question(charge), now, effective_from)?.decision;
+    let decision = decide(state, &check_of_zero(charge), now, effective_from)?.decision;
     Ok(Decision { outcome: Outcome::Unchanged, ..decision })
 }
 
-/// As [`standing`], of a charge for [`decide_level`].
+/// As [`standing`], for a charge that [`decide_level`] can decide.
 pub fn standing_level(level: Option<&Level>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
-    let (decision, _) = decide_level(level, &question(charge), now, effective_from);
+    let (decision, _) = decide_level(level, &check_of_zero(charge), now, effective_from);
     Decision { outcome: Outcome::Unchanged, ..decision }
 }
 
-/// A charge that only asks. It does without the key, which no algorithm looks at.
-fn question(charge: &Charge) -> Charge {
+/// Returns a check of cost 0. It has no key, because no algorithm reads it.
+fn check_of_zero(charge: &Charge) -> Charge {
     let bucket = Bucket { key: String::new(), fingerprint: charge.bucket.fingerprint };
     let Charge { numbers, changed, input, .. } = charge;
     Charge { bucket, numbers: numbers.clone(), cost: 0, mode: Mode::Check, changed: *changed, input: input.clone() }
 }
 
 impl State {
-    /// The level of a limit without elevated numbers, which may have had some at the last write.
+    /// Returns the level of a limit without elevated numbers, which may have had some at the last write.
     pub const fn level(&self) -> Option<Level> {
         match self {
-            Self::Level(level) => Some(*level),
-            Self::Elevated(kept) => Some(*kept.level()),
+            Self::Level(level) | Self::Elevated(ElevatedLevel { level, .. }) => Some(*level),
             Self::Log(_) | Self::SlidingWindow(_) | Self::Slots(_) => None,
         }
     }
 
-    /// Dates it now if it is dated too far ahead, as after a step back of the clock. Leases end by themselves.
+    /// Sets the date to `now` if it is too far ahead, as after the clock stepped back. Leases end by themselves.
     pub fn redate(&mut self, now: Micros) {
         match self {
             Self::Level(level) => *level = level.redated(now).unwrap_or(*level),
@@ -167,19 +165,20 @@ impl State {
         matches!(self, Self::Slots(slots) if slots.holds(slot, now))
     }
 
-    /// Returns true if it need not be kept at `now`: the bucket is full by the numbers of the last write, and has been for a
-    /// while if the rules have changed since, at `changed`.
+    /// Returns true if the state can be dropped at `now`: the bucket is full by the numbers of the last write, and has been
+    /// for a while if the rules have changed since, at `changed`.
     pub fn is_over(&self, now: Micros, changed: Micros) -> bool {
-        match self {
-            Self::Level(level) => level.is_over(now, changed),
-            Self::Elevated(kept) => is_over(Some(kept.level().since), kept.ends(), now, changed),
-            Self::Log(log) => is_over(log.youngest(), Some(log.ends()), now, changed),
-            Self::SlidingWindow(window) => is_over(Some(window.at()), Some(window.ends()), now, changed),
-            Self::Slots(slots) => slots.ends() <= now,
-        }
+        let (since, full) = match self {
+            Self::Level(level) => (level.since, level.full_at()),
+            Self::Elevated(kept) => (kept.level.since, kept.ends),
+            Self::Log(log) => (log.youngest().unwrap_or_default(), Some(log.ends())),
+            Self::SlidingWindow(window) => (window.at, Some(window.ends())),
+            Self::Slots(slots) => return slots.ends() <= now,
+        };
+        is_over(since, full, now, changed)
     }
 
-    /// The entries that take memory, at least 1.
+    /// Returns the entries that take memory, at least 1.
     pub fn entries(&self) -> usize {
         match self {
             Self::Log(log) => log.len(),
@@ -188,12 +187,11 @@ impl State {
         }
     }
 
-    /// Drops an entry, if it can without letting anything more pass.
+    /// Drops an entry if that allows nothing more. A slot is never dropped: it is a request in flight, and listeners bound
+    /// those.
     pub fn shrink(&mut self) {
-        match self {
-            Self::Log(log) => log.merge_oldest(),
-            // One slot is one request in flight, and listeners bound those.
-            Self::Level(_) | Self::SlidingWindow(_) | Self::Slots(_) | Self::Elevated(_) => {}
+        if let Self::Log(log) = self {
+            log.merge_oldest();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Windows of time: of a bucket, of the clock, of a calendar.
+//! Windows of time, and how buckets refill.
 
 use super::calendar::Calendar;
 use super::micros::Micros;
@@ -6,9 +6,9 @@ use super::micros::Micros;
 /// Where the windows of a bucket begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows<'c> {
-    /// Every so many microseconds from the first charge on a full bucket.
+    /// Of this many microseconds, from the first charge on a full bucket.
     First(u64),
-    /// The multiples of so many microseconds since the Unix epoch.
+    /// Multiples of this many microseconds since the Unix epoch.
     Clock(u64),
     /// The months or years of a time zone.
     Calendar(&'c Calendar),
@@ -43,8 +43,8 @@ impl Windows<'_> {
     }
 }
 
-/// How the level of a bucket falls, in one word. The memory store keeps it with every bucket; an enum would take another
-/// word, a fifth more memory to look at.
+/// How a bucket refills, in one word. The memory store keeps it with every bucket. An enum would take another word, a fifth
+/// more memory per bucket.
 ///
 /// The top three bits are the kind. The rest is a drain, a span in microseconds (both below 2^53), or a calendar's id
 /// and a window's length.
@@ -63,7 +63,7 @@ const VALUE: u64 = !KIND;
 const LENGTH_BITS: u32 = 32;
 const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
 
-/// The windows that a bucket was written in, as far as its [`Refill`] tells them.
+/// The windows that a bucket was written in, as far as its [`Refill`] describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrittenWindows {
     First(u64),
@@ -73,7 +73,7 @@ pub(crate) enum WrittenWindows {
 }
 
 impl Refill {
-    /// The level falls by `drain` every microsecond; 0 is never.
+    /// The level falls by `drain` every microsecond; 0 for never.
     pub const fn evenly(drain: u64) -> Self {
         Self(EVENLY | (drain & VALUE))
     }
@@ -83,34 +83,34 @@ impl Refill {
         match windows {
             Windows::First(period) => Self(FIRST | (period & VALUE)),
             Windows::Clock(period) => Self(CLOCK | (period & VALUE)),
-            Windows::Calendar(calendar) => Self(CALENDAR | ((calendar.id() as u64) << LENGTH_BITS)),
+            Windows::Calendar(calendar) => Self(CALENDAR | ((calendar.id as u64) << LENGTH_BITS)),
         }
     }
 
-    /// What ends by itself after this many microseconds, entry by entry.
+    /// Each entry ends by itself after this many microseconds.
     pub(crate) const fn span(micros: u64) -> Self {
         Self(SPAN | (micros & VALUE))
     }
 
-    /// The same in a window of a calendar that has this many microseconds.
+    /// Returns the refill of a calendar in a window of this many microseconds.
     #[must_use]
     pub(crate) const fn in_window(self, length: u64) -> Self {
         Self(self.0 & !LENGTH | (length / 1_000_000) & LENGTH)
     }
 
-    /// Returns true if the level falls in the same way, in whichever window of a calendar.
+    /// Returns true if buckets refill in the same way. The length of a calendar's window does not matter.
     #[inline]
     pub(crate) const fn is_like(self, other: Self) -> bool {
         self.0 == other.0 || self.0 & KIND == CALENDAR && (self.0 ^ other.0) & !LENGTH == 0
     }
 
-    /// Levels that drain every microsecond; 0 if the bucket never refills, or not evenly.
+    /// Returns the levels that drain every microsecond; 0 if the bucket never refills, or in windows.
     #[inline]
     pub(crate) const fn drain(self) -> u64 {
         if self.0 & KIND == EVENLY { self.0 } else { 0 }
     }
 
-    /// The period, lease or maximum age in microseconds, of an algorithm that keeps no level.
+    /// The period, lease or maximum age in microseconds, for algorithms that keep no level.
     pub(crate) const fn micros(self) -> u64 {
         self.0 & VALUE
     }
@@ -131,13 +131,13 @@ impl Refill {
     }
 }
 
-/// The longest month and the longest year: with a day more, should a time zone cross the date line.
+/// The longest month and the longest year, plus a day in case a time zone crosses the date line.
 const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
 const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
 
 impl WrittenWindows {
-    /// Returns an instant at which `count` windows have surely begun since the one that began at `start`: their starts,
-    /// or of a calendar the latest that they can be.
+    /// Returns an instant at which at least `count` windows have begun since the one that began at `start`. For a calendar it
+    /// is the latest possible.
     pub(crate) const fn after(self, start: Micros, count: u64) -> Micros {
         match self {
             Self::First(period) | Self::Clock(period) => start.after(Micros(count.saturating_mul(period))),
@@ -149,7 +149,7 @@ impl WrittenWindows {
         }
     }
 
-    /// The windows for readers who know only the one that the bucket was written in: later ones are as long.
+    /// Returns the windows if later ones are as long as the one that the bucket was written in.
     pub(crate) const fn extrapolated(self) -> Windows<'static> {
         match self {
             Self::First(period) => Windows::First(period),

@@ -134,7 +134,7 @@ impl Operator {
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         Ok(charges
             .iter()
-            .zip(standing.iter().zip(asking))
+            .zip(standing.iter().zip(asking.iter()))
             .map(|(charge, (standing, asking))| window(charge, standing, asking))
             .collect())
     }

@@ -36,15 +36,15 @@ pub(super) fn of(charges: &[Charge]) -> Scripts {
         _ => None,
     });
     let mut scripts: Scripts = sources.collect();
-    scripts.sort_by(|a, b| a.name().cmp(b.name()));
-    scripts.dedup_by(|a, b| a.name() == b.name());
+    scripts.sort_by(|a, b| a.name.cmp(&b.name));
+    scripts.dedup_by(|a, b| a.name == b.name);
     scripts
 }
 
 /// Returns the script with these user scripts.
 pub(super) fn with_scripts(scripts: &Scripts) -> Arc<HashedScript> {
     static KEPT: LazyLock<Mutex<HashMap<String, Arc<HashedScript>>>> = LazyLock::new(Mutex::default);
-    let names = scripts.iter().map(|script| script.name()).collect::<Vec<_>>().join(" ");
+    let names = scripts.iter().map(|script| script.name.as_str()).collect::<Vec<_>>().join(" ");
     if let Some(kept) = KEPT.lock().get(&names) {
         return Arc::clone(kept);
     }
@@ -61,7 +61,7 @@ pub(super) fn with_scripts(scripts: &Scripts) -> Arc<HashedScript> {
 
 /// The text has its own lines, so that a comment at its end hides nothing that follows.
 fn function(script: &ScriptSource) -> String {
-    format!("['{}'] = function(KEYS, ARGV)\n{}\nend,", script.name(), script.text())
+    format!("['{}'] = function(KEYS, ARGV)\n{}\nend,", script.name, script.text)
 }
 
 impl Shared {
@@ -78,7 +78,7 @@ impl Shared {
             if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error))
                 && error.code().is_some()
             {
-                let (file, error) = (script.file(), describe(&error));
+                let (file, error) = (script.file.as_str(), describe(&error));
                 tracing::error!(file, "Redis cannot compile this script, so its limits have no answer: {error}");
             }
         }
@@ -94,7 +94,7 @@ mod tests {
         let (a, b) = (ScriptSource::new("a", "return 1 -- a"), ScriptSource::new("b", "return 2"));
         let both = vec![Arc::new(a), Arc::new(b)];
         let made = with_scripts(&both);
-        let names: Vec<_> = both.iter().map(|script| script.name()).collect();
+        let names: Vec<_> = both.iter().map(|script| script.name.as_str()).collect();
         let start = format!(
             "local scripts = {{['{}'] = function(KEYS, ARGV)\nreturn 1 -- a\nend,['{}'] = function(KEYS, ARGV)\n",
             names[0], names[1]

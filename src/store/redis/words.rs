@@ -95,7 +95,7 @@ fn push_input(words: &mut String, charge: &Charge) {
         }
         (Some(Input::Script(run)), _) => {
             words.push_str("script:");
-            words.push_str(run.source.name());
+            words.push_str(&run.source.name);
             words.push(':');
             words.push_str(&run.arguments);
         }

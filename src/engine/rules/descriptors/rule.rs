@@ -60,7 +60,7 @@ impl RateUnit {
     /// The unit that equals the period of `numbers`.
     pub fn of(numbers: &Numbers) -> Option<Self> {
         if let Some(Windows::Calendar(calendar)) = numbers.windows() {
-            return Some(match calendar.unit() {
+            return Some(match calendar.unit {
                 calendar::Unit::Month(_) => Self::Month,
                 calendar::Unit::Year => Self::Year,
             });

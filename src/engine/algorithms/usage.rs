@@ -1,0 +1,76 @@
+//! The decision about a charge, which all algorithms with tokens share.
+
+use super::charge::{Charge, Mode};
+use super::decision::{Decision, Outcome};
+use super::micros::Micros;
+use super::numbers::Numbers;
+
+/// What a bucket has used at the instant of a charge, in levels. A token of [`Numbers::token`] levels is one level in all
+/// algorithms but GCRA.
+pub(super) trait Usage: Copy {
+    /// At most the capacity, unless a gateway with a higher burst has written the bucket.
+    fn used(&self) -> u64;
+
+    #[must_use]
+    fn take(self, levels: u64) -> Self;
+
+    /// Returns the bucket after a refund of up to `levels`, which were taken at `taken`; `None` if nothing is given back.
+    fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self>;
+
+    /// Returns the bucket after a denied charge if it counts denied requests.
+    fn count_denied(self, _charge: &Charge) -> Option<Self> {
+        None
+    }
+
+    /// Returns the time until at most `most` levels are used; `None` if that never happens.
+    fn until(&self, most: u64) -> Option<Micros>;
+
+    /// Returns the decision's `reset_after`.
+    fn reset_after(&self) -> Option<Micros>;
+}
+
+/// Decides a charge by these numbers, which are not the charge's own while elevated numbers hold. Returns the bucket to write,
+/// if it changes.
+#[inline]
+pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now: Micros) -> (Decision, Option<U>) {
+    let (capacity, used) = (numbers.capacity(), usage.used());
+    let room = capacity.saturating_sub(used);
+    let at_once = Some(Micros(0));
+    let decide = |outcome, after: &U, retry_after| {
+        let remaining = capacity.saturating_sub(after.used()) / numbers.token();
+        Decision { outcome, limit: numbers.burst(), remaining, retry_after, reset_after: after.reset_after() }
+    };
+    match charge.mode {
+        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost == 0 => {
+            (decide(Outcome::Allowed, &usage, at_once), None)
+        }
+        Mode::Spend | Mode::Check | Mode::SpendOnly => {
+            let wanted = charge.cost.saturating_mul(numbers.token());
+            if wanted <= room {
+                let after = usage.take(wanted);
+                let again = after.until(capacity - wanted);
+                return (decide(Outcome::Allowed, &after, again), (charge.mode != Mode::Check).then_some(after));
+            }
+            let counted = usage.count_denied(charge);
+            let after = counted.unwrap_or(usage);
+            let wait = capacity.checked_sub(wanted).and_then(|most| after.until(most));
+            (decide(charge.mode.short_outcome(), &after, wait), counted)
+        }
+        Mode::SpendUpTo if room == 0 => (decide(Outcome::Unchanged, &usage, at_once), None),
+        Mode::SpendUpTo => {
+            let after = usage.take(charge.cost.saturating_mul(numbers.token()).min(room));
+            (decide(Outcome::Allowed, &after, at_once), Some(after))
+        }
+        Mode::Refund => {
+            let given_back = charge.cost.saturating_mul(numbers.token());
+            match usage.give_back(given_back, charge.taken_ago().map(|ago| now.since(ago))) {
+                Some(after) => (decide(Outcome::Allowed, &after, at_once), Some(after)),
+                None => (decide(Outcome::Unchanged, &usage, at_once), None),
+            }
+        }
+        Mode::Reset => {
+            let after = usage.give_back(u64::MAX, None).unwrap_or(usage);
+            (decide(Outcome::Allowed, &after, at_once), Some(after))
+        }
+    }
+}
