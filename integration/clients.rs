@@ -297,8 +297,8 @@ fn nothing_malformed_over_http2_becomes_a_request() {
         let outcomes = attack(&weir, kind);
         let is_wrong = |outcome: &&Value| {
             let tolerated = ANSWERED.iter().any(|name| outcome["attack"] == *name);
-            let refused = outcome["status"].as_u64().is_none_or(|status| (400..500).contains(&status));
-            outcome["outcome"] == "nothing" || (!tolerated && !refused)
+            let rejected = outcome["status"].as_u64().is_none_or(|status| (400..500).contains(&status));
+            outcome["outcome"] == "nothing" || (!tolerated && !rejected)
         };
         let wrong: Vec<_> = outcomes.iter().filter(is_wrong).collect();
         assert!(wrong.is_empty(), "{kind}: {wrong:#?}");

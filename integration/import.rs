@@ -199,8 +199,8 @@ fn limits_of_boulder_decide_as_they_did() {
     // Charges requests on the path to the account in the header.
     let mut wire = listener.weir.connect();
     wire.send("POST /acme/new-order HTTP/1.1\r\nhost: a\r\nx-account-id: 12345678\r\ncontent-length: 0\r\n\r\n");
-    let refused = wire.response();
-    assert_eq!((refused.status(), refused.header("retry-after")), (429, Some("18")));
+    let denied = wire.response();
+    assert_eq!((denied.status(), denied.header("retry-after")), (429, Some("18")));
     assert_eq!(listener.weir.connect().get_with("/acme/new-order", &[("x-account-id", "12345678")]).status(), 200);
 
     let mut listener = Listener::open(&["boulder", "boulder-defaults.yml", "boulder-overrides.yml"]);

@@ -25,7 +25,7 @@ WEIR_LIMITS = {
     # A bucket that is still draining, not one that is full again a microsecond later: its state must be kept, and
     # in Redis it must not expire between two requests.
     "passing": f"limits:\n  PerAddress: {{ by: ip, burst: {AMPLE}, count: 1000000, period: 60s }}\n",
-    "refused": "limits:\n  PerAddress: { by: ip, burst: 1, count: 1, period: 1s }\n",
+    "denied": "limits:\n  PerAddress: { by: ip, burst: 1, count: 1, period: 1s }\n",
 }
 
 

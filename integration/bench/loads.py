@@ -58,11 +58,11 @@ def h2load_figures(said):
     if not counts or not statuses:
         raise Failure(f"h2load said no figures:\n{said}")
     done, errored, timed_out = map(int, counts.groups())
-    _, _, refused, failed = map(int, statuses.groups())
+    _, _, denied, failed = map(int, statuses.groups())
     return {
         # What ended with an error is done as well.
         "requests": done - errored,
-        "statuses_above_399": refused + failed,
+        "statuses_above_399": denied + failed,
         "socket_errors": errored + timed_out,
     }
 

@@ -2,7 +2,7 @@
 """What one proxied and rate-limited request costs: Weir, nginx, HAProxy and Envoy, in one run on one machine.
 
 Every contender is a proxy of the same upstream, an nginx that answers 200 with a small body, and has one limit per
-client address: far above the load (`passing`), or one request a second (`refused`). They take turns, round by round, so
+client address: far above the load (`passing`), or one request a second (`denied`). They take turns, round by round, so
 that a machine which slows down slows all of them down; the first round warms up and is not counted. Figures are medians
 over the rounds, ratios are medians of the rounds' ratios:
 
@@ -82,7 +82,7 @@ def load(contender, front, path, seconds, options):
         "p50_us": figures["p50"],
         "p99_us": figures["p99"],
         "pss_mib": max(memory),
-        "refused": figures["statuses_above_399"] / figures["requests"],
+        "denied": figures["statuses_above_399"] / figures["requests"],
         "socket_errors": figures["socket_errors"],
         "store_errors": contender.store_errors() - undecided,
     }
@@ -103,16 +103,16 @@ def check_answers(contender, front, scenario, path, turn):
     if scenario == "passing":
         if (status, body) != (200, front.body):
             raise Failure(f"{who}: want 200 and the upstream's body, got {status} and {body[:80]!r}")
-        if turn["refused"] or turn["socket_errors"]:
-            raise Failure(f"{who}: {turn['refused']:.2%} refused, {turn['socket_errors']} socket errors")
+        if turn["denied"] or turn["socket_errors"]:
+            raise Failure(f"{who}: {turn['denied']:.2%} denied, {turn['socket_errors']} socket errors")
         return
     # One request per second may pass, and it may be this one.
     if status == 200:
         status, _, _ = loads.answer(url, *flags)
     if status != 429:
         raise Failure(f"{who}: want 429, got {status}")
-    if turn["refused"] <= 0.99 or turn["socket_errors"]:
-        raise Failure(f"{who}: only {turn['refused']:.2%} refused, {turn['socket_errors']} socket errors")
+    if turn["denied"] <= 0.99 or turn["socket_errors"]:
+        raise Failure(f"{who}: only {turn['denied']:.2%} denied, {turn['socket_errors']} socket errors")
 
 
 def rounds(running, front, scenario, path, options):
@@ -132,7 +132,7 @@ def rounds(running, front, scenario, path, options):
 def run_variant(variant, starters, options):
     """Measures all scenarios of a variant, prints them, and returns every figure."""
     done = {"variant": variant.name(), "options": dataclasses.asdict(variant), "ratios": []}
-    for scenario in ["passing", "refused"] if options.scenario == "both" else [options.scenario]:
+    for scenario in ["passing", "denied"] if options.scenario == "both" else [options.scenario]:
         with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, Stage(directory) as stage:
             # nginx' workers are of another user when it is started by root.
             stage.directory.chmod(0o755)
@@ -179,7 +179,7 @@ def machine(weir, names):
 
 def parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", choices=["passing", "refused", "both"], default="both")
+    parser.add_argument("--scenario", choices=["passing", "denied", "both"], default="both")
     parser.add_argument("--all", action="store_true", help="the plain run and each variant alone")
     parser.add_argument("--workers", type=positive, default=1, help="of each contender (default: %(default)s)")
     parser.add_argument("--tls", action="store_true", help="TLS 1.3 between client and contenders")

@@ -61,7 +61,7 @@ class Crowd:
         self.kind, self.port, self.count = kind, port, count
         self.by_file = {}
         self.by_tick = [{} for _ in range(TICKS_A_SECOND)]
-        self.closed_by_proxy, self.refused = 0, 0
+        self.closed_by_proxy, self.rejected = 0, 0
         self.ends = threading.Event()
         self.closings = select.epoll()
         self.thread = threading.Thread(target=self.live)
@@ -90,7 +90,7 @@ class Crowd:
             connection.send(BEGINNINGS[self.kind])
         except OSError:
             connection.close()
-            self.refused += 1
+            self.rejected += 1
             return
         connection.setblocking(False)
         self.by_file[connection.fileno()] = (connection, number)
@@ -176,13 +176,13 @@ def turn(contender, origin, front, kind, options):
         "pss_with": with_them["pss_mib"],
         "held": held,
         "closed_by_proxy": crowd.closed_by_proxy,
-        "refused": crowd.refused,
+        "rejected": crowd.rejected,
     }
 
 
 TITLES = {
     "p99_before": "p99 us", "p99_with": "with them", "ratio": "ratio", "rps_before": "req/s", "rps_with": "with them",
-    "pss_before": "PSS MiB", "pss_with": "with them", "held": "held", "closed_by_proxy": "closed", "refused": "refused",
+    "pss_before": "PSS MiB", "pss_with": "with them", "held": "held", "closed_by_proxy": "closed", "rejected": "rejected",
 }  # fmt: skip
 DIGITS = {"ratio": 2, "pss_before": 1, "pss_with": 1}
 

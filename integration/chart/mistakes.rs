@@ -17,7 +17,7 @@ fn check(cases: &[(Value, &[&str])]) {
 }
 
 #[test]
-fn what_the_schema_does_not_know_is_refused_with_its_place() {
+fn what_the_schema_does_not_know_is_rejected_with_its_place() {
     check(&[
         (json!({ "grcp": {} }), &["at '': additional properties 'grcp' not allowed"]),
         (json!({ "grpc": { "prot": 9001 } }), &["at '/grpc': additional properties 'prot' not allowed"]),
@@ -75,7 +75,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn values_that_do_not_go_together_are_refused() {
+fn values_that_do_not_go_together_are_rejected() {
     let redis = |redis: Value| json!({ "store": { "type": "redis", "redis": redis } });
     let tls = json!({ "existingSecret": "a", "certKey": "tls.crt" });
     check(&[

@@ -116,7 +116,7 @@ fn every_property_of_the_schema_is_in_the_values() {
 
 /// Unknown keys are errors at every level, except in Kubernetes' objects and maps of texts.
 #[test]
-fn the_schema_refuses_unknown_keys_everywhere() {
+fn the_schema_rejects_unknown_keys_everywhere() {
     fn walk(part: &Value, path: &str, open: &mut Vec<String>) {
         if part["type"] == "object" {
             let is_closed = part["additionalProperties"] == false && part.get("properties").is_some();

@@ -86,7 +86,7 @@ fn facts_of_other_limiters_hold_on_redis() {
 
 /// limitd-redis accepts 10,000 and tries them one by one. Here a limit has a maximum, and all are tried at once.
 #[test]
-fn the_first_of_a_thousand_regular_expressions_wins_and_one_more_is_refused() {
+fn the_first_of_a_thousand_regular_expressions_wins_and_one_more_is_rejected() {
     let with = |count: u64| {
         let each = (0..count).map(
             |n| json!({ "L": { "regex": format!(r"172\.16\.{n}"), "burst": 1_000 + n, "count": 10, "period": "1s" } }),

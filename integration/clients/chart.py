@@ -6,7 +6,7 @@ with which values the chart is rendered, files of further objects, and the versi
 objects are held against; fields that they do not know are mistakes. Prints {"chart": .., "values": .., "lint": [..],
 "size": .., "cases": [..], "files": [..]}: Chart.yaml, the default values, what `helm lint` complains of, the bytes of
 the archive, and of each case and each file {"objects": [..], "notes": .., "unknown": [..], "mistakes": [..]}, or
-{"error": ..} of a case that is refused. `unknown` are the kinds that are none of Kubernetes' own.
+{"error": ..} of a case that is rejected. `unknown` are the kinds that are none of Kubernetes' own.
 """
 
 import functools

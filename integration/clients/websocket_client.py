@@ -119,19 +119,19 @@ def close_of_the_client(server):
     equal((connection.close_code, connection.close_reason), (4002, "bye"))
 
 
-def refused_handshake(server):
+def rejected_handshake(server):
     try:
-        with server.connect("/refuse"):
+        with server.connect("/reject"):
             pass
-    except websockets.InvalidStatus as refused:
-        equal((refused.response.status_code, refused.response.body), (403, b"not you\n"))
+    except websockets.InvalidStatus as rejected:
+        equal((rejected.response.status_code, rejected.response.body), (403, b"not you\n"))
     else:
-        raise AssertionError("it was not refused")
+        raise AssertionError("it was not rejected")
 
 
 CHECKS = [
     echo, many_messages, large_message, fragments, compression, subprotocol, push, idle_then_on, ping_of_the_client,
-    ping_of_the_server, close_of_the_server, close_of_the_client, refused_handshake,
+    ping_of_the_server, close_of_the_server, close_of_the_client, rejected_handshake,
 ]  # fmt: skip
 
 

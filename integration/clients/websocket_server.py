@@ -5,7 +5,7 @@
 /push      sends ten messages without being asked, then waits for the client to close
 /close     closes with 4001 and a reason
 /ping      pings, and says in a message that the pong came
-/refuse    answers the handshake with 403
+/reject    answers the handshake with 403
 Each connection that ends is told as a line of JSON: {"closed": PATH, "code": .., "reason": ..}.
 """
 
@@ -56,8 +56,8 @@ async def serve_one(connection):
     serving.say({"closed": path, "code": connection.close_code, "reason": connection.close_reason})
 
 
-def refuse(connection, request):
-    if request.path == "/refuse":
+def reject(connection, request):
+    if request.path == "/reject":
         return connection.respond(http.HTTPStatus.FORBIDDEN, "not you\n")
     return None
 
@@ -67,7 +67,7 @@ def choose(_, offered):
 
 
 async def main():
-    settings = {"process_request": refuse, "select_subprotocol": choose, "max_size": LARGEST, "ping_interval": None}
+    settings = {"process_request": reject, "select_subprotocol": choose, "max_size": LARGEST, "ping_interval": None}
     async with serve(serve_one, "127.0.0.1", 0, **settings) as server:
         serving.listening(server.sockets[0].getsockname()[1])
         await server.serve_forever()

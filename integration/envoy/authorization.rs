@@ -159,7 +159,7 @@ async fn what_the_route_says_is_a_descriptor() {
 }
 
 #[tokio::test]
-async fn paths_are_matched_in_one_spelling_and_what_servers_read_in_two_ways_is_refused() {
+async fn paths_are_matched_in_one_spelling_and_what_servers_read_in_two_ways_is_rejected() {
     let weir = serve("limits: { One: { match: { path: /v1/a }, by: global, burst: 1 } }");
     let mut client = client(weir.grpc).await;
     for (path, expected) in

@@ -111,7 +111,7 @@ async fn messages_that_are_none_have_each_their_code() {
 }
 
 #[tokio::test]
-async fn messages_that_are_nested_too_deep_are_refused() {
+async fn messages_that_are_nested_too_deep_are_rejected() {
     let weir = serve(ConnectionAge::default());
     // `attributes` with unknown groups, ten thousand deep.
     let groups = [vec![0x7b; 10_000], vec![0x7c; 10_000]].concat();

@@ -106,19 +106,19 @@ fn check_told(what: &str, chain: &Chain, step: &Step, answer: &Message) {
         check_seconds(given, expected, &what);
     }
     if told.status == 429 {
-        check_refusal(&what, chain, step, answer);
+        check_denial(&what, chain, step, answer);
     }
 }
 
 #[track_caller]
-fn check_refusal(what: &str, chain: &Chain, step: &Step, answer: &Message) {
+fn check_denial(what: &str, chain: &Chain, step: &Step, answer: &Message) {
     let is_bare = chain.gateway.exceptions.bare_head && step.method == "HEAD";
     assert_eq!(answer.header("content-type"), (!is_bare).then_some("application/problem+json"), "{what}");
     assert_eq!(answer.header("cache-control"), Some("no-store"), "{what}");
     if step.method == "HEAD" {
         return;
     }
-    if let Some(own) = chain.gateway.exceptions.refusal {
+    if let Some(own) = chain.gateway.exceptions.denial {
         assert_eq!(answer.text(), own, "{what}");
         return;
     }

@@ -84,7 +84,7 @@ fn the_file_is_one_of_compose_and_every_service_is_confined() {
 }
 
 #[test]
-fn a_key_that_there_is_not_is_refused() {
+fn a_key_that_there_is_not_is_rejected() {
     let text = fs::read_to_string(directory().join("compose.yaml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("compose.yaml");
@@ -141,9 +141,9 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
             let left = answer.all("ratelimit").join(", ");
             assert!(left.contains(&format!("\"{limit}\";r={}", passing - number)), "{path} {number}: {left}");
         }
-        let refused = ask(method, path);
-        assert_eq!(refused.status(), 429, "{refused:?}");
-        let problem: Value = serde_json::from_str(refused.text()).unwrap();
+        let denied = ask(method, path);
+        assert_eq!(denied.status(), 429, "{denied:?}");
+        let problem: Value = serde_json::from_str(denied.text()).unwrap();
         assert_eq!(problem["violated-policies"], serde_json::json!([limit]));
     }
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "the counts are in Redis");

@@ -28,7 +28,7 @@ pub(super) struct Gateway {
 #[derive(Clone, Copy)]
 pub(super) struct Exceptions {
     /// The gateway's own body of a denial.
-    pub(super) refusal: Option<&'static str>,
+    pub(super) denial: Option<&'static str>,
     /// The gateway matches and forwards one spelling of a path: pairs of the table's and the application's.
     pub(super) forwards: &'static [(&'static str, &'static str)],
     /// The status of a denied gRPC call.
@@ -45,7 +45,7 @@ pub(super) struct Exceptions {
 pub(super) const RESOURCE_EXHAUSTED: &str = "RESOURCE_EXHAUSTED";
 
 const NONE: Exceptions = Exceptions {
-    refusal: None,
+    denial: None,
     forwards: &[],
     grpc_code: RESOURCE_EXHAUSTED,
     bare_head: false,
@@ -132,7 +132,7 @@ pub(super) const NGINX: Gateway = Gateway {
         ("proxy_pass http://application;", "grpc_pass grpc://application;"),
     ],
     exceptions: Exceptions {
-        refusal: Some(
+        denial: Some(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429}"#,
         ),
         ..NONE

@@ -160,13 +160,13 @@ fn check_grpc(gateway: &'static Gateway) {
     for number in 1..=5 {
         assert_eq!(call()["code"], "OK", "call {number}");
     }
-    let refused = call();
-    assert_eq!(refused["code"], gateway.exceptions.grpc_code, "{refused}");
+    let denied = call();
+    assert_eq!(denied["code"], gateway.exceptions.grpc_code, "{denied}");
     if gateway.exceptions.grpc_code == RESOURCE_EXHAUSTED {
-        let told = &refused["trailing"];
-        assert!(told["retry-after"].as_str().is_some_and(|seconds| seconds.parse::<u64>().unwrap() <= 60), "{refused}");
+        let told = &denied["trailing"];
+        assert!(told["retry-after"].as_str().is_some_and(|seconds| seconds.parse::<u64>().unwrap() <= 60), "{denied}");
         let left = told["ratelimit"].as_str().unwrap_or_default();
-        assert!(left.starts_with("\"RequestsPerAddress\";r=0;t="), "{refused}");
+        assert!(left.starts_with("\"RequestsPerAddress\";r=0;t="), "{denied}");
     }
 }
 
@@ -243,12 +243,12 @@ macro_rules! gateways {
             }
 
             #[test]
-            fn refuses_requests_without_weir_if_it_is_told_to() {
+            fn denies_requests_without_weir_if_it_is_told_to() {
                 super::check_without_weir(&$gateway, $gateway.closed, 503);
             }
 
             #[test]
-            fn refuses_requests_without_redis_if_the_limits_say_so() {
+            fn denies_requests_without_redis_if_the_limits_say_so() {
                 super::check_without_redis(&$gateway);
             }
         }
@@ -289,7 +289,7 @@ mod proxy {
     }
 
     #[test]
-    fn refuses_requests_without_redis_if_the_limits_say_so() {
+    fn denies_requests_without_redis_if_the_limits_say_so() {
         super::check_without_redis(&PROXY);
     }
 }
@@ -298,7 +298,7 @@ mod proxy {
 fn row(gateway: &Gateway) -> String {
     let Gateway { example, program, listener, closed, exceptions, .. } = gateway;
     let name = if program.is_none() { "the proxy itself".to_owned() } else { format!("[`{example}`]({example})") };
-    let body = if exceptions.refusal.is_some() { "its own" } else { "Weir's" };
+    let body = if exceptions.denial.is_some() { "its own" } else { "Weir's" };
     let path = if exceptions.forwards.is_empty() { "as it was sent" } else { "in one spelling" };
     let without = if closed.is_empty() { "no answer" } else { "passes, or 503" };
     format!("| {name} | `{listener}` | {body} | {} | {path} | {without} |", exceptions.grpc_code)

@@ -52,7 +52,7 @@ const fn passes(policies: &'static [Policy], left: &'static [(&'static str, u64,
 }
 
 /// A denial by one limit.
-const fn refused(
+const fn denied(
     retry_after: u64,
     policies: &'static [Policy],
     left: &'static [(&'static str, u64, u64)],
@@ -73,7 +73,7 @@ const GET_2: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 2, 
 const GET_1: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 1, 240)]), ..STEP };
 const GET_0: Step = Step { told: passes(&[ADDRESS], &[("RequestsPerAddress", 0, 60)]), ..STEP };
 const GET_DENIED: Step =
-    Step { told: refused(60, &[ADDRESS], &[("RequestsPerAddress", 0, 60)], &["RequestsPerAddress"]), ..STEP };
+    Step { told: denied(60, &[ADDRESS], &[("RequestsPerAddress", 0, 60)], &["RequestsPerAddress"]), ..STEP };
 
 /// Logins as a client's first requests.
 const LOGIN_1: Step = Step {
@@ -88,7 +88,7 @@ const LOGIN_0: Step = Step {
     ..LOGIN_1
 };
 const LOGIN_DENIED: Step =
-    Step { told: refused(300, &[ADDRESS, LOGINS], &[("LoginsPerAddress", 0, 300)], &["LoginsPerAddress"]), ..LOGIN_1 };
+    Step { told: denied(300, &[ADDRESS, LOGINS], &[("LoginsPerAddress", 0, 300)], &["LoginsPerAddress"]), ..LOGIN_1 };
 
 const READ_DIFFERENTLY: &str = "ambiguous requests are rejected and cost nothing";
 
@@ -164,7 +164,7 @@ pub(super) const AT_THE_EDGE: &[Row] = &[
             },
             Step {
                 headers: &[("x-api-key", "alpha")],
-                told: refused(60, &[ADDRESS, KEY], &[("RequestsPerKey", 0, 60)], &["RequestsPerKey"]),
+                told: denied(60, &[ADDRESS, KEY], &[("RequestsPerKey", 0, 60)], &["RequestsPerKey"]),
                 ..STEP
             },
             GET_3,

@@ -34,7 +34,7 @@ fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
 
 /// A denial by a block with less than an hour left.
 #[track_caller]
-fn check_refused(answer: &Message, limit: &str) {
+fn check_denied(answer: &Message, limit: &str) {
     assert_eq!(answer.status(), 429, "{}", answer.text());
     let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((3_500..=3_600).contains(&wait), "{wait}");
@@ -45,7 +45,7 @@ fn check_refused(answer: &Message, limit: &str) {
 }
 
 #[test]
-fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
+fn a_block_denies_whatever_the_algorithm_until_it_is_ended() {
     each_store(|store, _| {
         let weir = serve(store);
         let headers = [("x-id", "7"), ("x-zone", "eu")];
@@ -67,7 +67,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
             let limit = bucket.split(':').next().unwrap();
             // At once, on every worker.
             for _ in 0..6 {
-                check_refused(&weir.get(path, &headers), limit);
+                check_denied(&weir.get(path, &headers), limit);
             }
             let remaining = done(&weir, "GET", &format!("/buckets/{bucket}"), "")["windows"][0]["remaining"].clone();
             assert_eq!(remaining, 10, "a denial takes nothing");
@@ -93,7 +93,7 @@ fn a_block_refuses_whatever_the_algorithm_until_it_is_ended() {
 fn an_unlimited_id_is_blocked_and_one_of_a_limit_in_shadow_is_reported() {
     let weir = serve(&[]);
     block(&weir, "Even:free", HOUR);
-    check_refused(&weir.get("/even", &[("x-id", "free")]), "Even");
+    check_denied(&weir.get("/even", &[("x-id", "free")]), "Even");
     assert_eq!(block(&weir, "Watched:7", HOUR)["enforced"], false);
     assert!(spend(&weir, "/watched", &[("x-id", "7")]));
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Watched\",result=\"shadow_denied\"}"), 1);
@@ -105,7 +105,7 @@ fn the_first_components_block_all_ids_that_begin_so() {
         let weir = serve(store);
         assert_eq!(block(&weir, "Rates:7", HOUR)["blocked"]["bucket"], "Rates:7");
         for zone in ["eu", "us", "a:b"] {
-            check_refused(&weir.get("/rates", &[("x-id", "7"), ("x-zone", zone)]), "Rates");
+            check_denied(&weir.get("/rates", &[("x-id", "7"), ("x-zone", zone)]), "Rates");
         }
         assert!(spend(&weir, "/rates", &[("x-id", "77"), ("x-zone", "eu")]));
         assert_eq!(done(&weir, "GET", "/buckets/Rates:7:eu", "")["blocked"]["bucket"], "Rates:7");
@@ -127,8 +127,8 @@ fn a_block_ends_by_itself_and_leaves_nothing() {
         block(&weir, "Wide:7", HOUR);
         // A second block replaces the first.
         block(&weir, "Wide:7", r#"{"for": "700ms"}"#);
-        let refused = weir.get("/wide", &[("x-id", "7")]);
-        assert_eq!((refused.status(), refused.header("retry-after")), (429, Some("1")));
+        let denied = weir.get("/wide", &[("x-id", "7")]);
+        assert_eq!((denied.status(), denied.header("retry-after")), (429, Some("1")));
         eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
         becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
         assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
@@ -147,14 +147,14 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
     assert_eq!((asks(&one).status(), asks(&other).status()), (200, 200));
     let start = std::time::Instant::now();
     block(&one, "Wide:a%7Bb%7D:c", HOUR);
-    check_refused(&asks(&one), "Wide");
+    check_denied(&asks(&one), "Wide");
     let heard = |weir: &Weir| {
         eventually("the other gateway denies, too", || match asks(weir) {
             answer if answer.status() == 429 => Ok(answer),
             answer => Err(answer.status()),
         })
     };
-    check_refused(&heard(&other), "Wide");
+    check_denied(&heard(&other), "Wide");
     assert!(start.elapsed() < std::time::Duration::from_secs(3), "{:?}", start.elapsed());
     let noted = done(&other, "GET", "/buckets/Wide:a%7Bb%7D:c", "");
     assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
@@ -167,7 +167,7 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
 
     drop(one);
     let later = serve(&store);
-    check_refused(&heard(&later), "Wide");
+    check_denied(&heard(&later), "Wide");
     done(&later, "DELETE", "/buckets/Wide:a%7Bb%7D:c/block", "");
     assert_eq!(asks(&later).status(), 200);
     eventually("the other gateway lets it pass", || match asks(&other).status() {
@@ -185,14 +185,14 @@ fn what_is_blocked_stays_so_without_a_store() {
     block(&weir, "Wide:7", HOUR);
     redis.kill();
     eventually("the store is away", || if weir.metric("weir_store_connections") == 0 { Ok(()) } else { Err(()) });
-    check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+    check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
     assert!(spend(&weir, "/wide", &[("x-id", "8")]), "`on_store_error: allow`");
     redis.restart();
     eventually("the store has what it had lost", || match redis.cli(&["EXISTS", "weir:{0}:!blocked"]).as_str() {
         "1" => Ok(()),
         other => Err(other.to_owned()),
     });
-    check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+    check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     let later = serve(&store);
     blocks(&later, 2);
     for weir in [&one, &other, &later] {
-        check_refused(&weir.get("/wide", &[("x-id", "7")]), "Wide");
+        check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
     }
     let noted = done(&later, "GET", "/buckets/Wide:7", "");
     assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
@@ -247,7 +247,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     for weir in [&one, &other, &later] {
         eventually("one of two", || if spend(weir, "/wide", &[("x-id", "8")]) { Ok(()) } else { Err("blocked") });
         blocks(weir, 1);
-        check_refused(&weir.get("/wide", &[("x-id", "9")]), "Wide");
+        check_denied(&weir.get("/wide", &[("x-id", "9")]), "Wide");
     }
     done(&one, "DELETE", "/buckets/Wide:9/block", "");
     for weir in [&one, &other, &later] {
@@ -409,7 +409,7 @@ fn a_thousand_blocks_are_read_whole() {
     for weir in [&one, &other] {
         becomes("all of them are known", 1_000, || weir.metric("weir_blocks"));
         for id in ["0", "199", "200", "998", "new"] {
-            check_refused(&weir.get("/wide", &[("x-id", id)]), "Wide");
+            check_denied(&weir.get("/wide", &[("x-id", id)]), "Wide");
         }
         assert!(spend(weir, "/wide", &[("x-id", "1000")]));
     }

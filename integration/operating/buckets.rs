@@ -123,7 +123,7 @@ fn the_numbers_and_the_override_that_gave_them_are_told() {
 }
 
 /// The answer to these headers without a token.
-fn refused(weir: &Weir, headers: &[(&str, &str)]) -> (u16, Option<String>, String) {
+fn rejected(weir: &Weir, headers: &[(&str, &str)]) -> (u16, Option<String>, String) {
     let answer = ask_with(weir, "POST", "/buckets/Even:7/reset", headers, "");
     (answer.status(), answer.header("www-authenticate").map(str::to_owned), answer.text().to_owned())
 }
@@ -139,16 +139,16 @@ fn changes_take_a_token() {
         &[("authorization", "Basic s3cret")],
         &[("authorization", "s3cret")],
     ] {
-        let (status, asked_for, text) = refused(&weir, headers);
+        let (status, asked_for, text) = rejected(&weir, headers);
         assert_eq!((status, asked_for), (401, challenge()), "{headers:?}: {text}");
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"reset\",result=\"unauthorized\"}"), 5);
     weir.until_logged("a change of a bucket was rejected");
     let passed = format!("bearer {TOKEN}");
-    assert_eq!(refused(&weir, &[("authorization", &passed)]).0, 200);
+    assert_eq!(rejected(&weir, &[("authorization", &passed)]).0, 200);
 
     let open = Weir::serve(super::LIMITS, &[]);
-    let (status, asked_for, text) = refused(&open, &[("authorization", &passed)]);
+    let (status, asked_for, text) = rejected(&open, &[("authorization", &passed)]);
     assert_eq!((status, asked_for), (403, None));
     assert!(text.contains("--admin-token-file FILE"), "{text}");
 }
@@ -226,8 +226,8 @@ fn mistakes_say_what_would_be_right() {
         assert!(detail.contains(part), "{method} {shown}: {detail}");
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"block\",result=\"mistaken\"}"), 3);
-    let refused = ask_with(&weir, "DELETE", "/buckets/Even:7", &[], "");
-    assert_eq!(refused.header("allow"), Some("GET, HEAD, PUT"));
+    let rejected = ask_with(&weir, "DELETE", "/buckets/Even:7", &[], "");
+    assert_eq!(rejected.header("allow"), Some("GET, HEAD, PUT"));
 }
 
 #[test]

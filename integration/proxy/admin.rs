@@ -29,8 +29,8 @@ fn the_pages_are_there_and_nothing_else() {
     assert_eq!(weir.page("/nothing").status(), 404);
     let mut client = Wire::connect(weir.admin);
     client.send("POST /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    let refused = client.response();
-    assert_eq!((refused.status(), refused.header("allow")), (405, Some("GET, HEAD")));
+    let rejected = client.response();
+    assert_eq!((rejected.status(), rejected.header("allow")), (405, Some("GET, HEAD")));
     client.send("HEAD /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(client.head().unwrap().header("content-length"), Some("3"));
     assert_eq!(client.get("/healthz").status(), 200, "a HEAD has no body");

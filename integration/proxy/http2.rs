@@ -125,7 +125,7 @@ fn what_has_no_content_ends_with_its_fields() {
 }
 
 #[test]
-fn malformed_requests_are_refused_and_the_connection_stays() {
+fn malformed_requests_are_rejected_and_the_connection_stays() {
     let upstream = Upstream::saying("hello");
     let weir = weir(WIDE, &upstream);
     let reset = Outcome::Reset(PROTOCOL_ERROR);
@@ -191,7 +191,7 @@ fn heads_have_limits() {
 }
 
 #[test]
-fn a_refusal_does_not_wait_for_the_body() {
+fn a_denial_does_not_wait_for_the_body() {
     let upstream = Upstream::saying("hello");
     let weir = weir(NONE, &upstream);
     let mut client = Frames::connect(weir.proxy);
@@ -208,7 +208,7 @@ fn a_refusal_does_not_wait_for_the_body() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_same_when_it_is_said_again() {
+async fn a_denial_is_the_same_when_it_is_said_again() {
     let upstream = Upstream::saying("hello");
     let weir = weir(NONE, &upstream);
     let socket = tokio::net::TcpStream::connect(weir.proxy).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_refusal_is_the_same_when_it_is_said_again() {
 }
 
 #[test]
-fn a_grpc_call_is_refused_by_trailers_alone() {
+fn a_grpc_call_is_denied_by_trailers_alone() {
     let upstream = Upstream::saying("hello");
     let weir = weir(NONE, &upstream);
     let mut client = Frames::connect(weir.proxy);

@@ -118,12 +118,12 @@ impl Stage {
     #[track_caller]
     fn is_held(&self, what: &str) {
         becomes(what, 1, || self.weir.metric("weir_slots_held"));
-        let refusal = self.weir.connect().get("/now");
-        assert_eq!(refusal.status(), 429, "{what}");
-        assert_eq!(refusal.header("retry-after"), Some("1"), "{what}");
-        assert_eq!(refusal.header("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
-        assert_eq!(refusal.header("ratelimit-policy"), Some("\"One\";q=1"), "{what}");
-        assert!(refusal.text().contains("One allows 1 at once; retry after 1 s"), "{what}: {}", refusal.text());
+        let denial = self.weir.connect().get("/now");
+        assert_eq!(denial.status(), 429, "{what}");
+        assert_eq!(denial.header("retry-after"), Some("1"), "{what}");
+        assert_eq!(denial.header("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
+        assert_eq!(denial.header("ratelimit-policy"), Some("\"One\";q=1"), "{what}");
+        assert!(denial.text().contains("One allows 1 at once; retry after 1 s"), "{what}: {}", denial.text());
     }
 
     /// Waits until no slot is held.
@@ -332,7 +332,7 @@ fn a_request_that_is_sent_twice_holds_one_slot() {
 }
 
 #[test]
-fn who_is_refused_by_another_limit_holds_nothing_and_who_is_only_counted_passes() {
+fn who_is_denied_by_another_limit_holds_nothing_and_who_is_only_counted_passes() {
     let rules = "limits:\n  One: { algorithm: concurrency, capacity: 3, by: global }\n  \
                  Few: { match: { path: /few }, by: global, burst: 1 }\n  \
                  Shadow: { algorithm: concurrency, capacity: 1, by: global, mode: shadow }\n";

@@ -57,12 +57,12 @@ fn the_client_is_told_where_it_stands() {
         check_member(&states[0], "theirs", &[("r", 8..=8)]);
         check_member(&states[1], "Five", &[("r", left..=left), ("t", 700..=3600)]);
     }
-    let refusal = client.get("/");
-    assert_eq!(refusal.status(), 429);
-    assert_eq!(refusal.header("content-type"), Some("application/problem+json"));
-    assert_eq!(refusal.header("retry-after"), Some("720"));
-    check_member(&members(&refusal, "ratelimit")[0], "Five", &[("r", 0..=0), ("t", 720..=720)]);
-    let problem: serde_json::Value = serde_json::from_str(refusal.text()).unwrap();
+    let denial = client.get("/");
+    assert_eq!(denial.status(), 429);
+    assert_eq!(denial.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denial.header("retry-after"), Some("720"));
+    check_member(&members(&denial, "ratelimit")[0], "Five", &[("r", 0..=0), ("t", 720..=720)]);
+    let problem: serde_json::Value = serde_json::from_str(denial.text()).unwrap();
     assert_eq!(problem["violated-policies"], serde_json::json!(["Five"]));
     assert_eq!(client.get("/").status(), 429, "the connection stays");
     assert_eq!(upstream.requests().len(), 5, "denied requests do not reach the upstream");
@@ -71,7 +71,7 @@ fn the_client_is_told_where_it_stands() {
 }
 
 #[test]
-fn a_refusal_reads_alike_whoever_was_refused_before() {
+fn a_denial_reads_alike_whoever_was_denied_before() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);
     let first = weir.connect().get("/");
@@ -98,7 +98,7 @@ fn a_refusal_reads_alike_whoever_was_refused_before() {
 }
 
 #[test]
-fn a_grpc_request_is_refused_in_its_own_words() {
+fn a_grpc_request_is_denied_in_its_own_words() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);
     let mut client = weir.connect();
@@ -123,7 +123,7 @@ fn a_cost_that_is_none_is_the_clients_mistake_and_costs_nothing() {
 }
 
 #[test]
-fn a_refused_client_that_waits_to_send_its_body_never_sends_it() {
+fn a_denied_client_that_waits_to_send_its_body_never_sends_it() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { One: { burst: 1 } }", &upstream);
     let request = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n";
@@ -140,7 +140,7 @@ fn a_refused_client_that_waits_to_send_its_body_never_sends_it() {
 }
 
 #[test]
-fn a_refused_clients_body_is_not_taken_for_its_next_request() {
+fn a_denied_clients_body_is_not_taken_for_its_next_request() {
     let upstream = Upstream::saying("hello");
     let weir = weir("limits: { None: { deny: true } }", &upstream);
     let mut client = weir.connect();

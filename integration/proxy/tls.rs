@@ -233,7 +233,7 @@ fn subjects_read_as_those_of_openssl() {
 }
 
 #[test]
-fn a_client_without_a_certificate_is_refused_where_one_is_required() {
+fn a_client_without_a_certificate_is_rejected_where_one_is_required() {
     let (authority, others) = (Authority::new(), Authority::new());
     authority.sign("own", &["a.example"]);
     authority.sign("known", &[]);

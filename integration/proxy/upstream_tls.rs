@@ -101,7 +101,7 @@ pub(super) fn weir(url: &str, ca: Option<&Path>, server_name: Option<&str>) -> W
 }
 
 #[track_caller]
-fn check_refused(weir: &Weir, response: &Message) {
+fn check_rejected(weir: &Weir, response: &Message) {
     assert_eq!(response.status(), 502, "{}", response.text());
     assert!(response.text().contains("cannot be reached"), "{}", response.text());
     assert!(weir.metric("weir_upstream_errors_total{reason=\"connect\"}") >= 1);
@@ -126,10 +126,10 @@ fn an_address_is_a_name_too() {
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused() {
+fn a_certificate_for_another_name_is_rejected() {
     let upstream = TlsUpstream::start(&["api.example.com"]);
     let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
-    check_refused(&weir, &weir.connect().get("/"));
+    check_rejected(&weir, &weir.connect().get("/"));
 }
 
 #[test]
@@ -141,21 +141,21 @@ fn the_name_that_is_wanted_can_be_given() {
 }
 
 #[test]
-fn a_certificate_of_another_authority_is_refused() {
+fn a_certificate_of_another_authority_is_rejected() {
     let (upstream, other) = (TlsUpstream::start(&["localhost"]), TlsUpstream::start(&["localhost"]));
     for ca in [None, Some(other.ca())] {
         let weir = weir(&format!("https://localhost:{}", upstream.port()), ca.as_deref(), None);
-        check_refused(&weir, &weir.connect().get("/"));
+        check_rejected(&weir, &weir.connect().get("/"));
     }
 }
 
 #[test]
-fn an_upstream_without_tls_is_refused() {
+fn an_upstream_without_tls_is_rejected() {
     let upstream = crate::support::upstream::Upstream::start(|wire, _| {
         wire.send("HTTP/1.1 400 Bad Request\r\n\r\n");
     });
     let weir = weir(&format!("https://{}", upstream.address), None, None);
-    check_refused(&weir, &weir.connect().get("/"));
+    check_rejected(&weir, &weir.connect().get("/"));
 }
 
 #[test]

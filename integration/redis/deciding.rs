@@ -606,7 +606,7 @@ async fn a_key_outlives_its_bucket_in_case_the_rules_change() {
 
 /// A denial writes only where denials count.
 #[tokio::test]
-async fn a_refusal_is_written_where_it_counts_and_only_there() {
+async fn a_denial_is_written_where_it_counts_and_only_there() {
     let server = RedisServer::plain();
     let store = connected(&options(&server.url())).await;
     // Long enough that no window ends meanwhile.
@@ -617,8 +617,8 @@ async fn a_refusal_is_written_where_it_counts_and_only_there() {
     decide(&store, &[spend("P:1#sliding", &plain, 2), spend("C:1#sliding", &counting, 2)]).await.unwrap();
     server.cli(&["CONFIG", "RESETSTAT"]);
     let used = |key: &str| server.cli(&["GET", key]).split(' ').nth(2).map(String::from);
-    let refused = decide(&store, &[spend("P:1#sliding", &plain, 1)]).await.unwrap();
-    assert_eq!((refused[0].outcome, server.calls("set")), (Outcome::Denied, 0));
+    let denied = decide(&store, &[spend("P:1#sliding", &plain, 1)]).await.unwrap();
+    assert_eq!((denied[0].outcome, server.calls("set")), (Outcome::Denied, 0));
     for (writes, charges) in [
         (1, vec![spend("C:1#sliding", &counting, 1)]),
         (2, vec![spend("P:1#sliding", &plain, 1), spend("N:1#sliding", &counting, 1)]),

@@ -130,7 +130,7 @@ fn changes(server: &RedisServer) -> u64 {
 }
 
 /// Asks for a hundred times the limit at once; asserts that nothing passes and nothing is written.
-async fn refuses(server: &RedisServer, store: &RedisStore, name: &str, ask_for: impl Fn(u64) -> Charge) {
+async fn denies(server: &RedisServer, store: &RedisStore, name: &str, ask_for: impl Fn(u64) -> Charge) {
     let before = changes(server);
     let answers = ask(store, (0..TIMES * LIMIT).map(|number| ask_for(u64::MAX - number))).await;
     assert_eq!((admitted(&answers), changes(server)), (0, before), "{name}: passed, and changes of data");
@@ -146,7 +146,7 @@ async fn play(server: &RedisServer, store: &RedisStore, time: &AtomicU64, flood:
         let answers = ask(store, (instant * share..(instant + 1) * share).map(&flood.ask)).await;
         passed.push((now, admitted(&answers)));
         if instant % INSTANTS == 0 {
-            refuses(server, store, flood.name, &flood.ask).await;
+            denies(server, store, flood.name, &flood.ask).await;
         }
     }
     passed
@@ -170,7 +170,7 @@ fn check(name: &str, passed: &[(u64, u64)], bounds: &[Bound]) {
 }
 
 #[tokio::test]
-async fn no_flood_gets_more_than_its_limit_or_ends_it_or_has_its_refusals_written() {
+async fn no_flood_gets_more_than_its_limit_or_ends_it_or_has_its_denials_written() {
     let server = RedisServer::plain();
     let time = Arc::new(AtomicU64::new(START));
     let clock = Clock::Set(time.clone());
@@ -237,7 +237,7 @@ async fn no_flood_gets_more_of_a_script_than_it_allows() {
         [scripted("F:2", FIXED_WINDOW, &[&limit, "3600"]), scripted("T:2", TOKEN_BUCKET, &[&limit, "3600", &limit])]
     {
         assert_eq!(admitted(&ask(&store, (0..2 * LIMIT).map(|_| charge.clone())).await), LIMIT);
-        refuses(&server, &store, &charge.bucket.key, |_| charge.clone()).await;
+        denies(&server, &store, &charge.bucket.key, |_| charge.clone()).await;
     }
 }
 

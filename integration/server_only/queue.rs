@@ -187,7 +187,7 @@ fn no_value_of_a_client_becomes_anything_else() {
 }
 
 #[test]
-fn a_request_is_queued_only_if_no_other_limit_refuses_it_and_costs_nothing_if_the_queue_is_full() {
+fn a_request_is_queued_only_if_no_other_limit_denies_it_and_costs_nothing_if_the_queue_is_full() {
     let redis = RedisServer::plain();
     let rules = jobs("stream", 2, "") + "  Users: { by: { header: x-user }, burst: 3 }\n";
     let weir = serve(&rules, &[], &redis, &[]);

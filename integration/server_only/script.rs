@@ -124,7 +124,7 @@ fn plug_limits_limiters_count_through_the_proxy_and_survive_a_flush() {
 }
 
 #[test]
-fn a_script_runs_only_if_no_other_limit_refuses() {
+fn a_script_runs_only_if_no_other_limit_denies() {
     let redis = RedisServer::plain();
     let rules = "limits:\n  Mine: { by: global, algorithm: script, file: my.lua, args: [100, 60] }\n  \
                  Two: { by: global, burst: 2 }\n";
@@ -146,7 +146,7 @@ fn a_script_runs_only_if_no_other_limit_refuses() {
 }
 
 #[test]
-fn of_two_scripts_the_first_has_counted_when_the_second_refuses() {
+fn of_two_scripts_the_first_has_counted_when_the_second_denies() {
     let redis = RedisServer::plain();
     let rules = "limits:\n  One: { by: global, algorithm: script, file: my.lua, args: [9, 60] }\n  \
                  Two: { by: global, algorithm: script, file: other.lua, args: [1, 60, 1] }\n";

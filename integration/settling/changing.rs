@@ -134,9 +134,9 @@ fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {
                 let taken = (0..50).take_while(|_| spend()["allowed"] == true).count();
                 assert!(taken >= 10, "{algorithm}: {taken}");
                 pass(-ahead);
-                let refused = spend();
-                let wait = refused["limits"][0]["retry_after_ms"].as_i64().unwrap();
-                assert!(refused["allowed"] == false && (1..=longest * 1_000).contains(&wait), "{algorithm}: {refused}");
+                let denied = spend();
+                let wait = denied["limits"][0]["retry_after_ms"].as_i64().unwrap();
+                assert!(denied["allowed"] == false && (1..=longest * 1_000).contains(&wait), "{algorithm}: {denied}");
                 // The clock has moved on, but reading the bucket does not restart its wait.
                 let seconds = (wait + 999) / 1_000;
                 for _ in 0..seconds {

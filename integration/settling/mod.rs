@@ -216,7 +216,7 @@ fn some_answers_cost_what_they_say_and_others_nothing() {
 }
 
 #[test]
-fn what_a_refused_request_costs_stays_zero() {
+fn what_a_denied_request_costs_stays_zero() {
     let upstream = answering();
     let rules = "limits:\n  Tokens: { by: global, count: 100, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
                  Logins: { by: global, count: 5, period: 1h, spend_when: { status: 429 } }\n  \

@@ -25,7 +25,7 @@ struct Row {
     /// DATA, if any, and trailers after it.
     body: Option<&'static str>,
     trailers: Lines,
-    /// The status, or `refused` if the stream is reset or the connection ends: the library takes a name that cannot be
+    /// The status, or `rejected` if the stream is reset or the connection ends: the library takes a name that cannot be
     /// decoded for a connection error.
     back: &'static str,
     /// As in the other tables.
@@ -106,7 +106,7 @@ fn outcome(client: &mut Wire) -> String {
                 100..200 => {}
                 status => return status.to_string(),
             },
-            (RST_STREAM, 1) | (GOAWAY, _) => return "refused".into(),
+            (RST_STREAM, 1) | (GOAWAY, _) => return "rejected".into(),
             _ => {}
         }
     }
@@ -207,56 +207,59 @@ fn requests_become_requests() {
 }
 
 #[test]
-fn fields_that_would_be_others_behind_us_are_refused() {
+fn fields_that_would_be_others_behind_us_are_rejected() {
     for (headers, back) in [
-        (get!(("X-Upper", "1")) as Lines, "refused"),
-        (get!(("x a", "1")), "refused"),
-        (get!(("x:a", "1")), "refused"),
-        (get!(("x\r\nevil", "1")), "refused"),
-        (get!(("x\0", "1")), "refused"),
-        (get!(("", "1")), "refused"),
-        (get!(("x-\u{e9}", "1")), "refused"),
-        (get!(("x", "1\r\nevil: 2")), "refused"),
-        (get!(("x", "1\n2")), "refused"),
-        (get!(("x", "1\r")), "refused"),
-        (get!(("x", "1\0")), "refused"),
+        (get!(("X-Upper", "1")) as Lines, "rejected"),
+        (get!(("x a", "1")), "rejected"),
+        (get!(("x:a", "1")), "rejected"),
+        (get!(("x\r\nevil", "1")), "rejected"),
+        (get!(("x\0", "1")), "rejected"),
+        (get!(("", "1")), "rejected"),
+        (get!(("x-\u{e9}", "1")), "rejected"),
+        (get!(("x", "1\r\nevil: 2")), "rejected"),
+        (get!(("x", "1\n2")), "rejected"),
+        (get!(("x", "1\r")), "rejected"),
+        (get!(("x", "1\0")), "rejected"),
         (get!(("content-length", "")), "400"),
         (get!(("x", " 1")), "400"),
         (get!(("x", "1\t")), "400"),
-        (get!(("transfer-encoding", "chunked")), "refused"),
-        (get!(("connection", "close")), "refused"),
-        (get!(("keep-alive", "timeout=5")), "refused"),
-        (get!(("proxy-connection", "close")), "refused"),
-        (get!(("upgrade", "websocket")), "refused"),
-        (get!(("te", "trailers, deflate")), "refused"),
+        (get!(("transfer-encoding", "chunked")), "rejected"),
+        (get!(("connection", "close")), "rejected"),
+        (get!(("keep-alive", "timeout=5")), "rejected"),
+        (get!(("proxy-connection", "close")), "rejected"),
+        (get!(("upgrade", "websocket")), "rejected"),
+        (get!(("te", "trailers, deflate")), "rejected"),
         (get!(("host", "b.example")), "400"),
         (get!(("host", "a.example"), ("host", "a.example")), "400"),
         (get!(("expect", "tea")), "417"),
-        (get!(("content-length", "+2")), "refused"),
-        (get!(("content-length", "2")), "refused"),
-        (get!((":path", "/b")), "refused"),
-        (get!((":unknown", "1")), "refused"),
-        (get!(("x", "1"), (":method", "GET")), "refused"),
-        (&[("x", "1"), (":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "refused"),
-        (&[(":scheme", "http"), (":path", "/"), (":authority", "a")], "refused"),
-        (&[(":method", "GET"), (":scheme", "http"), (":authority", "a")], "refused"),
-        (&[(":method", "GET"), (":path", "/"), (":authority", "a")], "refused"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", ""), (":authority", "a")], "refused"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "x"), (":authority", "a")], "refused"),
+        (get!(("content-length", "+2")), "rejected"),
+        (get!(("content-length", "2")), "rejected"),
+        (get!((":path", "/b")), "rejected"),
+        (get!((":unknown", "1")), "rejected"),
+        (get!(("x", "1"), (":method", "GET")), "rejected"),
+        (&[("x", "1"), (":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "rejected"),
+        (&[(":scheme", "http"), (":path", "/"), (":authority", "a")], "rejected"),
+        (&[(":method", "GET"), (":scheme", "http"), (":authority", "a")], "rejected"),
+        (&[(":method", "GET"), (":path", "/"), (":authority", "a")], "rejected"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", ""), (":authority", "a")], "rejected"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "x"), (":authority", "a")], "rejected"),
         (&[(":method", "GET"), (":scheme", "http"), (":path", "*"), (":authority", "a")], "400"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "/a b"), (":authority", "a")], "refused"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "/ HTTP/1.1\r\nx: y"), (":authority", "a")], "refused"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "/a b"), (":authority", "a")], "rejected"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "/ HTTP/1.1\r\nx: y"), (":authority", "a")], "rejected"),
         (&[(":method", "GET"), (":scheme", "http"), (":path", "/a\\b"), (":authority", "a")], "400"),
         (&[(":method", "GET"), (":scheme", "http"), (":path", "/%00"), (":authority", "a")], "400"),
-        (&[(":method", "G T"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "refused"),
-        (&[(":method", "GET / HTTP/1.1\r\nx: y"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "refused"),
+        (&[(":method", "G T"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "rejected"),
+        (
+            &[(":method", "GET / HTTP/1.1\r\nx: y"), (":scheme", "http"), (":path", "/"), (":authority", "a")],
+            "rejected",
+        ),
         (&[(":method", "get"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "400"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a b")], "refused"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a\r\nx: y")], "refused"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a b")], "rejected"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a\r\nx: y")], "rejected"),
         (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "u@a")], "400"),
-        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a/b")], "refused"),
+        (&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a/b")], "rejected"),
         (&[(":method", "GET"), (":scheme", "ftp"), (":path", "/"), (":authority", "a")], "400"),
-        (&[(":method", "GET"), (":scheme", "http://b"), (":path", "/"), (":authority", "a")], "refused"),
+        (&[(":method", "GET"), (":scheme", "http://b"), (":path", "/"), (":authority", "a")], "rejected"),
         (&[(":method", "GET"), (":scheme", "http"), (":path", "/")], "400"),
         (&[(":method", "CONNECT"), (":authority", "a.example:443")], "405"),
         (&[(":method", "TRACE"), (":scheme", "http"), (":path", "/"), (":authority", "a")], "405"),
@@ -275,15 +278,15 @@ fn a_body_is_as_long_as_it_says() {
             (":authority", "a"),
             ("content-length", length),
         ]));
-        check(&Row { headers, body: Some(body), back: "refused", seen: &["cut"], ..ROW });
+        check(&Row { headers, body: Some(body), back: "rejected", seen: &["cut"], ..ROW });
     }
     for (headers, back) in [
         (post!(("content-length", "2"), ("content-length", "2")) as Lines, "400"),
         (post!(("content-length", "02")), "400"),
-        (post!(("content-length", "2"), ("content-length", "9")), "refused"),
-        (post!(("content-length", "9"), ("content-length", "2")), "refused"),
-        (post!(("content-length", "2, 2")), "refused"),
-        (post!(("content-length", "")), "refused"),
+        (post!(("content-length", "2"), ("content-length", "9")), "rejected"),
+        (post!(("content-length", "9"), ("content-length", "2")), "rejected"),
+        (post!(("content-length", "2, 2")), "rejected"),
+        (post!(("content-length", "")), "rejected"),
     ] {
         check(&Row { headers, body: Some("hi"), back, ..ROW });
     }

@@ -2,7 +2,7 @@
 
 use weir::message::underscores::Underscores;
 
-use super::{ROW, Row, check, check_all, check_refused};
+use super::{ROW, Row, check, check_all, check_rejected};
 use crate::support::server::{Setup, WIDE};
 use crate::support::upstream::{Upstream, ok};
 
@@ -72,7 +72,7 @@ fn what_connection_must_not_name() {
         "x-hop\u{7f}",
     ] {
         let sent = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: {header}\r\nx-hop: 1\r\n\r\n");
-        check_refused("5.1.1", "400", &[sent.leak()]);
+        check_rejected("5.1.1", "400", &[sent.leak()]);
     }
 }
 
@@ -157,7 +157,7 @@ fn max_forwards_is_counted() {
 
 #[test]
 fn a_request_is_for_one_host() {
-    check_refused(
+    check_rejected(
         "5.1.4",
         "400",
         &[
@@ -233,7 +233,7 @@ fn a_request_is_for_one_host() {
 
 #[test]
 fn a_request_line_is_what_it_should_be() {
-    check_refused(
+    check_rejected(
         "5.1.5",
         "400",
         &[
@@ -260,7 +260,7 @@ fn a_request_line_is_what_it_should_be() {
             "Post / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n",
         ],
     );
-    check_refused("5.1.5", "505", &["GET / HTTP/1.2\r\nhost: a\r\n\r\n", "GET / HTTP/3.0\r\nhost: a\r\n\r\n"]);
+    check_rejected("5.1.5", "505", &["GET / HTTP/1.2\r\nhost: a\r\n\r\n", "GET / HTTP/3.0\r\nhost: a\r\n\r\n"]);
     check_all(&[
         Row {
             line: "5.1.5",
@@ -279,7 +279,7 @@ fn a_request_line_is_what_it_should_be() {
 
 #[test]
 fn field_lines_are_what_they_should_be() {
-    check_refused(
+    check_rejected(
         "5.1.6",
         "400",
         &[
@@ -319,7 +319,7 @@ fn field_lines_are_what_they_should_be() {
 
 #[test]
 fn a_body_has_one_length() {
-    check_refused(
+    check_rejected(
         "5.1.7",
         "400",
         &[
@@ -357,7 +357,7 @@ fn a_body_has_one_length() {
             "GET / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n",
         ],
     );
-    check_refused(
+    check_rejected(
         "5.1.7",
         "501",
         &[
@@ -717,7 +717,7 @@ fn upgrades_are_passed_on_if_they_may_be() {
 }
 
 #[test]
-fn tunnels_are_refused() {
+fn tunnels_are_rejected() {
     for sent in [
         "CONNECT a.example:443 HTTP/1.1\r\nhost: a.example:443\r\n\r\n",
         "CONNECT a.example HTTP/1.1\r\nhost: a.example\r\n\r\n",

@@ -191,7 +191,7 @@ pub(super) fn check_all(rows: &[Row]) {
 
 /// Like [`check_all`], for requests that are not forwarded and after which the next one's start is unknown.
 #[track_caller]
-pub(super) fn check_refused(line: &'static str, status: &'static str, requests: &[&'static str]) {
+pub(super) fn check_rejected(line: &'static str, status: &'static str, requests: &[&'static str]) {
     for sent in requests {
         // The expectations live as long as the tests.
         let back: &'static [&'static str] = Box::leak(Box::new([status, "connection: close", "close"]));

@@ -2,7 +2,7 @@
 
 use weir::message::path::EscapedSlashes;
 
-use super::{ROW, Row, check, check_refused};
+use super::{ROW, Row, check, check_rejected};
 use crate::support::server::Setup;
 use crate::support::upstream::Upstream;
 
@@ -57,8 +57,8 @@ fn what_is_another_path_has_another_bucket() {
 }
 
 #[test]
-fn paths_that_are_read_in_two_ways_are_refused() {
-    check_refused(
+fn paths_that_are_read_in_two_ways_are_rejected() {
+    check_rejected(
         "5.2",
         "400",
         &[
@@ -80,12 +80,12 @@ fn paths_that_are_read_in_two_ways_are_refused() {
     );
     for (target, status) in [("/a%2fb", "400"), ("/a%5Cb", "400"), ("/a%252fb", "200"), ("/a?b=%2f", "200")] {
         let start: &'static str = format!("GET {target} HTTP/1.1").leak();
-        let is_refused = status == "400";
+        let is_rejected = status == "400";
         check(&Row {
             line: "5.2",
             sent: format!("{start}\r\nhost: a\r\n\r\n").leak(),
-            back: if is_refused { &["400", "connection: close", "close"] } else { &["200"] },
-            seen: if is_refused { &[] } else { Box::leak(Box::new([start])) },
+            back: if is_rejected { &["400", "connection: close", "close"] } else { &["200"] },
+            seen: if is_rejected { &[] } else { Box::leak(Box::new([start])) },
             setup: |setup| setup.limits.escaped_slashes = EscapedSlashes::Reject,
             ..ROW
         });

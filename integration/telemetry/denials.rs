@@ -8,7 +8,7 @@ use super::lines;
 use crate::support::eventually;
 use crate::support::weir::Weir;
 
-const REFUSED: &str = "request denied";
+const DENIED: &str = "request denied";
 
 const LIMITS: &str = "\
 limits:
@@ -33,7 +33,7 @@ fn flood(weir: &Weir, count: usize) {
 
 /// The logged denials of a limit, and the number of others that these lines report.
 fn told(weir: &Weir, limit: &str) -> (usize, u64) {
-    let mut lines = [lines(weir, REFUSED), lines(weir, "request would have been denied")].concat();
+    let mut lines = [lines(weir, DENIED), lines(weir, "request would have been denied")].concat();
     lines.retain(|line| line["limit"] == limit);
     let mut rest = super::lines(weir, "more requests denied");
     rest.retain(|line| line["limit"] == limit);
@@ -42,7 +42,7 @@ fn told(weir: &Weir, limit: &str) -> (usize, u64) {
 }
 
 #[test]
-fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
+fn ten_thousand_denials_are_a_few_lines_that_add_up() {
     let mut weir = Weir::serve(LIMITS, &["--workers", "2", "--log-denials", "5/1h"]);
     flood(&weir, 5_000);
     // New rules with the same limit: the count is not lost.
@@ -59,7 +59,7 @@ fn ten_thousand_refusals_are_a_few_lines_that_add_up() {
 }
 
 #[test]
-fn a_flood_that_is_over_is_told_without_another_refusal() {
+fn a_flood_that_is_over_is_told_without_another_denial() {
     let weir = Weir::serve(LIMITS, &["--log-denials", "1/100ms"]);
     flood(&weir, 300);
     eventually("all are told", || match told(&weir, "Shut") {
@@ -75,7 +75,7 @@ fn line(flags: &[&str], path: &str, id: &str) -> Value {
         weir.get(path, &[("x-id", id), ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")]);
     }
     eventually("it is told", || {
-        let mut found = [lines(&weir, REFUSED), lines(&weir, "request would have been denied")].concat();
+        let mut found = [lines(&weir, DENIED), lines(&weir, "request would have been denied")].concat();
         found.pop().ok_or_else(|| weir.log())
     })
 }
@@ -118,7 +118,7 @@ fn a_line_tells_the_limit_and_of_the_client_what_it_may() {
 }
 
 #[test]
-fn a_store_that_is_away_is_told_where_it_refuses() {
+fn a_store_that_is_away_is_told_where_it_denies() {
     let limits = "limits: { Closed: { by: ip, count: 1, period: 1s, on_store_error: deny } }";
     let weir = Weir::serve(limits, &["--store", "redis://127.0.0.1:1"]);
     assert_eq!(weir.get("/", &[]).status(), 503);
@@ -132,7 +132,7 @@ fn lines_of_one_id_have_one_hash_and_those_of_others_another() {
     for id in ["alice", "bob", "alice", "bob", "alice"] {
         client.get_with("/id", &[("x-id", id)]);
     }
-    let lines = eventually("they are told", || match lines(&weir, REFUSED) {
+    let lines = eventually("they are told", || match lines(&weir, DENIED) {
         lines if lines.len() == 3 => Ok(lines),
         lines => Err(lines),
     });
@@ -141,7 +141,7 @@ fn lines_of_one_id_have_one_hash_and_those_of_others_another() {
 }
 
 #[test]
-fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
+fn denials_at_the_check_listener_are_told_by_request_and_by_name() {
     let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0", "--log-denials", "9/s", "--log-ids", "clear"]);
     let mut client = crate::support::wire::Wire::connect(weir.listener("check"));
     for body in [
@@ -157,7 +157,7 @@ fn refusals_at_the_check_listener_are_told_by_request_and_by_name() {
         }
     }
     // Once by name, since the first call passed, and both requests.
-    let lines = eventually("they are told", || match lines(&weir, REFUSED) {
+    let lines = eventually("they are told", || match lines(&weir, DENIED) {
         lines if lines.len() == 3 => Ok(lines),
         lines => Err((lines, weir.log())),
     });
@@ -177,6 +177,6 @@ fn nothing_is_told_where_nobody_wants_to_know() {
         flood(&weir, 200);
         weir.signal("TERM");
         weir.wait();
-        assert!(weir.log().contains("\"stopped\"") && !weir.log().contains("refused"), "{}", weir.log());
+        assert!(weir.log().contains("\"stopped\"") && !weir.log().contains("denied"), "{}", weir.log());
     }
 }

@@ -385,7 +385,7 @@ impl Picture for Sliding {
         self.used(later) == 0
     }
 
-    fn refuse(&mut self, tokens: u64) {
+    fn deny(&mut self, tokens: u64) {
         if self.most == self.count {
             return;
         }
@@ -420,13 +420,13 @@ impl Picture for Slots {
         self.held.retain(|(_, end)| *end > question.now);
     }
 
-    /// A lease ends by itself; see [`Self::refuse`].
+    /// A lease ends by itself; see [`Self::deny`].
     fn redate(&mut self, _now: u64) -> bool {
         false
     }
 
     /// No lease ends later than one taken now.
-    fn refuse(&mut self, _tokens: u64) {
+    fn deny(&mut self, _tokens: u64) {
         let latest = (self.instant + self.lease).min(EXACT - 1);
         self.held.iter_mut().filter(|(_, end)| *end > latest + MOST_AHEAD).for_each(|(_, end)| *end = latest);
     }
@@ -461,7 +461,7 @@ impl Picture for Slots {
     fn foresee(&self, charge: &Charge) -> Outlook {
         let nothing = |outcome, again| Outlook { outcome, what: What::Nothing, is_written: false, again };
         let written = |what| Outlook { outcome: Outcome::Allowed, what, is_written: true, again: Again::AtOnce };
-        let refused = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
+        let denied = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
         let held = self.held.len() as u64;
         let after = if self.is_held() { held } else { held + 1 };
         match charge.mode {
@@ -475,10 +475,10 @@ impl Picture for Slots {
                     if mode == Mode::SpendUpTo || after < self.capacity { Again::AtOnce } else { Again::Perhaps };
                 if after > self.capacity && !self.is_held() {
                     let mut later = self.clone();
-                    later.refuse(1);
+                    later.deny(1);
                     let is_written = later != *self;
-                    let what = if is_written { What::Refused(1) } else { What::Nothing };
-                    return Outlook { outcome: refused, what, is_written, again };
+                    let what = if is_written { What::Denied(1) } else { What::Nothing };
+                    return Outlook { outcome: denied, what, is_written, again };
                 }
                 let is_written = mode != Mode::Check && self.slot.is_some();
                 Outlook { is_written, again, ..written(What::Taken(1)) }

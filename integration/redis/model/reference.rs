@@ -50,7 +50,7 @@ pub(super) enum What {
     RaisedUpTo(u64),
     TakenUpTo(u64),
     GivenBack(u64),
-    Refused(u64),
+    Denied(u64),
     Reset,
     /// Its date was ahead of the clock.
     Redated,
@@ -106,7 +106,7 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     /// Returns whether after this many microseconds the bucket is full or its window has ended.
     fn is_reset(&self, later: u64) -> bool;
     /// Counts a denial, if the limit does.
-    fn refuse(&mut self, _tokens: u64) {}
+    fn deny(&mut self, _tokens: u64) {}
     /// The burst of the current numbers.
     fn limit(&self, charge: &Charge) -> u64 {
         charge.numbers.burst()
@@ -263,7 +263,7 @@ fn apply(picture: &mut impl Picture, what: What) {
         }
         What::TakenUpTo(tokens) => picture.take_up_to(tokens),
         What::GivenBack(tokens) => picture.give_back(tokens),
-        What::Refused(tokens) => picture.refuse(tokens),
+        What::Denied(tokens) => picture.deny(tokens),
         What::Reset => picture.give_back(u64::MAX),
     }
 }
@@ -288,10 +288,10 @@ pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
         mode => {
             let outcome = if mode == Mode::SpendOnly { Outcome::Unchanged } else { Outcome::Denied };
             let mut after = picture.clone();
-            after.refuse(cost);
+            after.deny(cost);
             // A window that counts no more denials is left as it is.
             let is_written = mode != Mode::Check && after != *picture;
-            let what = if is_written { What::Refused(cost) } else { What::Nothing };
+            let what = if is_written { What::Denied(cost) } else { What::Nothing };
             let again = if cost > charge.numbers.burst() { Again::Never } else { Again::WhenFits(cost) };
             Outlook { outcome, what, is_written, again }
         }
