@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep_until};
 
 use super::admission::SlowReaders;
+use super::failure::UpstreamError;
 use super::limits::Timeouts;
 use super::observer::HttpLimit;
 
@@ -29,22 +30,22 @@ pub(crate) struct Activity {
     draining: Cell<bool>,
     upload: Pace,
     download: Pace,
-    reader: Cell<Reader>,
+    reader: Cell<ReaderPace>,
     slow_readers: Rc<SlowReaders>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reader {
+enum ReaderPace {
     /// The client reads the response as it comes.
     Prompt,
     /// The response waits for the client and counts as slow.
     Slow,
     /// The response would have to wait, but too many already do.
-    Refused,
+    Excess,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// Waits for the connection's first byte.
     Opened,
     /// Waits for the next request's first byte.
@@ -55,7 +56,8 @@ enum Phase {
     Exchange,
     /// Waits for the end of the response.
     Answer,
-    /// Waits for nothing: the response continues as long as both sides want it to.
+    /// The response is a stream of our own and may be silent for any time. A client that does not read it still times
+    /// out.
     Stream,
     /// Waits for bytes of another protocol, in either direction.
     Tunnel,
@@ -114,7 +116,7 @@ impl Activity {
             draining: Cell::new(false),
             upload: Pace::default(),
             download: Pace::default(),
-            reader: Cell::new(Reader::Prompt),
+            reader: Cell::new(ReaderPace::Prompt),
             slow_readers,
         }
     }
@@ -125,7 +127,7 @@ impl Activity {
         self.now.get()
     }
 
-    fn enter(&self, phase: Phase) {
+    pub(super) fn enter(&self, phase: Phase) {
         self.phase.set(phase);
         self.moved();
     }
@@ -144,29 +146,8 @@ impl Activity {
         self.late.set(false);
         self.upload.reset();
         self.download.reset();
-        self.waits_no_more();
+        self.stop_waiting();
         self.enter(Phase::Exchange);
-    }
-
-    /// The response's headers are known.
-    pub(crate) fn answer(&self) {
-        self.enter(Phase::Answer);
-    }
-
-    /// The response is a stream of our own and may be silent for any time. A client that does not read it still times
-    /// out.
-    pub(crate) fn stream(&self) {
-        self.enter(Phase::Stream);
-    }
-
-    /// The response has ended.
-    pub(crate) fn idle(&self) {
-        self.enter(Phase::Idle);
-    }
-
-    /// Another protocol has taken over.
-    pub(crate) fn tunnel(&self) {
-        self.enter(Phase::Tunnel);
     }
 
     /// The process is shutting down, so an idle connection is closed soon.
@@ -204,21 +185,21 @@ impl Activity {
 
     /// The client is not reading the response.
     pub(crate) fn awaits_download(&self) {
-        if self.reader.get() == Reader::Prompt {
-            self.reader.set(if self.slow_readers.begin() { Reader::Slow } else { Reader::Refused });
+        if self.reader.get() == ReaderPace::Prompt {
+            self.reader.set(if self.slow_readers.begin() { ReaderPace::Slow } else { ReaderPace::Excess });
         }
         self.download.wait(self.now.get());
     }
 
     /// The client has read a part of the response.
     pub(crate) fn downloaded(&self, bytes: u64) {
-        self.waits_no_more();
+        self.stop_waiting();
         self.download.moved(bytes, self.now.get());
         self.moved();
     }
 
-    fn waits_no_more(&self) {
-        if self.reader.replace(Reader::Prompt) == Reader::Slow {
+    fn stop_waiting(&self) {
+        if self.reader.replace(ReaderPace::Prompt) == ReaderPace::Slow {
             self.slow_readers.end();
         }
     }
@@ -233,9 +214,15 @@ impl Activity {
         self.late.get()
     }
 
+    /// Returns the error if the upstream's response headers are overdue.
+    pub(super) fn overdue(&self) -> Option<UpstreamError> {
+        let stalled = self.is_uploading();
+        self.is_late().then(|| if stalled { UpstreamError::UploadStalled } else { UpstreamError::ResponseTimeout })
+    }
+
     /// Returns the next deadline and the limit that it enforces; no limit if the upstream is being waited for.
     fn deadline(&self, timeouts: &Timeouts) -> (Instant, Option<HttpLimit>) {
-        if self.reader.get() == Reader::Refused {
+        if self.reader.get() == ReaderPace::Excess {
             return (self.now.get(), Some(HttpLimit::SlowReaders));
         }
         let (patience, limit) = match self.phase.get() {
@@ -255,7 +242,7 @@ impl Activity {
             if self.phase.get() == Phase::Stream && limit == HttpLimit::UploadRate {
                 continue;
             }
-            let is_slow = limit == HttpLimit::DownloadRate && self.reader.get() == Reader::Slow;
+            let is_slow = limit == HttpLimit::DownloadRate && self.reader.get() == ReaderPace::Slow;
             let rate = if is_slow { self.slow_readers.rate(timeouts.min_rate) } else { timeouts.min_rate };
             if let Some(end) = pace.deadline(rate).filter(|end| *end < deadline.0) {
                 deadline = (end, Some(limit));
@@ -270,7 +257,7 @@ impl Activity {
         let answerable = self.phase.get() == Phase::Exchange && !self.late.replace(true);
         self.upload.reset();
         self.download.reset();
-        self.waits_no_more();
+        self.stop_waiting();
         self.moved();
         answerable
     }
@@ -310,7 +297,7 @@ impl Activity {
 
 impl Drop for Activity {
     fn drop(&mut self) {
-        self.waits_no_more();
+        self.stop_waiting();
     }
 }
 
@@ -403,12 +390,12 @@ mod tests {
         activity.upload_ended();
         check(5, None);
         assert!(activity.expire() && activity.is_late() && !activity.expire());
-        activity.answer();
+        activity.enter(Phase::Answer);
         check(4, Some(HttpLimit::BodyTimeout));
         activity.awaits_download();
         check(4, Some(HttpLimit::BodyTimeout));
         let another = Activity::new(activity.now(), readers.clone());
-        another.answer();
+        another.enter(Phase::Answer);
         another.awaits_download();
         assert_eq!(another.deadline(&timeouts), (another.now(), Some(HttpLimit::SlowReaders)));
         activity.downloaded(1);
@@ -417,13 +404,13 @@ mod tests {
         assert_eq!(another.deadline(&timeouts).1, Some(HttpLimit::BodyTimeout));
         drop(another);
         assert!(readers.begin());
-        activity.stream();
+        activity.enter(Phase::Stream);
         activity.awaits_upload();
         assert!(activity.deadline(&timeouts).0 > activity.now() + seconds(86_400));
         activity.upload_ended();
-        activity.idle();
+        activity.enter(Phase::Idle);
         check(3, Some(HttpLimit::IdleTimeout));
-        activity.tunnel();
+        activity.enter(Phase::Tunnel);
         check(6, Some(HttpLimit::TunnelTimeout));
     }
 

@@ -98,17 +98,7 @@ impl HeadError {
 impl UpstreamError {
     /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not at fault.
     pub(crate) const fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::Unresolved(_) | Self::ResolveTimeout(_) => Some("resolve"),
-            Self::Busy(_) => Some("busy"),
-            Self::Connect(_) => Some("connect"),
-            Self::Exhausted(_) => Some("exhausted"),
-            Self::ConnectTimeout(_) => Some("connect_timeout"),
-            Self::ResponseTimeout | Self::TryTimeout(_) => Some("response_timeout"),
-            Self::Closed(_) => Some("closed"),
-            Self::Head(_) | Self::SwitchedProtocols => Some("malformed"),
-            Self::UploadStalled | Self::Upload(_) => None,
-        }
+        self.description().0
     }
 
     /// Returns the response. It contains no addresses, so clients learn nothing about the upstream.
@@ -116,9 +106,10 @@ impl UpstreamError {
         if let Self::Upload(BodyError::TooLong(_)) = self {
             return BodyError::too_long();
         }
-        let (status, detail) = self.status();
+        let (reason, status, detail) = self.description();
         let mut reply = problem(status, detail);
-        if matches!(self, Self::UploadStalled | Self::Upload(_)) {
+        // The rest of the client's body is not read.
+        if reason.is_none() {
             reply.headers.append("connection", "close");
         }
         reply
@@ -128,23 +119,27 @@ impl UpstreamError {
         if let Self::Upload(BodyError::TooLong(_)) = self { Some(HttpLimit::BodyBytes) } else { None }
     }
 
-    const fn status(&self) -> (StatusCode, &'static str) {
+    /// The reason and the response's status and detail.
+    const fn description(&self) -> (Option<&'static str>, StatusCode, &'static str) {
+        const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+        const BAD_GATEWAY: StatusCode = StatusCode::BAD_GATEWAY;
+        const TIMEOUT: StatusCode = StatusCode::GATEWAY_TIMEOUT;
         match self {
-            Self::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream has no connection to spare"),
-            Self::Exhausted(_) => (StatusCode::SERVICE_UNAVAILABLE, "there is no connection to spare"),
-            Self::Unresolved(_) | Self::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-            Self::ResolveTimeout(_) | Self::ConnectTimeout(_) => {
-                (StatusCode::GATEWAY_TIMEOUT, "the upstream cannot be reached in time")
-            }
+            Self::Busy(_) => (Some("busy"), UNAVAILABLE, "the upstream has no connection to spare"),
+            Self::Exhausted(_) => (Some("exhausted"), UNAVAILABLE, "there is no connection to spare"),
+            Self::Unresolved(_) => (Some("resolve"), BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::Connect(_) => (Some("connect"), BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::ResolveTimeout(_) => (Some("resolve"), TIMEOUT, "the upstream cannot be reached in time"),
+            Self::ConnectTimeout(_) => (Some("connect_timeout"), TIMEOUT, "the upstream cannot be reached in time"),
             Self::ResponseTimeout | Self::TryTimeout(_) => {
-                (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time")
+                (Some("response_timeout"), TIMEOUT, "the upstream did not answer in time")
             }
-            Self::Closed(_) => (StatusCode::BAD_GATEWAY, "the upstream closed the connection without an answer"),
+            Self::Closed(_) => (Some("closed"), BAD_GATEWAY, "the upstream closed the connection without an answer"),
             Self::Head(_) | Self::SwitchedProtocols => {
-                (StatusCode::BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")
+                (Some("malformed"), BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")
             }
-            Self::UploadStalled => (StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
-            Self::Upload(_) => (StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
+            Self::UploadStalled => (None, StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
+            Self::Upload(_) => (None, StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
         }
     }
 }

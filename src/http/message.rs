@@ -119,10 +119,12 @@ pub(crate) trait Download: Debug {
     fn length(&self) -> Option<u64>;
 
     /// Returns whether its connection can be [released](Self::release).
-    fn is_done(&self) -> bool;
+    fn is_done(&self) -> bool {
+        false
+    }
 
     /// Gives the connection back for another request if it is clean.
-    fn release(self: Box<Self>);
+    fn release(self: Box<Self>) {}
 }
 
 /// A body of our own that ends with trailers.
@@ -152,7 +154,7 @@ pub(crate) trait Watcher: Debug {
 }
 
 /// Why a body ended early.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("cut off: {0}")]
     Cut(String),

@@ -88,7 +88,8 @@ impl Server {
 
     /// Counts a connection as a tunnel until the value is dropped.
     pub(super) fn tunnel(&self) -> impl Drop {
-        OpenTunnel::new(self.observer.clone())
+        self.observer.tunnel(true);
+        OpenTunnel(self.observer.clone())
     }
 
     /// Writes a `Date` header's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
@@ -103,13 +104,6 @@ impl Server {
 }
 
 struct OpenTunnel(Rc<dyn Observer>);
-
-impl OpenTunnel {
-    fn new(observer: Rc<dyn Observer>) -> Self {
-        observer.tunnel(true);
-        Self(observer)
-    }
-}
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {

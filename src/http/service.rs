@@ -1,6 +1,6 @@
 //! The interface between a connection and its listener: the listener's [`Service`], and the [`Context`] of a request.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::future::pending;
 use std::rc::{Rc, Weak};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use http::{StatusCode, Version};
 
 use super::activity::Activity;
-use super::failure::HeadError;
+use super::failure::{HeadError, UpstreamError};
 use super::forwarding::{self, Peer};
 use super::message::{Request, Response};
 use super::server::Server;
@@ -52,8 +52,10 @@ pub(crate) trait Exchange {
 pub(crate) struct Context {
     pub(crate) activity: Rc<Activity>,
     pub(crate) peer: Rc<Peer>,
-    client: Client,
-    pub(crate) attempts: Attempts,
+    client: Weak<dyn Downstream>,
+    /// True for an exchange that may outlive its client.
+    is_detached: bool,
+    pub(crate) attempts: RefCell<Attempts>,
 }
 
 /// The client's end of an exchange: an HTTP/1 connection or an HTTP/2 stream.
@@ -65,109 +67,76 @@ pub(super) trait Downstream: Debug {
     fn commit(&self) -> bool;
 }
 
-#[derive(Debug)]
-enum Client {
-    Attached(Rc<dyn Downstream>),
-    /// Of an exchange that may outlive its client.
-    Detached(Weak<dyn Downstream>),
-}
-
 impl Context {
-    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, client: Rc<dyn Downstream>) -> Self {
-        Self { activity, peer, client: Client::Attached(client), attempts: Attempts::default() }
+    pub(super) fn new(activity: Rc<Activity>, peer: Rc<Peer>, client: Weak<dyn Downstream>) -> Self {
+        Self { activity, peer, client, is_detached: false, attempts: RefCell::default() }
     }
 
     /// Returns the context of an exchange that may go on when the client is gone. It keeps nothing of the client's
     /// connection.
     pub(crate) fn detached(&self) -> Self {
-        let client = match &self.client {
-            Client::Attached(client) => Rc::downgrade(client),
-            Client::Detached(client) => client.clone(),
-        };
-        let (activity, peer) = (self.activity.clone(), self.peer.clone());
-        Self { activity, peer, client: Client::Detached(client), attempts: Attempts::default() }
+        Self { is_detached: true, ..Self::new(self.activity.clone(), self.peer.clone(), self.client.clone()) }
     }
 
     /// Called once the request is charged and before it is answered or forwarded. If the client has cancelled its request
     /// meanwhile, this never returns: what reached the upstream would only have to be cancelled there.
     pub(crate) async fn ready_to_answer(&self) {
-        if let Client::Attached(client) = &self.client
-            && !client.commit()
-        {
+        if !self.is_detached && self.client.upgrade().is_some_and(|client| !client.commit()) {
             pending::<()>().await;
         }
     }
 
-    /// Passes an interim response on to the client.
-    pub(super) fn send_interim(&self, status: StatusCode, mut headers: Headers) {
+    /// Forwards an interim response, the `number`th, to the client.
+    pub(super) fn forward_interim(
+        &self,
+        number: usize,
+        status: StatusCode,
+        mut headers: Headers,
+    ) -> Result<(), UpstreamError> {
+        if number > MAX_INTERIM {
+            return Err(UpstreamError::Head(HeadError::Malformed("too many interim responses")));
+        }
+        // The client already has a `100 Continue` from us; RFC 9110 section 15.2 exempts it from forwarding.
+        if status == StatusCode::CONTINUE {
+            return Ok(());
+        }
         forwarding::strip(&mut headers);
         // It has no body to have a length (RFC 9110 section 8.6).
         headers.remove("content-length");
-        match &self.client {
-            Client::Attached(client) => client.send_interim(status, &headers),
-            Client::Detached(client) => {
-                client.upgrade().into_iter().for_each(|client| client.send_interim(status, &headers));
-            }
+        if let Some(client) = self.client.upgrade() {
+            client.send_interim(status, &headers);
         }
+        Ok(())
     }
 }
+
+/// Interim responses before the final one. A server that sends more is broken.
+const MAX_INTERIM: usize = 16;
 
 /// The servers that a request was sent to, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    last: RefCell<Option<Rc<Address>>>,
-    count: Cell<u32>,
+    last: Option<Rc<Address>>,
+    count: u32,
+    since: Option<Instant>,
     /// True if some of the request may have reached a server.
-    was_sent: Cell<bool>,
-    since: Cell<Option<Instant>>,
+    pub(crate) was_sent: bool,
 }
 
 impl Attempts {
-    /// Another request begins.
-    pub(super) fn reset(&self) {
-        self.last.take();
-        self.count.set(0);
-        self.was_sent.set(false);
-    }
-
     /// The request goes to this server now.
-    pub(super) fn begin(&self, address: &Rc<Address>, now: Instant) {
-        if self.count.get() == 0 {
-            self.since.set(Some(now));
-        }
-        self.count.set(self.count.get() + 1);
-        *self.last.borrow_mut() = Some(address.clone());
-    }
-
-    /// Takes over the attempts of a detached context.
-    pub(crate) fn adopt(&self, other: &Self) {
-        self.last.replace(other.last.take());
-        self.count.set(other.count.get());
-        self.was_sent.set(other.was_sent.get());
-        self.since.set(other.since.get());
-    }
-
-    /// Some of the request may reach a server from here on; returns whether some of it may have before.
-    pub(super) fn sending(&self) -> bool {
-        self.was_sent.replace(true)
-    }
-
-    /// No server has seen any of what [`Self::sending`] announced, which returned `before`.
-    pub(super) fn not_sent(&self, before: bool) {
-        self.was_sent.set(before);
-    }
-
-    /// Returns whether some of the request may have reached a server.
-    pub(crate) const fn was_sent(&self) -> bool {
-        self.was_sent.get()
+    pub(super) fn begin(&mut self, address: &Rc<Address>, now: Instant) {
+        self.since.get_or_insert(now);
+        self.count += 1;
+        self.last = Some(address.clone());
     }
 
     /// Returns the last server's address, the time since the first attempt and the number of attempts; `None` without
     /// any. `received` is when the request was: a connection's clock stands still while it is served, so the first attempt
     /// may seem to precede it.
     pub(crate) fn summary(&self, received: Instant) -> Option<(String, Duration, u32)> {
-        let address = self.last.borrow().as_ref()?.to_string();
-        let time = self.since.get().map_or(Duration::ZERO, |since| since.max(received).elapsed());
-        Some((address, time, self.count.get()))
+        let address = self.last.as_ref()?.to_string();
+        let time = self.since.map_or(Duration::ZERO, |since| since.max(received).elapsed());
+        Some((address, time, self.count))
     }
 }

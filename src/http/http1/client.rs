@@ -10,14 +10,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use bytes::{Buf, BytesMut};
-use http::{Method, StatusCode, Version};
+use bytes::BytesMut;
+use http::{Method, StatusCode};
 
-use super::decode::{Decoded, Decoder};
-use super::encode::{self, Encoder, Outbox, WrongLength};
+use super::decode::{Decoded, Decoder, Framing};
+use super::encode::{self, Outbox};
 use super::head::{self, ResponseHead};
 use crate::http::activity::Activity;
-use crate::http::failure::{HeadError, UpstreamError};
+use crate::http::failure::UpstreamError;
 use crate::http::failure::{Lease, SendFailed};
 use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
@@ -29,9 +29,6 @@ use crate::message::headers::Headers;
 
 /// Bounds on a response's head. Servers set many cookies, and they are the operator's own.
 const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head::MOST_LINES };
-
-/// Interim responses before the final one. A server that sends more is broken.
-const MOST_INTERIM: usize = 16;
 
 /// A lease on an endpoint that keeps idle connections.
 pub(crate) trait KeepAlive: Lease + Sized {
@@ -47,7 +44,8 @@ pub(crate) struct Connection<L> {
     outbox: Outbox,
     /// The request's body until it has ended.
     upload: Option<RequestBody>,
-    encoder: Encoder,
+    /// What of the request's body is still to be sent.
+    encoding: Framing,
     decoder: Decoder,
     /// True if the heads allow another request.
     is_persistent: bool,
@@ -66,12 +64,6 @@ enum UploadError {
     Upstream(io::Error),
 }
 
-impl From<WrongLength> for UploadError {
-    fn from(error: WrongLength) -> Self {
-        Self::Client(BodyError::Malformed(error.to_string()))
-    }
-}
-
 impl<L: KeepAlive> Connection<L> {
     pub(crate) fn new(stream: Stream) -> Box<Self> {
         Box::new(Self {
@@ -79,7 +71,7 @@ impl<L: KeepAlive> Connection<L> {
             input: BytesMut::new(),
             outbox: Outbox::default(),
             upload: None,
-            encoder: Encoder::Empty,
+            encoding: Framing::Empty,
             decoder: Decoder::Ended,
             is_persistent: true,
             has_taken: false,
@@ -118,26 +110,12 @@ impl<L: KeepAlive> Connection<L> {
                 match self.poll_head(&request.method, cx) {
                     Poll::Ready(Ok(head)) if head.is_interim() => {
                         interim += 1;
-                        if interim > MOST_INTERIM {
-                            return Poll::Ready(Err(MALFORMED));
-                        }
-                        // The client already has a `100 Continue` from us; RFC 9110 section 15.2 exempts it from
-                        // forwarding.
-                        if head.status != StatusCode::CONTINUE {
-                            context.send_interim(head.status, head.headers);
-                        }
+                        context.forward_interim(interim, head.status, head.headers)?;
                     }
                     Poll::Ready(head) => return Poll::Ready(head),
                     Poll::Pending => {
-                        return if let Some(error) = broken {
-                            Poll::Ready(Err(UpstreamError::Closed(error)))
-                        } else if !activity.is_late() {
-                            Poll::Pending
-                        } else if activity.is_uploading() {
-                            Poll::Ready(Err(UpstreamError::UploadStalled))
-                        } else {
-                            Poll::Ready(Err(UpstreamError::ResponseTimeout))
-                        };
+                        let error = broken.map(UpstreamError::Closed).or_else(|| activity.overdue());
+                        return error.map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
                     }
                 }
             }
@@ -159,15 +137,15 @@ impl<L: KeepAlive> Connection<L> {
     /// Writes the request's head into the outbox.
     fn begin(&mut self, request: &mut Request) {
         let body = std::mem::take(&mut request.body);
-        self.encoder = match body.length() {
-            Some(0) if !request.headers.contains("content-length") => Encoder::Empty,
-            Some(length) => Encoder::Length(length),
-            None => Encoder::Chunked,
+        self.encoding = match body.length() {
+            Some(0) if !request.headers.contains("content-length") => Framing::Empty,
+            Some(length) => Framing::Length(length),
+            None => Framing::Chunked,
         };
         self.upload = (!body.is_end()).then_some(body);
         (self.has_taken, self.has_received) = (false, false);
         self.outbox.begin();
-        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoder);
+        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoding);
     }
 
     fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
@@ -187,7 +165,7 @@ impl<L: KeepAlive> Connection<L> {
             let trailers = match upload.poll_piece(cx) {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
                     self.has_taken = true;
-                    self.encoder.data(data, &mut self.outbox).map_err(UploadError::from)?;
+                    self.encoding.encode(data, &mut self.outbox).map_err(UploadError::Client)?;
                     if !upload.is_end() {
                         continue;
                     }
@@ -208,7 +186,7 @@ impl<L: KeepAlive> Connection<L> {
                 }
             };
             self.upload = None;
-            self.encoder.end(&forwarding::trailers(trailers), &mut self.outbox).map_err(UploadError::from)?;
+            self.encoding.end(&forwarding::trailers(trailers), &mut self.outbox).map_err(UploadError::Client)?;
         }
         self.poll_flush(cx)
     }
@@ -227,36 +205,20 @@ impl<L: KeepAlive> Connection<L> {
 
     /// Reads a response's head.
     fn poll_head(&mut self, method: &Method, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, UpstreamError>> {
-        let mut is_worth_a_look = !self.input.is_empty();
-        loop {
-            if is_worth_a_look {
-                match head::response(&self.input, method, &LIMITS) {
-                    Ok(Some((head, length))) => {
-                        self.input.advance(length);
-                        return Poll::Ready(Ok(head));
-                    }
-                    Ok(None) => {}
-                    Err(error) => return Poll::Ready(Err(UpstreamError::Head(error))),
-                }
-            }
-            let before = self.input.len();
-            match ready!(self.stream.poll_fill(&mut self.input, 0, cx)) {
-                Ok(0) => return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()))),
-                Ok(_) => self.has_received = true,
-                Err(error) => return Poll::Ready(Err(UpstreamError::Closed(error))),
-            }
-            // As for client connections, a long line that arrives in small pieces is parsed only once. The first piece
-            // is always parsed, to detect early that it is not HTTP.
-            is_worth_a_look = before == 0
-                || memchr::memchr(b'\n', &self.input[before..]).is_some()
-                || self.input.len() >= LIMITS.bytes;
-        }
+        let Self { stream, input, has_received, .. } = self;
+        let fill = |input: &mut BytesMut| {
+            let filled = stream.poll_fill(input, 0, cx);
+            *has_received |= matches!(filled, Poll::Ready(Ok(1..)));
+            filled
+        };
+        let head = ready!(head::poll(input, &LIMITS, fill, |bytes| head::response(bytes, method, &LIMITS)));
+        Poll::Ready(head.map_err(UpstreamError::Closed)?.map_err(UpstreamError::Head))
     }
 
     fn respond(mut self: Box<Self>, head: ResponseHead, lease: L, activity: &Rc<Activity>) -> Response {
-        let ResponseHead { status, version, headers, framing, options } = head;
+        let ResponseHead { status, headers, framing, is_persistent } = head;
         self.decoder = Decoder::new(framing);
-        self.is_persistent &= !options.close && (version == Version::HTTP_11 || options.keep_alive);
+        self.is_persistent &= is_persistent;
         self.reading = Some((lease, activity.clone()));
         Response { status, headers: headers.into(), body: ResponseBody::download(self) }
     }
@@ -270,8 +232,6 @@ impl<L: KeepAlive> Connection<L> {
             && self.input.is_empty()
     }
 }
-
-const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("too many interim responses"));
 
 impl<L: KeepAlive> Connection<L> {
     /// Ends the response without allowing another request.
@@ -300,7 +260,7 @@ impl<L: KeepAlive> Download for Connection<L> {
                 Ok(Decoded::Trailers(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
                 Ok(Decoded::End) => return Poll::Ready(None),
                 Ok(Decoded::More) => {}
-                Err(error) => break BodyError::Malformed(error.to_string()),
+                Err(error) => break error,
             }
             let expected = self.decoder.expected();
             match ready!(self.stream.poll_fill(&mut self.input, expected, cx)) {

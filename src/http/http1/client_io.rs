@@ -27,7 +27,7 @@ const MOST_INTERIM: usize = 64 * 1024;
 /// Both directions of a client's connection.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
-    stream: RefCell<Stream>,
+    pub(super) stream: RefCell<Stream>,
     pub(super) input: RefCell<BytesMut>,
     pub(super) outbox: RefCell<Outbox>,
     /// Of the request that is being answered.
@@ -64,11 +64,6 @@ impl ClientIo {
         self.allowance.set(self.most);
         self.takes_interim.set(takes_interim);
         self.awaits_continue.set(awaits_continue);
-    }
-
-    /// Returns what was read but not used.
-    pub(super) fn take_input(&self) -> BytesMut {
-        self.input.take()
     }
 
     pub(super) fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -149,7 +144,7 @@ impl Upload for ClientIo {
                     return Poll::Ready(None);
                 }
                 Ok(Decoded::More) => {}
-                Err(error) => return Poll::Ready(Some(Err(BodyError::Malformed(error.to_string())))),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
             if self.awaits_continue.take() {
                 self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");

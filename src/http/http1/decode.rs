@@ -3,16 +3,17 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::head;
-use crate::http::failure::HeadError;
 use crate::http::limits::HeadLimits;
+use crate::http::message::BodyError;
 use crate::message::headers::Headers;
 
 /// How the end of a body is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Framing {
     /// There is no body, or an empty one.
+    #[default]
     Empty,
-    /// After this many bytes, at least one.
+    /// After this many bytes.
     Length(u64),
     /// After the last chunk.
     Chunked,
@@ -62,21 +63,6 @@ pub(super) enum Decoded {
     More,
 }
 
-/// Why bytes are not a valid body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DecodeError {
-    #[error("invalid chunk size")]
-    ChunkSize,
-    #[error("chunk size too large")]
-    ChunkTooLarge,
-    #[error("expected CR LF after a chunk")]
-    ChunkEnd,
-    #[error("chunk extensions too long")]
-    Extensions,
-    #[error("invalid trailers: {0}")]
-    Trailers(#[from] HeadError),
-}
-
 impl Decoder {
     pub(super) const fn new(framing: Framing) -> Self {
         match framing {
@@ -115,7 +101,7 @@ impl Decoder {
     }
 
     /// Takes the next part out of the buffer and leaves what follows the body.
-    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, DecodeError> {
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, BodyError> {
         loop {
             match *self {
                 Self::Ended => return Ok(Decoded::End),
@@ -139,7 +125,7 @@ impl Decoder {
                         *self = Self::ChunkSize;
                     }
                     [b'\r'] => return Ok(Decoded::More),
-                    _ => return Err(DecodeError::ChunkEnd),
+                    _ => return Err(malformed("expected CR LF after a chunk")),
                 },
                 Self::ChunkSize => {
                     let Some((size, length)) = chunk_size(buffer)? else { return Ok(Decoded::More) };
@@ -147,7 +133,9 @@ impl Decoder {
                     *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                 }
                 Self::Trailers => {
-                    let Some((headers, length)) = head::trailers(buffer, &TRAILERS)? else { return Ok(Decoded::More) };
+                    let trailers = head::trailers(buffer, &TRAILERS);
+                    let trailers = trailers.map_err(|error| malformed(format!("invalid trailers: {error}")))?;
+                    let Some((headers, length)) = trailers else { return Ok(Decoded::More) };
                     buffer.advance(length);
                     *self = Self::Ended;
                     return Ok(if headers.is_empty() { Decoded::End } else { Decoded::Trailers(headers) });
@@ -173,32 +161,37 @@ fn take(buffer: &mut BytesMut, most: u64) -> Bytes {
 }
 
 /// Returns the size of a chunk and the length of its line. Extensions are skipped (RFC 9112 section 7.1.1).
-fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, DecodeError> {
+fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, BodyError> {
+    let invalid = || malformed("invalid chunk size");
     let line = &buffer[..buffer.len().min(LONGEST_CHUNK_LINE)];
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     if digits > 15 {
-        return Err(DecodeError::ChunkTooLarge);
+        return Err(malformed("chunk size too large"));
     }
     match line.get(digits) {
         None => return Ok(None),
         Some(b'\r' | b';') if digits > 0 => {}
         // Only bad senders put white space before an extension ("BWS"), and some readers end the size there.
-        Some(_) => return Err(DecodeError::ChunkSize),
+        Some(_) => return Err(invalid()),
     }
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-        return if line.len() < LONGEST_CHUNK_LINE { Ok(None) } else { Err(DecodeError::Extensions) };
+        return if line.len() < LONGEST_CHUNK_LINE { Ok(None) } else { Err(malformed("chunk extensions too long")) };
     };
     match &line[end..] {
         [b'\r', b'\n', ..] => {}
         [b'\r'] if line.len() < LONGEST_CHUNK_LINE => return Ok(None),
-        _ => return Err(DecodeError::ChunkSize),
+        _ => return Err(invalid()),
     }
     if line[digits..end].iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
-        return Err(DecodeError::ChunkSize);
+        return Err(invalid());
     }
-    let text = std::str::from_utf8(&line[..digits]).map_err(|_| DecodeError::ChunkSize)?;
-    let size = u64::from_str_radix(text, 16).map_err(|_| DecodeError::ChunkSize)?;
+    let text = std::str::from_utf8(&line[..digits]).map_err(|_| invalid())?;
+    let size = u64::from_str_radix(text, 16).map_err(|_| invalid())?;
     Ok(Some((size, end + 2)))
+}
+
+fn malformed(error: impl Into<String>) -> BodyError {
+    BodyError::Malformed(error.into())
 }
 
 #[cfg(test)]
@@ -208,7 +201,7 @@ mod tests {
     use super::*;
 
     /// Decodes what comes in pieces of these lengths: the body, the number of trailers, and what is left after it.
-    fn decode(framing: Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, usize, Vec<u8>, bool), DecodeError> {
+    fn decode(framing: Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, usize, Vec<u8>, bool), BodyError> {
         let mut decoder = Decoder::new(framing);
         let (mut buffer, mut body, mut trailers) = (BytesMut::new(), Vec::new(), 0);
         let mut pieces = text.chunks(step);
@@ -280,7 +273,7 @@ mod tests {
             }
         }
         let long = format!("3;{}\r\nabc\r\n", "x".repeat(300));
-        assert_eq!(decode(Framing::Chunked, long.as_bytes(), 1000), Err(DecodeError::Extensions));
+        assert_eq!(decode(Framing::Chunked, long.as_bytes(), 1000), Err(malformed("chunk extensions too long")));
     }
 
     proptest! {

@@ -8,6 +8,8 @@ use bytes::{Buf, Bytes};
 use http::{Method, StatusCode};
 use tokio::io::AsyncWrite;
 
+use super::decode::Framing;
+use crate::http::message::BodyError;
 use crate::message::headers::Headers;
 
 /// Up to this length, a body's part is copied behind the head, so that one `send` writes both. A `writev` costs 0.2 us
@@ -113,18 +115,18 @@ impl Outbox {
 }
 
 /// Writes a request's head, with the header that frames its body if it needs one.
-pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, headers: &Headers, encoder: Encoder) {
+pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, headers: &Headers, framing: Framing) {
     text.extend_from_slice(method.as_str().as_bytes());
     text.push(b' ');
     text.extend_from_slice(target.as_bytes());
     text.extend_from_slice(b" HTTP/1.1\r\n");
     headers.write(text);
-    match encoder {
+    match framing {
         // Without either header, a server reads no body.
-        Encoder::Empty => {}
+        Framing::Empty => {}
         // The client's own header was validated, and its body was read by it.
-        Encoder::Length(_) if headers.contains("content-length") => {}
-        other => framing(text, other),
+        Framing::Length(_) if headers.contains("content-length") => {}
+        _ => framing_header(text, framing),
     }
     text.extend_from_slice(CRLF);
 }
@@ -147,41 +149,24 @@ pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Writes the header that frames the body.
-pub(super) fn framing(text: &mut Vec<u8>, encoder: Encoder) {
-    match encoder {
-        Encoder::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
-        Encoder::Length(length) => {
+pub(super) fn framing_header(text: &mut Vec<u8>, framing: Framing) {
+    match framing {
+        Framing::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
+        Framing::Length(length) => {
             line(text, b"content-length", itoa::Buffer::new().format(length).as_bytes());
         }
-        Encoder::Chunked => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Encoder::UntilClose => {}
+        Framing::Chunked => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Framing::UntilClose => {}
     }
 }
 
-/// How a body is framed, and how much of it may still come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Encoder {
-    #[default]
-    Empty,
-    /// This many bytes are still to come.
-    Length(u64),
-    Chunked,
-    /// Up to the end of the connection.
-    UntilClose,
-}
-
-/// A body's length differs from the announced one. The connection cannot be used any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body's length differs from the announced one")]
-pub(super) struct WrongLength;
-
-impl Encoder {
+impl Framing {
     /// Adds a part to the outbox, which must have room.
-    pub(super) fn data(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), WrongLength> {
+    pub(super) fn encode(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), BodyError> {
         match self {
-            Self::Empty => return Err(WrongLength),
+            Self::Empty => return Err(wrong_length()),
             Self::Length(left) => {
-                *left = left.checked_sub(data.len() as u64).ok_or(WrongLength)?;
+                *left = left.checked_sub(data.len() as u64).ok_or_else(wrong_length)?;
                 outbox.data(data, b"");
             }
             Self::UntilClose => outbox.data(data, b""),
@@ -198,10 +183,10 @@ impl Encoder {
     }
 
     /// Ends the body. Only chunked bodies can have trailers; others drop them (RFC 9110 section 6.5.1).
-    pub(super) fn end(&mut self, trailers: &Headers, outbox: &mut Outbox) -> Result<(), WrongLength> {
+    pub(super) fn end(&mut self, trailers: &Headers, outbox: &mut Outbox) -> Result<(), BodyError> {
         match std::mem::take(self) {
             Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),
-            Self::Length(_) => Err(WrongLength),
+            Self::Length(_) => Err(wrong_length()),
             Self::Chunked => {
                 let text = outbox.text();
                 text.extend_from_slice(b"0\r\n");
@@ -213,19 +198,24 @@ impl Encoder {
     }
 }
 
+/// The connection cannot be used any more.
+fn wrong_length() -> BodyError {
+    BodyError::Malformed("the body's length differs from the announced one".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time.
-    fn write(mut encoder: Encoder, pieces: &[&[u8]], trailers: &Headers, step: usize) -> Result<Vec<u8>, WrongLength> {
+    fn write(mut framing: Framing, pieces: &[&[u8]], trailers: &Headers, step: usize) -> Result<Vec<u8>, BodyError> {
         let (mut stream, mut outbox) = (Slow { bytes: Vec::new(), step }, Outbox::default());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for piece in pieces {
-            encoder.data(Bytes::copy_from_slice(piece), &mut outbox)?;
+            framing.encode(Bytes::copy_from_slice(piece), &mut outbox)?;
             assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready() && outbox.is_empty());
         }
-        encoder.end(trailers, &mut outbox)?;
+        framing.end(trailers, &mut outbox)?;
         assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready());
         Ok(stream.bytes)
     }
@@ -267,15 +257,15 @@ mod tests {
         let (none, some) = (Headers::new(), Headers::from_iter([("X-Sum", "1")]));
         let long = vec![b'x'; SMALL + 1];
         for step in [1, 3, 5000] {
-            let text = |encoder, pieces: &[&[u8]], trailers| {
-                String::from_utf8(write(encoder, pieces, trailers, step).unwrap()).unwrap()
+            let text = |framing, pieces: &[&[u8]], trailers| {
+                String::from_utf8(write(framing, pieces, trailers, step).unwrap()).unwrap()
             };
-            assert_eq!(text(Encoder::Length(5), &[b"abc", b"de"], &some), "abcde");
-            assert_eq!(text(Encoder::UntilClose, &[b"abc"], &some), "abc");
-            assert_eq!(text(Encoder::Empty, &[], &none), "");
-            assert_eq!(text(Encoder::Chunked, &[b"abc", b""], &none), "3\r\nabc\r\n0\r\n\r\n");
-            assert_eq!(text(Encoder::Chunked, &[], &some), "0\r\nX-Sum: 1\r\n\r\n");
-            let chunks = text(Encoder::Chunked, &[&long, b"y"], &none);
+            assert_eq!(text(Framing::Length(5), &[b"abc", b"de"], &some), "abcde");
+            assert_eq!(text(Framing::UntilClose, &[b"abc"], &some), "abc");
+            assert_eq!(text(Framing::Empty, &[], &none), "");
+            assert_eq!(text(Framing::Chunked, &[b"abc", b""], &none), "3\r\nabc\r\n0\r\n\r\n");
+            assert_eq!(text(Framing::Chunked, &[], &some), "0\r\nX-Sum: 1\r\n\r\n");
+            let chunks = text(Framing::Chunked, &[&long, b"y"], &none);
             assert_eq!(chunks, format!("1001\r\n{}\r\n1\r\ny\r\n0\r\n\r\n", "x".repeat(SMALL + 1)));
         }
     }
@@ -283,20 +273,20 @@ mod tests {
     #[test]
     fn a_body_that_is_not_as_long_as_announced_is_an_error() {
         let none = Headers::new();
-        assert_eq!(write(Encoder::Length(2), &[b"abc"], &none, 9), Err(WrongLength));
-        assert_eq!(write(Encoder::Length(4), &[b"abc"], &none, 9), Err(WrongLength));
-        assert_eq!(write(Encoder::Empty, &[b"abc"], &none, 9), Err(WrongLength));
+        assert_eq!(write(Framing::Length(2), &[b"abc"], &none, 9), Err(wrong_length()));
+        assert_eq!(write(Framing::Length(4), &[b"abc"], &none, 9), Err(wrong_length()));
+        assert_eq!(write(Framing::Empty, &[b"abc"], &none, 9), Err(wrong_length()));
     }
 
     #[test]
     fn heads_are_lines() {
         let headers = Headers::from_iter([("Host", "a"), ("x-y", "")]);
         let mut text = Vec::new();
-        request_head(&mut text, &Method::POST, "/a?b", &headers, Encoder::Length(3));
+        request_head(&mut text, &Method::POST, "/a?b", &headers, Framing::Length(3));
         assert_eq!(text, b"POST /a?b HTTP/1.1\r\nHost: a\r\nx-y: \r\ncontent-length: 3\r\n\r\n");
         text.clear();
         response_start(&mut text, StatusCode::IM_A_TEAPOT, &headers);
-        framing(&mut text, Encoder::Chunked);
+        framing_header(&mut text, Framing::Chunked);
         assert_eq!(text, b"HTTP/1.1 418 I'm a teapot\r\nHost: a\r\nx-y: \r\ntransfer-encoding: chunked\r\n");
     }
 }

@@ -3,14 +3,18 @@
 //! httparse splits the bytes, and this decides what the pieces mean, strictly: if two servers in a row read a message
 //! differently, a request can be hidden from the first one.
 
+use std::io;
 use std::mem::MaybeUninit;
+use std::task::{Poll, ready};
 
+use bytes::{Buf, BytesMut};
 use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
 use super::decode::Framing;
 use crate::http::failure::HeadError;
 use crate::http::limits::HeadLimits;
+use crate::http::message::{Request, RequestBody};
 use crate::message::headers::{self, Headers};
 
 /// The most header lines that a message may have, whatever is configured. They are split on the stack.
@@ -19,31 +23,22 @@ pub(crate) const MOST_LINES: usize = 256;
 /// Space for the lines of a head, uninitialised because clearing these 8 KiB takes 0.1 us.
 const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
 
-/// The options of the `Connection` headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    pub(crate) close: bool,
-    pub(crate) keep_alive: bool,
-    pub(crate) upgrade: bool,
-}
-
 #[derive(Debug)]
 pub(super) struct RequestHead {
-    pub(super) method: Method,
-    pub(super) target: String,
-    pub(super) version: Version,
-    pub(super) headers: Headers,
+    /// The request without its body.
+    pub(super) request: Request,
     pub(super) framing: Framing,
-    pub(super) options: Options,
+    /// True if the client may send another request on the connection (RFC 9112 section 9.3).
+    pub(super) is_persistent: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
-    pub(super) version: Version,
     pub(super) headers: Headers,
     pub(super) framing: Framing,
-    pub(super) options: Options,
+    /// True if the server accepts another request on the connection.
+    pub(super) is_persistent: bool,
 }
 
 impl ResponseHead {
@@ -97,16 +92,42 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
         Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is not a token"))?;
     let version = http_version(version);
     let read = read_headers(parsed.headers, &bytes[..length])?;
-    let framing = read.request_framing(version)?;
-    let head = RequestHead {
-        method,
-        target: target.to_owned(),
-        version,
-        headers: read.headers,
-        framing,
-        options: read.options,
-    };
-    Ok(Some((head, skipped + length)))
+    let (framing, is_persistent) = (read.request_framing(version)?, read.is_persistent(version));
+    let (target, headers) = (target.to_owned(), read.headers);
+    let request = Request { method, target, version, headers, body: RequestBody::Empty };
+    Ok(Some((RequestHead { request, framing, is_persistent }, skipped + length)))
+}
+
+/// Reads a head that arrives in pieces by `fill`. An end of the input before that of the head is an error.
+///
+/// A head ends with a line, so input that arrives byte by byte is not parsed for every byte. The target is checked early;
+/// with a limit of 0 for it, the first piece is always parsed.
+pub(super) fn poll<T>(
+    input: &mut BytesMut,
+    limits: &HeadLimits,
+    mut fill: impl FnMut(&mut BytesMut) -> Poll<io::Result<usize>>,
+    parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, HeadError>,
+) -> Poll<io::Result<Result<T, HeadError>>> {
+    let mut is_worth_parsing = !input.is_empty();
+    loop {
+        if is_worth_parsing {
+            match parse(input) {
+                Ok(None) => {}
+                Ok(Some((head, length))) => {
+                    input.advance(length);
+                    return Poll::Ready(Ok(Ok(head)));
+                }
+                Err(error) => return Poll::Ready(Ok(Err(error))),
+            }
+        }
+        let before = input.len();
+        if ready!(fill(input))? == 0 {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        is_worth_parsing = memchr::memchr(b'\n', &input[before..]).is_some()
+            || input.len() >= limits.bytes
+            || (before <= limits.target && input.len() > limits.target);
+    }
 }
 
 /// Tells other versions of HTTP from malformed request lines.
@@ -148,10 +169,10 @@ pub(super) fn response(
         return Err(HeadError::Malformed("missing status line"));
     };
     let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("invalid status code"))?;
-    let version = http_version(version);
     let read = read_headers(parsed.headers, &buffer[..length])?;
     let framing = read.response_framing(method, status)?;
-    Ok(Some((ResponseHead { status, version, headers: read.headers, framing, options: read.options }, length)))
+    let is_persistent = read.is_persistent(http_version(version));
+    Ok(Some((ResponseHead { status, headers: read.headers, framing, is_persistent }, length)))
 }
 
 /// Reads the trailers after a chunked body (RFC 9112 section 7.1.2) and returns them with their length; `None` if more
@@ -192,7 +213,8 @@ fn http_version(minor: u8) -> Version {
 #[derive(Default)]
 struct Read {
     headers: Headers,
-    options: Options,
+    close: bool,
+    keep_alive: bool,
     length: Option<u64>,
     is_chunked: bool,
     /// True if a transfer coding other than `chunked` was named.
@@ -243,22 +265,20 @@ impl Read {
         const MALFORMED: HeadError = HeadError::Malformed("`Connection` must not name this header");
         // Nearly all lines consist of one of these.
         if value.eq_ignore_ascii_case(b"keep-alive") {
-            self.options.keep_alive = true;
+            self.keep_alive = true;
             return Ok(());
         }
         if value.eq_ignore_ascii_case(b"close") {
-            self.options.close = true;
+            self.close = true;
             return Ok(());
         }
         // The code that removes the named headers decodes them in the same way, so both see the same names.
         let value = headers::text(value).ok_or(MALFORMED)?;
         for option in value.split(',').map(str::trim) {
             if option.eq_ignore_ascii_case("keep-alive") {
-                self.options.keep_alive = true;
+                self.keep_alive = true;
             } else if option.eq_ignore_ascii_case("close") {
-                self.options.close = true;
-            } else if option.eq_ignore_ascii_case("upgrade") {
-                self.options.upgrade = true;
+                self.close = true;
             } else if option.starts_with(':') || is_protected(option) {
                 return Err(MALFORMED);
             }
@@ -285,6 +305,10 @@ impl Read {
         self.is_coded |= self.is_chunked || !value.eq_ignore_ascii_case(b"chunked");
         let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
         self.is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    }
+
+    fn is_persistent(&self, version: Version) -> bool {
+        !self.close && (version == Version::HTTP_11 || self.keep_alive)
     }
 
     /// Returns a request's framing by RFC 9112 section 6.3. Ambiguous requests are rejected.
@@ -349,8 +373,8 @@ mod tests {
     fn outcome(text: &str) -> String {
         match request(text.as_bytes(), &LIMITS) {
             Ok(Some((head, length))) => {
-                let rest = &text[length..];
-                format!("{} {} {:?} {:?} rest {rest:?}", head.method, head.target, head.framing, head.headers)
+                let (request, rest) = (&head.request, &text[length..]);
+                format!("{} {} {:?} {:?} rest {rest:?}", request.method, request.target, head.framing, request.headers)
             }
             Ok(None) => "more".into(),
             Err(error) => format!("{error:?}"),

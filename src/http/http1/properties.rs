@@ -6,11 +6,12 @@
 use bytes::{Bytes, BytesMut};
 use http::Method;
 
-use super::decode::{DecodeError, Decoded, Decoder, Framing};
-use super::encode::{self, Encoder, Outbox};
+use super::decode::{Decoded, Decoder, Framing};
+use super::encode::{self, Outbox};
 use super::head;
 use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
+use crate::http::message::BodyError;
 use crate::message::headers::{self, Headers};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, target: 1024, lines: 32 };
@@ -25,20 +26,19 @@ pub(crate) fn request_head(bytes: &[u8]) {
     for end in [0, length / 2, length.saturating_sub(2), length - 1] {
         assert!(matches!(head::request(&bytes[..end], &LIMITS), Ok(None)), "it was a head before its end");
     }
+    let request = &head.request;
     let (mut kept, options) =
-        (head.headers.clone(), head.headers.all("connection").map(<[u8]>::to_vec).collect::<Vec<_>>());
+        (request.headers.clone(), request.headers.all("connection").map(<[u8]>::to_vec).collect::<Vec<_>>());
     forwarding::strip(&mut kept);
-    let encoder = match head.framing {
-        Framing::Empty if kept.contains("content-length") => Encoder::Length(0),
-        Framing::Empty => Encoder::Empty,
-        Framing::Length(length) => Encoder::Length(length),
-        Framing::Chunked => Encoder::Chunked,
-        Framing::UntilClose => panic!("a request does not end with its connection"),
+    assert_ne!(head.framing, Framing::UntilClose, "a request does not end with its connection");
+    let framing = match head.framing {
+        Framing::Empty if kept.contains("content-length") => Framing::Length(0),
+        framing => framing,
     };
     let mut sent = Vec::new();
-    encode::request_head(&mut sent, &head.method, &head.target, &kept, encoder);
+    encode::request_head(&mut sent, &request.method, &request.target, &kept, framing);
     let read = Second::read(&sent);
-    assert_eq!(read.start, format!("{} {} HTTP/1.1", head.method, head.target).as_bytes());
+    assert_eq!(read.start, format!("{} {} HTTP/1.1", request.method, request.target).as_bytes());
     assert_eq!(read.framing(), head.framing);
     let names = options.iter().flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     for name in names.filter(|name| !name.is_empty()) {
@@ -46,7 +46,7 @@ pub(crate) fn request_head(bytes: &[u8]) {
     }
     let (again, end) = head::request(&sent, &SENT).unwrap().unwrap();
     assert_eq!((again.framing, end), (head.framing, sent.len()));
-    assert_eq!((again.method, again.target), (head.method, head.target));
+    assert_eq!((&again.request.method, &again.request.target), (&request.method, &request.target));
 }
 
 /// The same for a response to GET or HEAD.
@@ -65,7 +65,7 @@ pub(crate) fn response_head(bytes: &[u8]) {
         let mut sent = Vec::new();
         encode::response_start(&mut sent, head.status, &kept);
         if head.framing == Framing::Chunked {
-            encode::framing(&mut sent, Encoder::Chunked);
+            encode::framing_header(&mut sent, Framing::Chunked);
         }
         sent.extend_from_slice(b"\r\n");
         Second::read(&sent);
@@ -87,13 +87,13 @@ pub(crate) fn chunks(bytes: &[u8]) {
         return;
     }
     assert_eq!(whole.rest, cut.rest);
-    let (mut encoder, mut outbox) = (Encoder::Chunked, Outbox::default());
+    let (mut framing, mut outbox) = (Framing::Chunked, Outbox::default());
     // Small pieces are copied into the text; a large one would have to be flushed first.
     for piece in whole.body.chunks(1000) {
-        encoder.data(Bytes::copy_from_slice(piece), &mut outbox).unwrap();
+        framing.encode(Bytes::copy_from_slice(piece), &mut outbox).unwrap();
     }
     let trailers: Headers = whole.trailers.iter().map(|(name, value)| (name, value)).collect();
-    encoder.end(&trailers, &mut outbox).unwrap();
+    framing.end(&trailers, &mut outbox).unwrap();
     let again = decode(outbox.text(), usize::MAX).unwrap();
     assert_eq!((again.body, again.trailers, again.is_end, again.rest), (whole.body, whole.trailers, true, Vec::new()));
 }
@@ -107,7 +107,7 @@ struct Read {
     rest: Vec<u8>,
 }
 
-fn decode(text: &[u8], step: usize) -> Result<Read, DecodeError> {
+fn decode(text: &[u8], step: usize) -> Result<Read, BodyError> {
     let (mut decoder, mut buffer) = (Decoder::new(Framing::Chunked), BytesMut::new());
     let mut read = Read { body: Vec::new(), trailers: Vec::new(), is_end: false, rest: Vec::new() };
     let mut pieces = text.chunks(step);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Buf;
+use bytes::BytesMut;
 use http::{Method, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -15,15 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_io::{ClientIo, ClientStream};
 use super::decode::Framing;
-use super::encode::{self, Encoder};
+use super::encode;
 use super::head::{self, RequestHead};
-use crate::http::activity::Activity;
-use crate::http::activity::Alarm;
+use crate::http::activity::{Activity, Alarm, Phase};
 use crate::http::failure::HeadError;
 use crate::http::forwarding::{self, Peer};
-use crate::http::message::{
-    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
-};
+use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders, Upload};
 use crate::http::observer::HttpLimit;
 use crate::http::server::Server;
 use crate::http::service::Context as RequestContext;
@@ -41,7 +38,7 @@ pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<P
     let server = service.server();
     let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
     let io = ClientIo::new(stream, activity.clone(), server.limits.body_bytes);
-    let context = RequestContext::new(activity.clone(), peer, io.clone());
+    let context = RequestContext::new(activity.clone(), peer, Rc::downgrade(&io) as _);
     let overdue = |limit| server.limit_reached(limit);
     let connection = Connection { service: &*service, server, io: &io, context, served: 0 };
     let (mut alarm, work) = (Alarm::default(), connection.serve(drain));
@@ -90,12 +87,12 @@ impl<S: Service> Connection<'_, S> {
             let request = match head.await {
                 Ok(Some(head)) => head,
                 Ok(None) => return,
-                Err(error) => return self.refuse(error).await,
+                Err(error) => return self.reject(error).await,
             };
             self.served = self.served.saturating_add(1);
             let stays = self.serve_request(request, &drain).await;
             match stays {
-                Ok(true) => self.context.activity.idle(),
+                Ok(true) => self.context.activity.enter(Phase::Idle),
                 Ok(false) => return self.close().await,
                 Err(error) => return tracing::debug!("a client's connection ended: {error}"),
             }
@@ -104,33 +101,26 @@ impl<S: Service> Connection<'_, S> {
 
     /// Reads a request's head; `None` if the client closes instead.
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
-        let limits = &self.server.limits.head;
-        let mut is_worth_a_look = !self.io.input.borrow().is_empty();
-        loop {
-            if is_worth_a_look {
-                let mut input = self.io.input.borrow_mut();
-                self.context.activity.received();
-                if let Some((head, length)) = head::request(&input, limits)? {
-                    input.advance(length);
-                    return Poll::Ready(Ok(Some(head)));
-                }
+        let (limits, activity) = (&self.server.limits.head, &self.context.activity);
+        let mut input = self.io.input.borrow_mut();
+        if !input.is_empty() {
+            activity.received();
+        }
+        let fill = |input: &mut BytesMut| {
+            let filled = self.io.stream.borrow_mut().poll_fill(input, 0, cx);
+            if matches!(filled, Poll::Ready(Ok(1..))) {
+                activity.received();
             }
-            let before = self.io.input.borrow().len();
-            match ready!(self.io.poll_fill(0, cx)) {
-                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
-                Ok(_) => {}
-            }
-            self.context.activity.received();
-            // A head ends with a line, so input that arrives byte by byte is not parsed for every byte.
-            let input = self.io.input.borrow();
-            is_worth_a_look = memchr::memchr(b'\n', &input[before..]).is_some()
-                || input.len() >= limits.bytes
-                || (before <= limits.target && input.len() > limits.target);
+            filled
+        };
+        match ready!(head::poll(&mut input, limits, fill, |bytes| head::request(bytes, limits))) {
+            Ok(head) => Poll::Ready(head.map(Some)),
+            Err(_) => Poll::Ready(Ok(None)),
         }
     }
 
     /// Answers a request that cannot be read. The start of the next one is not known, so the connection ends.
-    async fn refuse(&self, error: HeadError) {
+    async fn reject(&self, error: HeadError) {
         let response = self.server.reject(error);
         self.service.rejected(&self.context, Version::HTTP_11, error, &response);
         self.context.activity.exchange(false);
@@ -142,19 +132,17 @@ impl<S: Service> Connection<'_, S> {
 
     /// Answers a request. Returns whether another may follow.
     async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
-        let RequestHead { method, target, version, headers, framing, options } = head;
-        let mut summary = RequestSummary {
-            is_head: method == Method::HEAD,
-            version,
-            stays: !options.close && (version == Version::HTTP_11 || options.keep_alive),
-        };
-        let io = self.io;
-        let expects = version == Version::HTTP_11 && framing != Framing::Empty && headers.contains("expect");
-        io.begin(framing, version == Version::HTTP_11, expects);
-        self.context.activity.exchange(framing != Framing::Empty);
-        let body = if framing == Framing::Empty { RequestBody::Empty } else { RequestBody::Upload(io.clone()) };
-        let request = Request { method, target, version, headers, body };
-        self.context.attempts.reset();
+        let RequestHead { mut request, framing, is_persistent } = head;
+        let (is_head, version) = (request.method == Method::HEAD, request.version);
+        let mut summary = RequestSummary { is_head, version, stays: is_persistent };
+        let has_body = framing != Framing::Empty;
+        let expects = version == Version::HTTP_11 && has_body && request.headers.contains("expect");
+        self.io.begin(framing, version == Version::HTTP_11, expects);
+        self.context.activity.exchange(has_body);
+        if has_body {
+            request.body = RequestBody::Upload(self.io.clone());
+        }
+        self.context.attempts.take();
         let mut exchange = self.service.begin(&self.context, &request);
         let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut exchange))).await
         else {
@@ -221,23 +209,23 @@ impl<S: Service> Connection<'_, S> {
         let body = &response.body;
         let bodiless =
             request.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
-        let mut encoder = match body.length() {
-            _ if bodiless => Encoder::Empty,
-            Some(0) => Encoder::Empty,
-            Some(length) => Encoder::Length(length),
-            None if request.version == Version::HTTP_11 => Encoder::Chunked,
-            None => Encoder::UntilClose,
+        let mut framing = match body.length() {
+            _ if bodiless => Framing::Empty,
+            Some(0) => Framing::Empty,
+            Some(length) => Framing::Length(length),
+            None if request.version == Version::HTTP_11 => Framing::Chunked,
+            None => Framing::UntilClose,
         };
         // A client that waits for a `100 Continue` will not get one, because it would stand in the middle of this
         // response. The client may or may not send its body now (RFC 9110 section 10.1.1), so the start of its next
         // request is not known.
         let is_uncertain = self.io.awaits_continue.take() && !self.io.decoder.get().is_end();
-        let stays = request.stays && !wants_close && !is_uncertain && encoder != Encoder::UntilClose;
+        let stays = request.stays && !wants_close && !is_uncertain && framing != Framing::UntilClose;
         let mut is_written = bodiless;
         {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = outbox.text();
-            self.write_head(text, request, &response, (!bodiless).then_some(encoder), stays);
+            self.write_head(text, request, &response, (!bodiless).then_some(framing), stays);
             // A short response of our own is sent together with its head.
             if let ResponseBody::Text(body) = body
                 && !bodiless
@@ -248,38 +236,38 @@ impl<S: Service> Connection<'_, S> {
                 is_written = true;
             }
         }
-        self.context.activity.answer();
+        self.context.activity.enter(Phase::Answer);
         if is_written {
             drop(response);
             exchange.inspect(|exchange| exchange.ended());
             poll_fn(|cx| self.io.poll_flush(cx)).await?;
         } else {
-            poll_fn(|cx| self.poll_body(&mut response.body, &mut encoder, exchange, cx)).await?;
+            poll_fn(|cx| self.poll_body(&mut response.body, &mut framing, exchange, cx)).await?;
         }
         Ok(stays && self.discard())
     }
 
-    /// Writes a response's head. `encoder` is `None` if no body follows.
+    /// Writes a response's head. `framing` is `None` if no body follows.
     fn write_head(
         &self,
         text: &mut Vec<u8>,
         request: &RequestSummary,
         response: &Response,
-        encoder: Option<Encoder>,
+        framing: Option<Framing>,
         stays: bool,
     ) {
         match &response.headers {
-            ResponseHeaders::Kept(kept) if encoder.is_some() => {
+            ResponseHeaders::Kept(kept) if framing.is_some() => {
                 text.extend_from_slice(kept.http1.get_or_init(|| {
                     let mut start = Vec::new();
-                    write_start(&mut start, response, encoder);
+                    write_start(&mut start, response, framing);
                     start
                 }));
             }
             _ => {
                 // The response to a HEAD announces the body's length, if that is known.
                 let length = response.body.length().filter(|length| request.is_head && *length > 0);
-                write_start(text, response, length.map(Encoder::Length).or(encoder));
+                write_start(text, response, length.map(Framing::Length).or(framing));
             }
         }
         if !response.headers.contains("date") {
@@ -297,7 +285,7 @@ impl<S: Service> Connection<'_, S> {
     fn poll_body(
         &self,
         body: &mut ResponseBody,
-        encoder: &mut Encoder,
+        framing: &mut Framing,
         exchange: Option<&S::Exchange>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -312,7 +300,7 @@ impl<S: Service> Connection<'_, S> {
                     if let Some(exchange) = exchange {
                         exchange.sent(data.len());
                     }
-                    encoder.data(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+                    framing.encode(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
                     if !body.is_end() {
                         continue;
                     }
@@ -337,7 +325,7 @@ impl<S: Service> Connection<'_, S> {
                     };
                 }
             };
-            encoder.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+            framing.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
             *body = ResponseBody::Text(bytes::Bytes::new());
             exchange.inspect(|exchange| exchange.ended());
             return self.io.poll_flush(cx);
@@ -355,7 +343,7 @@ impl<S: Service> Connection<'_, S> {
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
         let _open = self.server.tunnel();
         let client = ClientStream(self.io.clone());
-        tunnel.run(client, self.io.take_input(), self.context.activity.clone()).await?;
+        tunnel.run(client, self.io.input.take(), self.context.activity.clone()).await?;
         Ok(false)
     }
 
@@ -373,11 +361,11 @@ impl<S: Service> Connection<'_, S> {
 }
 
 /// Writes the status line, the headers and the framing.
-fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Encoder>) {
+fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Framing>) {
     encode::response_start(text, response.status, &response.headers);
-    if let Some(encoder) = framing
+    if let Some(framing) = framing
         && !response.headers.contains("content-length")
     {
-        encode::framing(text, encoder);
+        encode::framing_header(text, framing);
     }
 }

@@ -162,53 +162,39 @@ impl Upload for ClientBody {
 }
 
 /// The source of a body that is sent.
-pub(super) trait Source {
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
-
-    fn is_end(&self) -> bool;
-
-    /// Continues other work of the exchange while nobody takes the next part.
-    fn drive(&mut self, cx: &mut Context<'_>);
+pub(super) enum Source<'a> {
+    Request(&'a mut RequestBody),
+    /// With the client's deadlines and the listener's exchange.
+    Response(&'a mut ResponseBody, &'a Activity, Option<&'a dyn Exchange>),
 }
 
-impl Source for RequestBody {
+impl Source<'_> {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        Self::poll_piece(self, cx)
+        match self {
+            Self::Request(body) => body.poll_piece(cx),
+            Self::Response(body, ..) => body.poll_piece(cx),
+        }
     }
 
     fn is_end(&self) -> bool {
-        Self::is_end(self)
+        match self {
+            Self::Request(body) => body.is_end(),
+            Self::Response(body, ..) => body.is_end(),
+        }
     }
 
-    fn drive(&mut self, _: &mut Context<'_>) {}
-}
-
-impl Source for ResponseBody {
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        Self::poll_piece(self, cx)
+    /// The receiver takes nothing at the moment.
+    fn stalled(&mut self, cx: &mut Context<'_>) {
+        if let Self::Response(body, activity, _) = self {
+            activity.awaits_download();
+            body.drive_upload(cx);
+        }
     }
 
-    fn is_end(&self) -> bool {
-        Self::is_end(self)
-    }
-
-    fn drive(&mut self, cx: &mut Context<'_>) {
-        self.drive_upload(cx);
-    }
-}
-
-/// A client that receives a body, for its deadlines and metrics.
-#[derive(Clone, Copy)]
-pub(super) struct Receiver<'a> {
-    pub(super) activity: &'a Activity,
-    pub(super) exchange: Option<&'a dyn Exchange>,
-}
-
-impl Receiver<'_> {
-    fn took(&self, bytes: usize) {
-        self.activity.downloaded(bytes as u64);
-        if let Some(exchange) = self.exchange {
-            exchange.sent(bytes);
+    fn sent(&self, bytes: usize) {
+        if let Self::Response(_, activity, exchange) = self {
+            activity.downloaded(bytes as u64);
+            exchange.inspect(|exchange| exchange.sent(bytes));
         }
     }
 }
@@ -220,7 +206,7 @@ pub(super) struct Outgoing {
     /// The rest of a part, waiting for the receiver's window.
     rest: Bytes,
     /// True once a part was taken from the source.
-    has_begun: bool,
+    pub(super) has_begun: bool,
 }
 
 /// Why a body is not sent any further.
@@ -242,26 +228,16 @@ impl Outgoing {
     }
 
     /// Sends as much as there is and as the receiver takes. Ready at the end of the body.
-    pub(super) fn poll_send(
-        &mut self,
-        source: &mut impl Source,
-        client: Option<Receiver<'_>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Halt>> {
+    pub(super) fn poll_send(&mut self, mut source: Source<'_>, cx: &mut Context<'_>) -> Poll<Result<(), Halt>> {
         let gone = |_| Halt::Gone;
         loop {
             while !self.rest.is_empty() {
                 let Poll::Ready(room) = self.poll_room(cx) else {
-                    if let Some(client) = client {
-                        client.activity.awaits_download();
-                    }
-                    source.drive(cx);
+                    source.stalled(cx);
                     return Poll::Pending;
                 };
                 let part = self.rest.split_to(room.ok_or(Halt::Gone)?.min(self.rest.len()));
-                if let Some(client) = client {
-                    client.took(part.len());
-                }
+                source.sent(part.len());
                 let is_last = self.rest.is_empty() && source.is_end();
                 self.stream.send_data(part, is_last).map_err(gone)?;
                 if is_last {
@@ -274,9 +250,7 @@ impl Outgoing {
                 Poll::Ready(Some(Ok(Piece::Data(data))))
                     if data.len() <= SMALL && source.is_end() && self.has_room(data.len()) =>
                 {
-                    if let Some(client) = client {
-                        client.took(data.len());
-                    }
+                    source.sent(data.len());
                     return Poll::Ready(self.stream.send_data(data, true).map_err(gone));
                 }
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
@@ -309,11 +283,6 @@ impl Outgoing {
             0 => Poll::Ready(ready!(self.stream.poll_capacity(cx)).and_then(Result::ok)),
             room => Poll::Ready(Some(room)),
         }
-    }
-
-    /// Returns whether a part was taken from the source.
-    pub(super) const fn has_begun(&self) -> bool {
-        self.has_begun
     }
 
     /// Resets the stream, so that the receiver does not take the part that was sent for the whole.

@@ -10,15 +10,15 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
-use http::{HeaderValue, StatusCode, Uri, Version, header};
+use http::{HeaderValue, Uri, Version, header};
 use tokio::task::AbortHandle;
 
-use super::body::{Halt, Incoming, Outgoing};
+use super::body::{Halt, Incoming, Outgoing, Source};
 use super::convert;
 use super::drive::drive;
-use super::watch::{Traffic, Watched};
+use super::watch::{Traffic, WatchedStream};
 use crate::http::activity::Activity;
-use crate::http::failure::{HeadError, UpstreamError};
+use crate::http::failure::UpstreamError;
 use crate::http::failure::{Lease, SendFailed};
 use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::service::Context as RequestContext;
@@ -36,9 +36,6 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Bytes of one request that wait for the upstream's window or socket.
 const SEND_BUFFER: usize = 64 * 1024;
-
-/// Interim responses before the final one. A server that sends more is broken.
-const MOST_INTERIM: usize = 16;
 
 /// An upstream connection. Clones share it. It is closed with the last clone and the last response on it.
 #[derive(Clone, Debug)]
@@ -71,7 +68,7 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER);
-        let handshake = builder.handshake(Watched::new(stream, traffic.clone()));
+        let handshake = builder.handshake(WatchedStream::new(stream, traffic.clone()));
         let (sender, mut connection) = handshake.await.map_err(io_error)?;
         let active = Rc::new(Cell::new(0));
         let pings = connection.ping_pong();
@@ -126,10 +123,9 @@ impl Connection {
             if let Poll::Ready(received) = poll_response(&mut response, &mut interim, context, cx) {
                 return Poll::Ready(received);
             }
-            match context.activity.is_late() {
-                true if context.activity.is_uploading() => Poll::Ready(Err(Fault::Error(UpstreamError::UploadStalled))),
-                true => Poll::Ready(Err(Fault::Error(UpstreamError::ResponseTimeout))),
-                false => Poll::Pending,
+            match context.activity.overdue() {
+                Some(error) => Poll::Ready(Err(Fault::Error(error))),
+                None => Poll::Pending,
             }
         })
         .await;
@@ -149,8 +145,6 @@ impl Connection {
         }
     }
 }
-
-const MALFORMED: UpstreamError = UpstreamError::Head(HeadError::Malformed("too many interim responses"));
 
 /// Why there is no response.
 enum Fault {
@@ -203,13 +197,8 @@ fn poll_response(
 ) -> Poll<Result<http::Response<RecvStream>, Fault>> {
     while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
         *interim += 1;
-        if *interim > MOST_INTERIM {
-            return Poll::Ready(Err(Fault::Error(MALFORMED)));
-        }
-        // The client already has a `100 Continue` from us; RFC 9110 section 15.2 exempts it from forwarding.
-        if head.status() != StatusCode::CONTINUE {
-            context.send_interim(head.status(), convert::headers(head.headers()));
-        }
+        let headers = convert::headers(head.headers());
+        context.forward_interim(*interim, head.status(), headers).map_err(Fault::Error)?;
     }
     let response = ready!(Pin::new(response).poll(cx)).map_err(Fault::Stream)?;
     convert::check_response(response.headers()).map_err(|error| Fault::Error(UpstreamError::Head(error)))?;
@@ -263,7 +252,7 @@ impl Pump {
         if self.is_done {
             return Ok(());
         }
-        match self.outgoing.poll_send(&mut self.body, None, cx) {
+        match self.outgoing.poll_send(Source::Request(&mut self.body), cx) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Ok(()) | Err(Halt::Gone)) => self.is_done = true,
             Poll::Ready(Err(Halt::Body(error))) => {
@@ -278,7 +267,7 @@ impl Pump {
 
     /// Returns the body if nothing was taken from it.
     fn untouched(self) -> Option<RequestBody> {
-        (!self.outgoing.has_begun()).then_some(self.body)
+        (!self.outgoing.has_begun).then_some(self.body)
     }
 }
 
@@ -293,6 +282,7 @@ struct Reading<L> {
     _active: Active,
 }
 
+/// It is never released: the server may end its response while it still reads the request.
 impl<L: Lease> Download for Reading<L> {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         if let Err(error) = self.upload.poll(cx) {
@@ -319,11 +309,4 @@ impl<L: Lease> Download for Reading<L> {
     fn length(&self) -> Option<u64> {
         self.incoming.length()
     }
-
-    fn is_done(&self) -> bool {
-        // The server may end its response while it still reads the request.
-        false
-    }
-
-    fn release(self: Box<Self>) {}
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use h2::{Ping, PingPong};
 use tokio::time::sleep_until;
 
-use super::watch::{Traffic, Watched};
+use super::watch::{Traffic, WatchedStream};
 
 /// How long an upstream may be silent while a response is due before it is sent a PING.
 const PING_AFTER: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Drives the connection until it is closed or the upstream no longer answers.
 pub(super) async fn drive(
-    connection: h2::client::Connection<Watched, Bytes>,
+    connection: h2::client::Connection<WatchedStream, Bytes>,
     mut pings: Option<PingPong>,
     traffic: Rc<Traffic>,
     active: Rc<Cell<usize>>,

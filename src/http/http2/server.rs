@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::LINGER;
 use super::stream::{self, Ended, Opened};
 use super::tasks::{Mailbox, Tasks, Wakeups};
-use super::watch::{PREFACE, Resets, Traffic, Watched};
+use super::watch::{PREFACE, Resets, Traffic, WatchedStream};
 use crate::http::activity::Alarm;
 use crate::http::admission::{AddressPermit, Streams};
 use crate::http::forwarding::Peer;
@@ -33,7 +33,7 @@ use crate::http::transport::Stream;
 /// on a forgotten stream counts as the client's error. A limiter rejects many requests whose bodies are in flight.
 const REMEMBERED_RESETS: usize = 512;
 
-/// Requests that may be reset while they wait to be accepted. They are accepted before more is read (see [`Watched`]),
+/// Requests that may be reset while they wait to be accepted. They are accepted before more is read (see [`WatchedStream`]),
 /// so this is more than fits into one read, and [`Http2Limits::max_resets`] is the effective bound.
 const PENDING_RESETS: usize = 4096;
 
@@ -52,7 +52,7 @@ pub(crate) async fn serve<S: Service>(
     let server = service.server();
     let limits = server.limits.http2;
     let traffic = Traffic::new(PREFACE);
-    let handshake = builder(&limits, &server.limits.head).handshake(Watched::new(stream, traffic.clone()));
+    let handshake = builder(&limits, &server.limits.head).handshake(WatchedStream::new(stream, traffic.clone()));
     let connection = match timeout(server.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
@@ -138,7 +138,7 @@ enum Phase {
 
 /// The connection and its PINGs.
 struct Wire {
-    connection: Connection<Watched, Bytes>,
+    connection: Connection<WatchedStream, Bytes>,
     pings: Option<PingPong>,
     sent: Option<Instant>,
 }
@@ -349,7 +349,7 @@ where
 }
 
 impl Wire {
-    fn new(mut connection: Connection<Watched, Bytes>) -> Self {
+    fn new(mut connection: Connection<WatchedStream, Bytes>) -> Self {
         let pings = connection.ping_pong();
         Self { connection, pings, sent: None }
     }

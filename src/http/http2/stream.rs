@@ -14,11 +14,10 @@ use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode, Version, request};
 use tokio::time::timeout;
 
-use super::body::{ClientBody, Halt, Incoming, Outgoing, Receiver};
+use super::body::{ClientBody, Halt, Incoming, Outgoing, Source};
 use super::convert;
 use super::watch::Traffic;
-use crate::http::activity::Activity;
-use crate::http::activity::Alarm;
+use crate::http::activity::{Activity, Alarm, Phase};
 use crate::http::forwarding::Peer;
 use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
 use crate::http::service::{Context, Downstream};
@@ -104,7 +103,7 @@ impl<S: Service> Connection<'_, S> {
         let activity = Rc::new(Activity::new(traffic.now(), server.slow_readers.clone()));
         activity.exchange(!body.is_end_stream());
         let responder = Rc::new(Responder::new(respond));
-        let context = Context::new(activity.clone(), peer.clone(), responder.clone());
+        let context = Context::new(activity.clone(), peer.clone(), Rc::downgrade(&responder) as _);
         let stream = Stream { service, context: &context, responder: &responder };
         let overdue = |limit| server.limit_reached(limit);
         let work = pin!(stream.serve(head, body));
@@ -152,9 +151,9 @@ impl<S: Service> Stream<'_, S> {
         };
         let Response { status, headers, mut body } = response;
         if matches!(body, ResponseBody::Stream(_)) {
-            activity.stream();
+            activity.enter(Phase::Stream);
         } else {
-            activity.answer();
+            activity.enter(Phase::Answer);
         }
         let ended = self.respond(status, &headers, &mut body, is_head, exchange.as_ref()).await;
         // A request whose response was sent is not in flight, even if its upload continues.
@@ -221,8 +220,8 @@ impl<S: Service> Stream<'_, S> {
         }
         let mut outgoing = Outgoing::new(stream);
         let exchange = exchange.map(|exchange| exchange as &dyn Exchange);
-        let client = Receiver { activity: &self.context.activity, exchange };
-        match poll_fn(|cx| outgoing.poll_send(body, Some(client), cx)).await {
+        let activity = &self.context.activity;
+        match poll_fn(|cx| outgoing.poll_send(Source::Response(body, activity, exchange), cx)).await {
             Ok(()) => Ended::Answered,
             Err(Halt::Gone) => Ended::Broken,
             Err(Halt::Body(error)) => {

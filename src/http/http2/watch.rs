@@ -46,19 +46,15 @@ pub(super) struct Traffic {
     /// Since when a header block, or a frame other than `DATA`, is incomplete.
     incomplete: Cell<Option<Instant>>,
     heard: Cell<Instant>,
-    requests: Cell<u64>,
-    /// `DATA` frames.
-    data_frames: Cell<u64>,
-    control_frames: Cell<u64>,
     bytes: Cell<u64>,
     /// Header blocks received since the last requests were accepted.
-    unseen: Cell<u64>,
-    reading: Cell<Reading>,
+    not_accepted: Cell<u64>,
+    read_state: Cell<ReadState>,
 }
 
 /// Whether more may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+enum ReadState {
     Free,
     /// The last read brought requests that have not been accepted yet.
     Held,
@@ -67,7 +63,7 @@ enum Reading {
 }
 
 /// The position in a frame.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Scanner {
     head: [u8; 9],
     /// Bytes received of the frame's head.
@@ -80,11 +76,12 @@ struct Scanner {
     in_block: bool,
     /// True for the last frame of a header block.
     ends_block: bool,
+    counts: FrameCounts,
 }
 
-/// What a read has brought.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+/// Frames received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FrameCounts {
     /// Complete header blocks.
     blocks: u64,
     data: u64,
@@ -93,14 +90,13 @@ struct Seen {
 
 impl Scanner {
     /// Advances over received bytes.
-    fn walk(&mut self, mut bytes: &[u8]) -> Seen {
-        let mut seen = Seen::default();
+    fn walk(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload > 0 {
                 let length = self.payload.min(bytes.len());
                 self.payload -= length;
                 bytes = &bytes[length..];
-                self.end(&mut seen);
+                self.end();
                 continue;
             }
             let length = (self.head.len() - self.filled).min(bytes.len());
@@ -108,34 +104,33 @@ impl Scanner {
             self.filled += length;
             bytes = &bytes[length..];
             if self.filled == self.head.len() {
-                self.begin(&mut seen);
+                self.begin();
             }
         }
-        seen
     }
 
     /// A frame's head is complete.
-    fn begin(&mut self, seen: &mut Seen) {
+    fn begin(&mut self) {
         let [high, middle, low, kind, flags, ..] = self.head;
         self.filled = 0;
         self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         self.is_data = kind == DATA;
         match kind {
-            DATA => seen.data += 1,
+            DATA => self.counts.data += 1,
             HEADERS | CONTINUATION => {
                 self.in_block = flags & END_HEADERS == 0;
                 self.ends_block = !self.in_block;
             }
-            _ => seen.control += 1,
+            _ => self.counts.control += 1,
         }
-        self.end(seen);
+        self.end();
     }
 
     /// Counts a complete header block. Only then has the library a request; counting an incomplete one would make it
     /// stand for a request of the next read, which in turn would wait for a third.
-    fn end(&mut self, seen: &mut Seen) {
+    fn end(&mut self) {
         if self.payload == 0 {
-            seen.blocks += u64::from(std::mem::take(&mut self.ends_block));
+            self.counts.blocks += u64::from(std::mem::take(&mut self.ends_block));
         }
     }
 
@@ -150,20 +145,16 @@ impl Traffic {
     pub(super) fn new(preface: usize) -> Rc<Self> {
         let now = Instant::now();
         // The preface has its own deadline, so here it is treated as a `DATA` frame.
-        let scanner =
-            Scanner { head: [0; 9], filled: 0, payload: preface, is_data: true, in_block: false, ends_block: false };
+        let scanner = Scanner { payload: preface, is_data: true, ..Scanner::default() };
         Rc::new(Self {
             now: Cell::new(now),
             opened: now,
             scanner: RefCell::new(scanner),
             incomplete: Cell::new(None),
             heard: Cell::new(now),
-            requests: Cell::new(0),
-            data_frames: Cell::new(0),
-            control_frames: Cell::new(0),
             bytes: Cell::new(0),
-            unseen: Cell::new(0),
-            reading: Cell::new(Reading::Free),
+            not_accepted: Cell::new(0),
+            read_state: Cell::new(ReadState::Free),
         })
     }
 
@@ -191,35 +182,36 @@ impl Traffic {
 
     /// Returns the number of heads and `DATA` frames received.
     pub(super) fn content(&self) -> u64 {
-        self.requests.get() + self.data_frames.get()
+        let FrameCounts { blocks, data, .. } = self.scanner.borrow().counts;
+        blocks + data
     }
 
     /// Returns whether the peer has sent more control frames than its requests, their bodies and the time justify, plus
     /// `allowance`.
     pub(super) fn is_flooded(&self, allowance: u64) -> bool {
-        let control_frames = self.control_frames.get();
+        let FrameCounts { blocks, control, .. } = self.scanner.borrow().counts;
         // The usual case is decided without the rest.
-        control_frames > allowance
-            && control_frames
+        control > allowance
+            && control
                 > allowance
-                    + self.requests.get() * CONTROL_FRAMES_A_REQUEST
+                    + blocks * CONTROL_FRAMES_A_REQUEST
                     + self.bytes.get() / BYTES_A_CONTROL_FRAME
                     + self.now().saturating_duration_since(self.opened).as_secs() * CONTROL_FRAMES_A_SECOND
     }
 
     /// All received requests were accepted, so more may be read. Returns whether there may be more without a wake-up.
     pub(super) fn release(&self) -> bool {
-        self.unseen.set(0);
-        self.reading.replace(Reading::Free) == Reading::Held
+        self.not_accepted.set(0);
+        self.read_state.replace(ReadState::Free) == ReadState::Held
     }
 
     /// A request was accepted. Returns whether it was the last one received and nothing is left to read, so the library
     /// need not be polled again.
     pub(super) fn accepted(&self) -> bool {
-        self.unseen.set(self.unseen.get().saturating_sub(1));
-        let is_last = self.unseen.get() == 0 && self.reading.get() == Reading::Drained;
+        self.not_accepted.set(self.not_accepted.get().saturating_sub(1));
+        let is_last = self.not_accepted.get() == 0 && self.read_state.get() == ReadState::Drained;
         if is_last {
-            self.reading.set(Reading::Free);
+            self.read_state.set(ReadState::Free);
         }
         is_last
     }
@@ -229,23 +221,21 @@ impl Traffic {
             return;
         }
         let mut scanner = self.scanner.borrow_mut();
-        let was_incomplete = scanner.is_incomplete();
-        let seen = scanner.walk(bytes);
+        let (was_incomplete, before) = (scanner.is_incomplete(), scanner.counts);
+        scanner.walk(bytes);
         // Another incomplete frame may have followed the one that was completed.
-        let ended = seen != Seen::default();
+        let ended = scanner.counts != before;
         let since = match self.incomplete.get() {
             since @ Some(_) if was_incomplete && !ended => since,
             _ => Some(self.now()),
         };
         self.incomplete.set(since.filter(|_| scanner.is_incomplete()));
         self.heard.set(self.now());
-        self.requests.set(self.requests.get() + seen.blocks);
-        self.data_frames.set(self.data_frames.get() + seen.data);
-        self.control_frames.set(self.control_frames.get() + seen.control);
         self.count(bytes.len());
-        if seen.blocks > 0 {
-            self.unseen.set(self.unseen.get() + seen.blocks);
-            self.reading.set(Reading::Held);
+        let blocks = scanner.counts.blocks - before.blocks;
+        if blocks > 0 {
+            self.not_accepted.set(self.not_accepted.get() + blocks);
+            self.read_state.set(ReadState::Held);
         }
     }
 
@@ -256,24 +246,24 @@ impl Traffic {
 
 /// A watched stream.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct WatchedStream {
     stream: Stream,
     traffic: Rc<Traffic>,
 }
 
-impl Watched {
+impl WatchedStream {
     pub(super) const fn new(stream: Stream, traffic: Rc<Traffic>) -> Self {
         Self { stream, traffic }
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedStream {
     /// A read that brought requests is the last until they were accepted. The library would otherwise read on and drop
     /// requests that are followed by a reset or an error, before limits see them (CVE-2023-44487).
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.traffic.reading.get() != Reading::Free {
+        if self.traffic.read_state.get() != ReadState::Free {
             let is_drained = self.stream.is_silent(cx);
-            self.traffic.reading.set(if is_drained { Reading::Drained } else { Reading::Held });
+            self.traffic.read_state.set(if is_drained { ReadState::Drained } else { ReadState::Held });
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -283,7 +273,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(written)) = polled {
@@ -374,7 +364,8 @@ mod tests {
         for size in 1..=bytes.len() {
             let traffic = Traffic::new(0);
             bytes.chunks(size).for_each(|piece| traffic.read(piece));
-            let seen = (traffic.requests.get(), traffic.control_frames.get(), traffic.incomplete_since().is_some());
+            let FrameCounts { blocks, control, .. } = traffic.scanner.borrow().counts;
+            let seen = (blocks, control, traffic.incomplete_since().is_some());
             assert_eq!(seen, expected, "in pieces of {size}");
         }
     }
@@ -401,7 +392,7 @@ mod tests {
             assert!(!traffic.accepted());
             assert!(traffic.release());
             traffic.read(&bytes[cut..]);
-            traffic.reading.set(Reading::Drained);
+            traffic.read_state.set(ReadState::Drained);
             assert_eq!([traffic.accepted(), traffic.accepted()], [false, true], "cut at {cut}");
         }
     }

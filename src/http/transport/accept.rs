@@ -72,7 +72,7 @@ pub(crate) enum Protocol {
 
 /// Why a connection ended before HTTP.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum OpenError {
     /// Probes that only connect do this.
     #[error("the peer closed before its first byte")]
     Closed,
@@ -81,11 +81,11 @@ enum Refused {
     #[error("no first bytes within {0:?}")]
     FirstByteTimeout(Duration),
     #[error("too many connections from its address")]
-    Crowded,
+    TooMany,
     #[error("{0}")]
     ProxyHeader(#[from] HeaderError),
     #[error("incomplete PROXY header")]
-    CutOff,
+    IncompleteHeader,
     #[error("the TLS handshake failed: {0}")]
     Handshake(#[source] io::Error),
     #[error("the TLS handshake took longer than {0:?}")]
@@ -97,13 +97,13 @@ enum Refused {
     Io(#[from] io::Error),
 }
 
-impl Refused {
+impl OpenError {
     /// Returns what to count it as; `None` if an operator need not look into it.
     const fn failure(&self) -> Option<ConnectionFailure> {
         match self {
-            Self::Closed | Self::Draining | Self::Io(_) | Self::Crowded => None,
+            Self::Closed | Self::Draining | Self::Io(_) | Self::TooMany => None,
             Self::FirstByteTimeout(_) => Some(ConnectionFailure::FirstByteTimeout),
-            Self::ProxyHeader(_) | Self::CutOff => Some(ConnectionFailure::ProxyHeader),
+            Self::ProxyHeader(_) | Self::IncompleteHeader => Some(ConnectionFailure::ProxyHeader),
             Self::Handshake(_) => Some(ConnectionFailure::TlsHandshake),
             Self::HandshakeTimeout(_) => Some(ConnectionFailure::TlsHandshakeTimeout),
             Self::PlainHttp => Some(ConnectionFailure::PlainHttp),
@@ -128,123 +128,116 @@ impl Acceptor {
     ///
     /// A plain HTTP/1.1 connection costs one `recv` that peeks at its first bytes.
     pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
-        match open(stream, peer, &self.options, &self.admission, self.patience, drain).await {
+        let error = match self.try_open(stream, peer, drain).await {
             Ok(opened) => {
                 if let Some(tls) = &opened.tls {
                     self.observer.tls_handshake(tls.is_resumed);
                 }
-                Some(opened)
+                return Some(opened);
             }
-            Err(refused) => {
-                if let Some(failure) = refused.failure() {
-                    self.observer.connection_failed(failure);
-                } else if matches!(refused, Refused::Crowded) {
-                    self.observer.connection_rejected();
-                }
-                let peer = self.logs_peers.then(|| peer.to_string());
-                tracing::debug!(peer, "a connection ended before HTTP: {refused}");
-                None
-            }
+            Err(error) => error,
+        };
+        if let Some(failure) = error.failure() {
+            self.observer.connection_failed(failure);
+        } else if matches!(error, OpenError::TooMany) {
+            self.observer.connection_rejected();
         }
+        let peer = self.logs_peers.then(|| peer.to_string());
+        tracing::debug!(peer, "a connection ended before HTTP: {error}");
+        None
     }
-}
 
-async fn open(
-    mut stream: Stream,
-    peer: IpAddr,
-    options: &AcceptOptions,
-    admission: &Arc<Admission>,
-    patience: Duration,
-    drain: &CancellationToken,
-) -> Result<Opened, Refused> {
-    let has_header = options.proxy_protocol_from.iter().any(|network| network.contains(&peer));
-    let source = if has_header { proxied(&mut stream, patience, drain).await? } else { Source::Address(peer) };
-    // Before the handshake, which is expensive. Clients without a known address share the load balancer's bound.
-    let client = if let Source::Address(client) = source { client } else { peer };
-    let permit = admission.admit_address(client).ok_or(Refused::Crowded)?;
-    let Some(tls) = &options.tls else {
-        let protocol = sniff(&stream, patience, drain).await?;
-        return Ok(Opened { stream, source, tls: None, protocol, permit });
-    };
-    // A method starts with a letter, usually in upper case; a TLS record starts with 22 (RFC 8446 section 5.1).
-    let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
-    if first_bytes(&stream, &mut [0; 1], is_method, patience, drain).await? == Some(true) {
-        refuse_plain(&mut stream).await;
-        return Err(Refused::PlainHttp);
+    async fn try_open(&self, mut stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Result<Opened, OpenError> {
+        let AcceptOptions { proxy_protocol_from, tls, handshake_timeout } = &self.options;
+        let has_header = proxy_protocol_from.iter().any(|network| network.contains(&peer));
+        let source = if has_header { self.proxied(&mut stream, drain).await? } else { Source::Address(peer) };
+        // Before the handshake, which is expensive. Clients without a known address share the load balancer's bound.
+        let client = if let Source::Address(client) = source { client } else { peer };
+        let permit = self.admission.admit_address(client).ok_or(OpenError::TooMany)?;
+        let Some(tls) = tls else {
+            let protocol = self.detect_protocol(&stream, drain).await?;
+            return Ok(Opened { stream, source, tls: None, protocol, permit });
+        };
+        // A method starts with a letter, usually in upper case; a TLS record starts with 22 (RFC 8446 section 5.1).
+        let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
+        if self.first_bytes(&stream, &mut [0; 1], is_method, drain).await? == Some(true) {
+            reject_plain(&mut stream).await;
+            return Err(OpenError::PlainHttp);
+        }
+        let accepted = timeout(*handshake_timeout, tls.accept(stream)).await;
+        let accepted = accepted.map_err(|_| OpenError::HandshakeTimeout(*handshake_timeout))?;
+        let (stream, info) = accepted.map_err(OpenError::Handshake)?;
+        let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
+        Ok(Opened { stream, source, tls: Some(info), protocol, permit })
     }
-    let accepted = timeout(options.handshake_timeout, tls.accept(stream)).await;
-    let accepted = accepted.map_err(|_| Refused::HandshakeTimeout(options.handshake_timeout))?;
-    let (stream, info) = accepted.map_err(Refused::Handshake)?;
-    let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-    Ok(Opened { stream, source, tls: Some(info), protocol, permit })
-}
 
-/// Reads a PROXY header and returns where the connection comes from.
-async fn proxied(stream: &mut Stream, patience: Duration, drain: &CancellationToken) -> Result<Source, Refused> {
-    let mut buffer = vec![0; MAX_HEADER];
-    let parse = |bytes: &[u8]| proxy_protocol::parse(bytes).transpose();
-    let header = first_bytes(stream, &mut buffer, parse, patience, drain).await?;
-    let Header { length, source } = header.ok_or(Refused::CutOff)??;
-    // The whole header was peeked at, so this does not wait.
-    stream.read_exact(&mut buffer[..length]).await?;
-    Ok(source)
-}
+    /// Reads a PROXY header and returns where the connection comes from.
+    async fn proxied(&self, stream: &mut Stream, drain: &CancellationToken) -> Result<Source, OpenError> {
+        let mut buffer = vec![0; MAX_HEADER];
+        let parse = |bytes: &[u8]| proxy_protocol::parse(bytes).transpose();
+        let header = self.first_bytes(stream, &mut buffer, parse, drain).await?;
+        let Header { length, source } = header.ok_or(OpenError::IncompleteHeader)??;
+        // The whole header was peeked at, so this does not wait.
+        stream.read_exact(&mut buffer[..length]).await?;
+        Ok(source)
+    }
 
-/// Tells HTTP/2 from HTTP/1 as soon as the first bytes differ from the preface.
-async fn sniff(stream: &Stream, patience: Duration, drain: &CancellationToken) -> Result<Protocol, Refused> {
-    let decide = |bytes: &[u8]| match bytes {
-        _ if bytes == PREFACE => Some(Protocol::Http2),
-        _ if PREFACE.starts_with(bytes) => None,
-        _ => Some(Protocol::Http1),
-    };
-    let decided = first_bytes(stream, &mut [0; PREFACE.len()], decide, patience, drain).await?;
-    // The HTTP/1 parser rejects connections that end within the preface.
-    Ok(decided.unwrap_or(Protocol::Http1))
-}
+    /// Tells HTTP/2 from HTTP/1 as soon as the first bytes differ from the preface.
+    async fn detect_protocol(&self, stream: &Stream, drain: &CancellationToken) -> Result<Protocol, OpenError> {
+        let decide = |bytes: &[u8]| match bytes {
+            _ if bytes == PREFACE => Some(Protocol::Http2),
+            _ if PREFACE.starts_with(bytes) => None,
+            _ => Some(Protocol::Http1),
+        };
+        let decided = self.first_bytes(stream, &mut [0; PREFACE.len()], decide, drain).await?;
+        // The HTTP/1 parser rejects connections that end within the preface.
+        Ok(decided.unwrap_or(Protocol::Http1))
+    }
 
-/// Peeks at the first bytes until `decide` returns something; `None` if they end before that.
-async fn first_bytes<T>(
-    stream: &Stream,
-    buffer: &mut [u8],
-    mut decide: impl FnMut(&[u8]) -> Option<T>,
-    patience: Duration,
-    drain: &CancellationToken,
-) -> Result<Option<T>, Refused> {
-    let mut is_empty = true;
-    let decide = |bytes: &[u8]| {
-        is_empty = bytes.is_empty();
-        decide(bytes)
-    };
-    let peeking = async {
-        tokio::select! {
-            biased;
-            begun = stream.ready() => drop(begun?),
-            () = drain.cancelled() => tokio::select! {
+    /// Peeks at the first bytes until `decide` returns something; `None` if they end before that.
+    async fn first_bytes<T>(
+        &self,
+        stream: &Stream,
+        buffer: &mut [u8],
+        mut decide: impl FnMut(&[u8]) -> Option<T>,
+        drain: &CancellationToken,
+    ) -> Result<Option<T>, OpenError> {
+        let mut is_empty = true;
+        let decide = |bytes: &[u8]| {
+            is_empty = bytes.is_empty();
+            decide(bytes)
+        };
+        let peeking = async {
+            tokio::select! {
                 biased;
-                // A client that connected a moment ago may have sent its request already.
-                begun = stream.ready() => drop(begun?),
-                () = sleep(DRAIN_PATIENCE) => return Err(Refused::Draining),
-            },
+                ready = stream.ready() => drop(ready?),
+                () = drain.cancelled() => tokio::select! {
+                    biased;
+                    // A client that connected a moment ago may have sent its request already.
+                    ready = stream.ready() => drop(ready?),
+                    () = sleep(DRAIN_PATIENCE) => return Err(OpenError::Draining),
+                },
+            }
+            Ok(stream.peek(buffer, decide).await?)
+        };
+        let late = |_| OpenError::FirstByteTimeout(self.patience);
+        match timeout(self.patience, peeking).await.map_err(late)?? {
+            None if is_empty => Err(OpenError::Closed),
+            decided => Ok(decided),
         }
-        Ok(stream.peek(buffer, decide).await?)
-    };
-    let late = |_| Refused::FirstByteTimeout(patience);
-    match timeout(patience, peeking).await.map_err(late)?? {
-        None if is_empty => Err(Refused::Closed),
-        decided => Ok(decided),
     }
 }
 
 /// Answers plain HTTP on a TLS port. Errors are ignored, because the connection ends anyway.
-async fn refuse_plain(stream: &mut Stream) {
-    let refusing = async {
+async fn reject_plain(stream: &mut Stream) {
+    let answering = async {
         stream.write_all(PLAIN_ON_TLS.as_bytes()).await?;
         stream.shutdown().await?;
         let mut scratch = [0; 1024];
         while stream.read(&mut scratch).await? > 0 {}
         io::Result::Ok(())
     };
-    let _ = timeout(LINGER, refusing).await;
+    let _ = timeout(LINGER, answering).await;
 }
 
 #[cfg(test)]
@@ -255,13 +248,29 @@ mod tests {
 
     use super::*;
     use crate::http::admission::ConnectionLimits;
+    use crate::http::observer::HttpLimit;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn admission() -> Arc<Admission> {
-        Admission::new(ConnectionLimits::default())
+    struct Ignored;
+
+    impl Observer for Ignored {
+        fn limit_reached(&self, _: HttpLimit) {}
+
+        fn connection_failed(&self, _: ConnectionFailure) {}
+
+        fn connection_rejected(&self) {}
+
+        fn tls_handshake(&self, _: bool) {}
+
+        fn tunnel(&self, _: bool) {}
+    }
+
+    fn acceptor(options: AcceptOptions, patience: Duration) -> Acceptor {
+        let admission = Admission::new(ConnectionLimits::default());
+        Acceptor { options, patience, admission, observer: Rc::new(Ignored), logs_peers: false }
     }
 
     fn options(from: &str) -> AcceptOptions {
@@ -278,10 +287,8 @@ mod tests {
             }
             drop(client);
         };
-        let (options, drain) = (options(from), CancellationToken::new());
-        let admission = admission();
-        let (opened, ()) =
-            tokio::join!(open(Stream::Unix(stream), PEER, &options, &admission, PATIENCE, &drain), sending);
+        let (acceptor, drain) = (acceptor(options(from), PATIENCE), CancellationToken::new());
+        let (opened, ()) = tokio::join!(acceptor.try_open(Stream::Unix(stream), PEER, &drain), sending);
         let found = match opened {
             Ok(mut opened) => {
                 let mut rest = String::new();
@@ -292,7 +299,7 @@ mod tests {
                 };
                 Ok((peer, opened.protocol, rest))
             }
-            Err(refused) => Err(refused.to_string()),
+            Err(error) => Err(error.to_string()),
         };
         let expected = expected.map(|(peer, protocol, rest)| (peer.to_owned(), protocol, rest.to_owned()));
         assert_eq!(found, expected.map_err(str::to_owned), "{sent:?}");
@@ -341,9 +348,9 @@ mod tests {
             let (mut client, stream) = UnixStream::pair().unwrap();
             client.write_all(sent.as_bytes()).await.unwrap();
             let drain = CancellationToken::new();
-            let (options, patience) = (AcceptOptions::default(), Duration::from_millis(20));
-            let refused = open(Stream::Unix(stream), PEER, &options, &admission(), patience, &drain).await.unwrap_err();
-            assert!(matches!(refused, Refused::FirstByteTimeout(_)), "{sent}: {refused}");
+            let acceptor = acceptor(AcceptOptions::default(), Duration::from_millis(20));
+            let error = acceptor.try_open(Stream::Unix(stream), PEER, &drain).await.unwrap_err();
+            assert!(matches!(error, OpenError::FirstByteTimeout(_)), "{sent}: {error}");
         }
     }
 
@@ -352,13 +359,12 @@ mod tests {
         let drain = CancellationToken::new();
         drain.cancel();
         let (_client, stream) = UnixStream::pair().unwrap();
-        let refused = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain)
-            .await
-            .unwrap_err();
-        assert!(matches!(refused, Refused::Draining), "{refused}");
+        let acceptor = acceptor(AcceptOptions::default(), PATIENCE);
+        let error = acceptor.try_open(Stream::Unix(stream), PEER, &drain).await.unwrap_err();
+        assert!(matches!(error, OpenError::Draining), "{error}");
         let (mut client, stream) = UnixStream::pair().unwrap();
         client.write_all(b"G").await.unwrap();
-        let opened = open(Stream::Unix(stream), PEER, &AcceptOptions::default(), &admission(), PATIENCE, &drain).await;
+        let opened = acceptor.try_open(Stream::Unix(stream), PEER, &drain).await;
         assert_eq!(opened.unwrap().protocol, Protocol::Http1);
     }
 

@@ -13,7 +13,7 @@ const MAX_SOCKET_PATH: usize = 107;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(super) scheme: Scheme,
-    pub(super) place: Place,
+    pub(super) address: ServerAddress,
 }
 
 /// The protocol of a server.
@@ -28,7 +28,7 @@ pub(crate) enum Scheme {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     /// A name or address, IPv6 without brackets, and a port.
     Network { host: String, port: u16 },
     /// The path of a unix socket.
@@ -96,7 +96,7 @@ impl Server {
         if bare.parse::<IpAddr>().is_err() && !is_name {
             return Err(format!("`{text}`: `{host}` is not a valid host name or address"));
         }
-        Ok(Self { scheme, place: Place::Network { host: bare.to_ascii_lowercase(), port } })
+        Ok(Self { scheme, address: ServerAddress::Network { host: bare.to_ascii_lowercase(), port } })
     }
 
     fn unix(text: &str, path: &str) -> Result<Self, String> {
@@ -115,28 +115,28 @@ impl Server {
                 "`{text}`: the path of a unix socket has at most {MAX_SOCKET_PATH} bytes, this has {length}"
             ));
         }
-        Ok(Self { scheme: Scheme::Http, place: Place::Unix(PathBuf::from(path)) })
+        Ok(Self { scheme: Scheme::Http, address: ServerAddress::Unix(PathBuf::from(path)) })
     }
 
     /// Returns the `Host` for requests that have none, which HTTP/1.0 allows.
     pub(super) fn authority(&self) -> String {
-        match &self.place {
-            Place::Network { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Network { host, port } => format!("{host}:{port}"),
-            Place::Unix(_) => "localhost".to_owned(),
+        match &self.address {
+            ServerAddress::Network { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            ServerAddress::Network { host, port } => format!("{host}:{port}"),
+            ServerAddress::Unix(_) => "localhost".to_owned(),
         }
     }
 
     /// Returns whether its addresses come from DNS.
     pub(super) fn has_name(&self) -> bool {
-        matches!(&self.place, Place::Network { host, .. } if host.parse::<IpAddr>().is_err())
+        matches!(&self.address, ServerAddress::Network { host, .. } if host.parse::<IpAddr>().is_err())
     }
 
     /// Returns the name that its certificate must have.
     pub(super) fn host(&self) -> &str {
-        match &self.place {
-            Place::Network { host, .. } => host,
-            Place::Unix(_) => "localhost",
+        match &self.address {
+            ServerAddress::Network { host, .. } => host,
+            ServerAddress::Unix(_) => "localhost",
         }
     }
 }
@@ -160,9 +160,9 @@ impl Scheme {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Network { .. } => write!(f, "{}://{}", self.scheme.text(), self.authority()),
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+        match &self.address {
+            ServerAddress::Network { .. } => write!(f, "{}://{}", self.scheme.text(), self.authority()),
+            ServerAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-use super::address::{Place, Server};
+use super::address::{Server, ServerAddress};
 use super::endpoint::{Endpoint, EndpointLease, State};
 use crate::http::observer::UpstreamObserver;
 use crate::http::transport::Address;
@@ -49,19 +49,18 @@ impl Cluster {
             observer,
         };
         for server in &cluster.servers {
-            let address = match &server.place {
-                Place::Unix(path) => Some(Address::Unix(path.clone())),
-                Place::Network { host, port } => {
+            let address = match &server.address {
+                ServerAddress::Unix(path) => Some(Address::Unix(path.clone())),
+                ServerAddress::Network { host, port } => {
                     host.parse().ok().map(|address| Address::Network(SocketAddr::new(address, *port)))
                 }
             };
-            cluster.endpoints.borrow_mut().extend(address.map(|address| Rc::new(cluster.endpoint(server, address))));
+            cluster
+                .endpoints
+                .borrow_mut()
+                .extend(address.map(|address| Rc::new(Endpoint::new(server.clone(), address, limits))));
         }
         Rc::new(cluster)
-    }
-
-    fn endpoint(&self, server: &Rc<Server>, address: Address) -> Endpoint {
-        Endpoint::new(server.clone(), address, self.limits)
     }
 
     pub(super) fn servers(&self) -> &[Rc<Server>] {
@@ -89,7 +88,7 @@ impl Cluster {
             let is_known =
                 |endpoint: &Rc<Endpoint>| Rc::ptr_eq(&endpoint.server, server) && *endpoint.address == address;
             if !endpoints.iter().any(is_known) {
-                endpoints.push(Rc::new(self.endpoint(server, address)));
+                endpoints.push(Rc::new(Endpoint::new(server.clone(), address, self.limits)));
             }
         }
         kept < before || kept < endpoints.len()

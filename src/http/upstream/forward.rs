@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::cluster::Cluster;
 use super::connections::{Connected, Connector};
 use super::endpoint::{Endpoint, EndpointLease};
-use super::resolve::{Resolution, Unresolved};
+use super::resolve::Resolution;
 use crate::http::failure::SendFailed;
 use crate::http::failure::UpstreamError;
 use crate::http::forwarding;
@@ -79,7 +79,7 @@ impl Forwarder {
             if !request.headers.contains("host") {
                 request.headers.append("host", endpoint.server.authority());
             }
-            context.attempts.begin(&endpoint.address, activity.now());
+            context.attempts.borrow_mut().begin(&endpoint.address, activity.now());
             let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());
@@ -132,10 +132,7 @@ impl Forwarder {
             if let Some(lease) = self.cluster.pick(context.activity.now(), avoid) {
                 break lease;
             }
-            self.resolution.wait(patience).await.map_err(|unresolved| match unresolved {
-                Unresolved::Failed(error) => UpstreamError::Unresolved(error),
-                Unresolved::Late => UpstreamError::ResolveTimeout(patience),
-            })?;
+            self.resolution.wait(patience).await?;
         };
         if !lease.try_admit() && timeout(patience, lease.admit()).await.is_err() {
             return Err(UpstreamError::Busy(patience));
@@ -177,7 +174,7 @@ impl Forwarder {
                     Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
                 };
             let is_http2 = matches!(connected, Connected::Http2(_));
-            let was_sent_before = context.attempts.sending();
+            let was_sent_before = std::mem::replace(&mut context.attempts.borrow_mut().was_sent, true);
             let sent = match connected {
                 Connected::Http1(connection) => connection.send(request, context, lease).await,
                 Connected::Http2(connection) => connection.send(request, context, lease).await,
@@ -186,9 +183,7 @@ impl Forwarder {
                 Ok(response) => return Ok(response),
                 Err(failed) => *failed,
             };
-            if !was_sent {
-                context.attempts.not_sent(was_sent_before);
-            }
+            context.attempts.borrow_mut().was_sent = was_sent || was_sent_before;
             let progress = match (was_sent, was_reused) {
                 (false, _) => Progress::Unsent,
                 // The end of a shared connection is announced or noticed at once, so there is no such moment.

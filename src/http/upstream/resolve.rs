@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::address::{Place, Server};
+use super::address::{Server, ServerAddress};
 use super::cluster::Cluster;
+use crate::http::failure::UpstreamError;
 
 /// The shortest time between two lookups of a name, even after failures.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,14 +32,6 @@ pub(super) struct Resolution {
     error: RefCell<Option<Rc<io::Error>>>,
 }
 
-/// Why there is no address.
-#[derive(Debug)]
-pub(super) enum Unresolved {
-    Failed(Rc<io::Error>),
-    /// The lookup takes too long.
-    Late,
-}
-
 impl Resolution {
     /// Triggers the next lookup soon. Connections fail when a server has moved, and requests would fail until the
     /// regular lookup.
@@ -47,12 +40,12 @@ impl Resolution {
     }
 
     /// Waits for the end of a running lookup. Fails if there is none.
-    pub(super) async fn wait(&self, patience: Duration) -> Result<(), Unresolved> {
+    pub(super) async fn wait(&self, patience: Duration) -> Result<(), UpstreamError> {
         if self.running.get() == 0 {
             let error = self.error.borrow().clone();
-            return Err(Unresolved::Failed(error.unwrap_or_else(|| Rc::new(none()))));
+            return Err(UpstreamError::Unresolved(error.unwrap_or_else(|| Rc::new(none()))));
         }
-        timeout(patience, self.ended.notified()).await.map_err(|_| Unresolved::Late)
+        timeout(patience, self.ended.notified()).await.map_err(|_| UpstreamError::ResolveTimeout(patience))
     }
 
     /// Looks up a server's name every `interval` until dropped. Lookups that fail or return no address change nothing,
@@ -71,7 +64,7 @@ impl Resolution {
         // Counted before the task first runs, so that even earlier requests know to wait.
         self.running.set(self.running.get() + 1);
         async move {
-            let Place::Network { host, port } = &server.place else { return };
+            let ServerAddress::Network { host, port } = &server.address else { return };
             let mut known = false;
             loop {
                 let found = lookup(host, *port).await;
@@ -194,7 +187,7 @@ mod tests {
             resolution.wait(PATIENCE).await.unwrap();
             // The next lookup is not yet due, so nobody waits for it.
             match resolution.wait(PATIENCE).await {
-                Err(Unresolved::Failed(error)) => assert_eq!(error.to_string(), "no such name"),
+                Err(UpstreamError::Unresolved(error)) => assert_eq!(error.to_string(), "no such name"),
                 other => panic!("{other:?}"),
             }
         });
@@ -207,7 +200,7 @@ mod tests {
             let resolution: Rc<Resolution> = Rc::default();
             let lookup = async |_: &str, _: u16| std::future::pending().await;
             spawn_local(resolution.clone().keep(cluster, server, PATIENCE, lookup, || {}));
-            assert!(matches!(resolution.wait(INTERVAL).await, Err(Unresolved::Late)));
+            assert!(matches!(resolution.wait(INTERVAL).await, Err(UpstreamError::ResolveTimeout(_))));
         });
     }
 }

@@ -48,7 +48,7 @@ impl Exchange for Passage {
         let received = self.entry.as_ref().map(|entry| entry.received()).or_else(|| self.trace.began());
         // Nobody asks without a log and a trace.
         let Some(received) = received else { return };
-        let used = context.attempts.summary(received);
+        let used = context.attempts.borrow().summary(received);
         let used = used.map(|(address, time, attempts)| UpstreamUse { address, time, attempts });
         self.trace.answered(response.status.as_u16(), response.body.is_upstreams(), used.as_ref());
         if let Some(entry) = &mut self.entry {

@@ -66,7 +66,7 @@ pub(super) async fn exchange(
     let sent =
         poll_fn(|cx| guard.exchange.as_mut().map_or(Poll::Pending, |exchange| Pin::new(exchange).poll(cx))).await;
     guard.exchange = None;
-    context.attempts.adopt(&detached.attempts);
+    context.attempts.swap(&detached.attempts);
     sent
 }
 
@@ -106,7 +106,7 @@ impl Future for Exchange {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
         let sent = ready!(self.sending.as_mut().poll(cx));
-        let was_sent = self.context.attempts.was_sent();
+        let was_sent = self.context.attempts.borrow().was_sent;
         Poll::Ready(match self.settlement.take() {
             Some(settlement) => settle(settlement, sent, was_sent),
             None => sent,
@@ -116,7 +116,7 @@ impl Future for Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if let Some(settlement) = self.settlement.as_mut().filter(|_| self.context.attempts.was_sent()) {
+        if let Some(settlement) = self.settlement.as_mut().filter(|_| self.context.attempts.borrow().was_sent) {
             settlement.sent();
         }
     }
@@ -127,7 +127,7 @@ impl Drop for Guard<'_> {
         let Some(exchange) = self.exchange.take() else { return };
         // Without the rest of its body a request comes to no answer, and one that was not sent need not be any more. Those
         // are dropped, as are those beyond the bound.
-        if !self.activity.is_uploading() && exchange.context.attempts.was_sent() {
+        if !self.activity.is_uploading() && exchange.context.attempts.borrow().was_sent {
             let _ = self.orphans.found.try_send(exchange);
         }
     }

@@ -1,10 +1,9 @@
 //! Reads PEM files and notices changes.
 
-use std::fmt;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -20,10 +19,10 @@ use super::certificate::Certificate;
 /// The longest file that is read: four times the public authorities' certificates with their comments.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// An error in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An error in a file that a flag names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {}: {reason}", .path.display())]
 pub struct FileError {
-    /// The flag that names it.
     flag: &'static str,
     path: PathBuf,
     /// The error and how to fix it.
@@ -33,14 +32,6 @@ pub struct FileError {
 impl FileError {
     pub(super) fn none(flag: &'static str) -> Self {
         Self { flag, path: PathBuf::new(), reason: "a file is wanted".into() }
-    }
-}
-
-impl std::error::Error for FileError {}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.flag, self.path.display(), self.reason)
     }
 }
 
@@ -66,21 +57,17 @@ pub(super) struct Content {
 pub(super) struct Watched {
     files: Vec<NamedFile>,
     /// The contents that [`Self::poll`] last reported on.
-    known: Seen,
+    known: Option<ContentsHash>,
     /// Broken contents that may have been in the middle of a change at the last look.
-    suspect: Seen,
+    suspect: Option<ContentsHash>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
-    Nothing,
-    Hash(u64),
-    Unreadable(FileError),
-}
+/// A hash of the files' contents, or why they could not be read.
+type ContentsHash = Result<u64, FileError>;
 
 impl Watched {
     pub(super) const fn new(files: Vec<NamedFile>) -> Self {
-        Self { files, known: Seen::Nothing, suspect: Seen::Nothing }
+        Self { files, known: None, suspect: None }
     }
 
     /// Calls `make` with the contents, in the order of [`Self::new`], if they have changed.
@@ -93,21 +80,17 @@ impl Watched {
         make: impl FnOnce(&[Content]) -> Result<T, FileError>,
     ) -> Option<Result<T, FileError>> {
         let contents: Result<Vec<_>, _> = self.files.iter().map(NamedFile::read).collect();
-        let seen = match &contents {
-            Ok(contents) => Seen::Hash(hash(contents)),
-            Err(error) => Seen::Unreadable(error.clone()),
-        };
-        if seen == self.known {
-            self.suspect = Seen::Nothing;
+        let hash = Some(contents.as_deref().map(hash).map_err(FileError::clone));
+        let suspect = self.suspect.take();
+        if hash == self.known {
             return None;
         }
         let made = contents.and_then(|contents| make(&contents));
-        if made.is_err() && !is_asked && seen != self.suspect {
-            self.suspect = seen;
+        if made.is_err() && !is_asked && hash != suspect {
+            self.suspect = hash;
             return None;
         }
-        self.known = seen;
-        self.suspect = Seen::Nothing;
+        self.known = hash;
         Some(made)
     }
 }
@@ -127,18 +110,15 @@ impl NamedFile {
     }
 
     fn read(&self) -> Result<Content, FileError> {
-        let bytes = read_bounded(&self.path).map_err(|error| self.error(error.to_string()))?;
+        let mut bytes = Vec::new();
+        let file = File::open(&self.path);
+        let read = file.and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+        read.map_err(|error| self.error(error.to_string()))?;
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
             return Err(self.error("the file is longer than 1 MiB; expected PEM"));
         }
         Ok(Content { file: self.clone(), bytes })
     }
-}
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 impl Content {
