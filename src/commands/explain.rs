@@ -14,7 +14,7 @@ use crate::engine::rules::explanation::Explanation;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::matching::{DescriptorMatch, EntryTest, Exclusion, HeaderTest, Match, Mismatch};
+use crate::engine::rules::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::client_address::{AddressSource, TrustedProxies};
@@ -284,7 +284,7 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
         }
         Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
             let found = list(request.lines(header.name.as_str()).map(|line| format!("`{}`", shown(&line))));
-            format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_header(&header.test))
+            format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_value(&header.test))
         }),
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
@@ -313,31 +313,20 @@ fn list(found: impl Iterator<Item = String>) -> String {
     if found.is_empty() { "absent".to_owned() } else { found.join(" and ") }
 }
 
-fn wanted_header(test: &HeaderTest) -> String {
+fn wanted_value(test: &ValueTest) -> String {
     match test {
-        HeaderTest::Present(true) => "to be present".to_owned(),
-        HeaderTest::Present(false) => "to be absent".to_owned(),
-        HeaderTest::Value(value) => format!("to be `{value}`"),
-        HeaderTest::Prefix(prefix) => format!("to start with `{prefix}`"),
-        HeaderTest::Regex(regex) => format!("to match `{regex}`"),
-        HeaderTest::Not(excluded) => none_of(excluded, wanted_header),
+        ValueTest::Present(true) => "to be present".to_owned(),
+        ValueTest::Present(false) => "to be absent".to_owned(),
+        ValueTest::Value(value) => format!("to be `{value}`"),
+        ValueTest::Prefix(prefix) => format!("to start with `{prefix}`"),
+        ValueTest::Regex(regex) => format!("to match `{regex}`"),
+        ValueTest::Glob(glob) => format!("to match `{glob}`"),
+        ValueTest::Not(excluded) => {
+            let presence = if excluded.is_needed { "to be present and " } else { "" };
+            let tests: Vec<_> = excluded.tests.iter().map(|test| format!("not {}", wanted_value(test))).collect();
+            format!("{presence}{}", tests.join(" and "))
+        }
     }
-}
-
-fn wanted_entry(test: &EntryTest) -> String {
-    match test {
-        EntryTest::Present(true) => "to be present".to_owned(),
-        EntryTest::Present(false) => "to be absent".to_owned(),
-        EntryTest::Value(value) => format!("to be `{value}`"),
-        EntryTest::Glob(glob) => format!("to match `{glob}`"),
-        EntryTest::Not(excluded) => none_of(excluded, wanted_entry),
-    }
-}
-
-fn none_of<T>(excluded: &Exclusion<T>, wanted: impl Fn(&T) -> String) -> String {
-    let presence = if excluded.is_needed { "to be present and " } else { "" };
-    let tests: Vec<String> = excluded.tests.iter().map(|test| format!("not {}", wanted(test))).collect();
-    format!("{presence}{}", tests.join(" and "))
 }
 
 fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
@@ -366,7 +355,7 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
     };
     let Some(wanted) = wanted else { return String::new() };
     let found = list(found.into_iter().map(|value| format!("`{}`", shown(value))));
-    format!("the entry `{}` is {found}, the limit requires it {}", wanted.key, wanted_entry(&wanted.test))
+    format!("the entry `{}` is {found}, the limit requires it {}", wanted.key, wanted_value(&wanted.test))
 }
 
 fn source(component: &Component) -> String {

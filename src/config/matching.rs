@@ -12,9 +12,7 @@ use super::scalars::one_of;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
 use crate::engine::rules::glob::Glob;
-use crate::engine::rules::matching::{
-    DescriptorMatch, EntryMatch, EntryTest, Exclusion, HeaderMatch, HeaderTest, Match,
-};
+use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest};
 use crate::engine::rules::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
@@ -140,14 +138,14 @@ fn headers(node: &Node) -> Result<Vec<HeaderMatch>, Reported> {
 fn header(key: &Key, node: &Node) -> Result<HeaderMatch, Reported> {
     let name = HeaderName::from_bytes(key.text.as_bytes())
         .map_err(|_| key.error(format!("invalid header name {}", quoted(&key.text)), "use a name such as x-plan"));
-    let test = condition(key, node, &HEADERS);
+    let test = Subject::Header.condition(key, node);
     Ok(HeaderMatch { name: name?, test: test? })
 }
 
 fn descriptor(node: &Node) -> Result<Vec<EntryMatch>, Reported> {
     let entries = entries(node, "`descriptor`", "write `descriptor: { tenant: acme }`")?;
     all(entries.iter().map(|(key, value)| {
-        let test = condition(key, value, &ENTRIES)?;
+        let test = Subject::Entry.condition(key, value)?;
         Ok(EntryMatch { key: key.text.clone(), test })
     }))
 }
@@ -159,110 +157,118 @@ fn entries<'n>(node: &'n Node, what: &str, help: &str) -> Result<&'n [(Key, Node
     }
 }
 
-/// What differs between conditions on headers and on descriptor entries.
-struct Kind<T> {
-    /// `header` or `entry`, for errors.
-    what: &'static str,
-    keys: &'static [&'static str],
-    /// Reads the value of one of the keys, or a plain condition, whose key is empty.
-    test: fn(&str, &Node) -> Result<T, Reported>,
-    not: fn(Exclusion<T>) -> T,
+/// The subject of a condition on values.
+#[derive(Clone, Copy)]
+enum Subject {
+    Header,
+    Entry,
 }
 
-const HEADERS: Kind<HeaderTest> = Kind {
-    what: "header",
-    keys: &HEADER_KEYS,
-    test: |key, node| {
-        Ok(match key {
-            "prefix" => HeaderTest::Prefix(header_value(node)?),
-            "regex" => HeaderTest::Regex(regex(node)?),
-            "present" => HeaderTest::Present(node.truth()?),
-            _ => HeaderTest::Value(header_value(node)?),
-        })
-    },
-    not: HeaderTest::Not,
-};
-
-/// Unlike those of headers, values of entries are compared with their spaces, and may be globs.
-const ENTRIES: Kind<EntryTest> = Kind {
-    what: "entry",
-    keys: &ENTRY_KEYS,
-    test: |key, node| match key {
-        "present" => node.truth().map(EntryTest::Present),
-        "glob" => {
-            let text = node.text()?;
-            Glob::parse(text).map(EntryTest::Glob).ok_or_else(|| {
-                node.error(format!("the glob {} has no `*`", quoted(text)), "use `value:` for an exact match")
-            })
+impl Subject {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::Entry => "entry",
         }
-        "value" => Ok(EntryTest::Value(node.text()?.to_owned())),
-        _ => node.text().map(entry_value),
-    },
-    not: EntryTest::Not,
-};
+    }
+
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Header => &HEADER_KEYS,
+            Self::Entry => &ENTRY_KEYS,
+        }
+    }
+
+    /// Reads a plain condition. Only entries may have globs.
+    fn plain(self, node: &Node) -> Result<ValueTest, Reported> {
+        match self {
+            Self::Header => self.value(node).map(ValueTest::Value),
+            Self::Entry => node.text().map(entry_value),
+        }
+    }
+
+    /// Reads a value to compare with. Those of headers are trimmed in requests, those of entries are not.
+    fn value(self, node: &Node) -> Result<String, Reported> {
+        let value = node.text()?;
+        if matches!(self, Self::Entry) || value.trim() == value {
+            return Ok(value.to_owned());
+        }
+        let message = format!("{} never matches: surrounding spaces are not part of a header's value", quoted(value));
+        Err(node.error(message, format!("write {}", quoted(value.trim()))))
+    }
+
+    /// Reads the value of one of the keys except `not`.
+    fn test(self, key: &str, node: &Node) -> Result<ValueTest, Reported> {
+        match key {
+            "present" => node.truth().map(ValueTest::Present),
+            "prefix" => self.value(node).map(ValueTest::Prefix),
+            "regex" => regex(node).map(ValueTest::Regex),
+            "glob" => {
+                let text = node.text()?;
+                Glob::parse(text).map(ValueTest::Glob).ok_or_else(|| {
+                    node.error(format!("the glob {} has no `*`", quoted(text)), "use `value:` for an exact match")
+                })
+            }
+            _ => self.value(node).map(ValueTest::Value),
+        }
+    }
+
+    /// Reads the condition on one header or entry.
+    fn condition(self, key: &Key, node: &Node) -> Result<ValueTest, Reported> {
+        match &node.value {
+            Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
+                let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
+                Err(node.error(format!("ambiguous: a value, or whether the {} is present", self.word()), help))
+            }
+            Value::Scalar { .. } if node.is_null() => {
+                let help = "write `{ present: true }`, or `\"\"` for an empty value";
+                Err(key.error(format!("{} has no value", quoted(&key.text)), help))
+            }
+            Value::Scalar { .. } => self.plain(node),
+            _ => self.map(node),
+        }
+    }
+
+    fn map(self, node: &Node) -> Result<ValueTest, Reported> {
+        let what = match self {
+            Self::Header => "a condition on a header",
+            Self::Entry => "a condition on an entry",
+        };
+        let map = Mapping::of(node, what, self.keys())?;
+        match map.all(self.keys())[..] {
+            [(key, tests)] if key.text == "not" => self.exclusion(tests, false),
+            [(key, value)] => self.test(&key.text, value),
+            // The keys are in the order of `keys`.
+            [(present, value), (not, tests)] if present.text == "present" && not.text == "not" => {
+                if value.truth()? {
+                    return self.exclusion(tests, true);
+                }
+                let help = "remove `not`, or write `present: true`";
+                Err(not.error("`present: false` leaves no value to exclude", help))
+            }
+            ref keys => {
+                let message = format!("a condition needs exactly one test, found {}", keys.len());
+                Err(node.error(message, format!("use one of {}", self.keys().join(", "))))
+            }
+        }
+    }
+
+    /// Reads the value of `not`.
+    fn exclusion(self, tests: &Node, is_needed: bool) -> Result<ValueTest, Reported> {
+        let tests = tests.each(|node| match &node.value {
+            Value::Map(entries) if entries.iter().any(|(key, _)| matches!(key.text.as_str(), "present" | "not")) => {
+                Err(node.error("`not` only excludes values", "to require absence, write `present: false`"))
+            }
+            Value::Map(_) => self.map(node),
+            _ => self.plain(node),
+        })?;
+        Ok(ValueTest::Not(Exclusion { tests, is_needed }))
+    }
+}
 
 /// Returns the test for an entry's value, which may be a glob.
-pub(super) fn entry_value(text: &str) -> EntryTest {
-    Glob::parse(text).map_or_else(|| EntryTest::Value(text.to_owned()), EntryTest::Glob)
-}
-
-/// Reads the condition on one header or entry.
-fn condition<T>(key: &Key, node: &Node, kind: &Kind<T>) -> Result<T, Reported> {
-    match &node.value {
-        Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
-            let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-            Err(node.error(format!("ambiguous: a value, or whether the {} is present", kind.what), help))
-        }
-        Value::Scalar { .. } if node.is_null() => {
-            let help = "write `{ present: true }`, or `\"\"` for an empty value";
-            Err(key.error(format!("{} has no value", quoted(&key.text)), help))
-        }
-        Value::Scalar { .. } => (kind.test)("", node),
-        _ => condition_map(node, kind),
-    }
-}
-
-fn condition_map<T>(node: &Node, kind: &Kind<T>) -> Result<T, Reported> {
-    let what = format!("a condition on a {}", kind.what);
-    let map = Mapping::of(node, &what, kind.keys)?;
-    match map.all(kind.keys)[..] {
-        [(key, tests)] if key.text == "not" => exclusion(tests, kind, false),
-        [(key, value)] => (kind.test)(&key.text, value),
-        // The keys are in the order of `kind.keys`.
-        [(present, value), (not, tests)] if present.text == "present" && not.text == "not" => {
-            if value.truth()? {
-                return exclusion(tests, kind, true);
-            }
-            let help = "remove `not`, or write `present: true`";
-            Err(not.error("`present: false` leaves no value to exclude", help))
-        }
-        ref keys => {
-            let message = format!("a condition needs exactly one test, found {}", keys.len());
-            Err(node.error(message, format!("use one of {}", kind.keys.join(", "))))
-        }
-    }
-}
-
-/// Reads the value of `not`.
-fn exclusion<T>(tests: &Node, kind: &Kind<T>, is_needed: bool) -> Result<T, Reported> {
-    let tests = tests.each(|node| match &node.value {
-        Value::Map(entries) if entries.iter().any(|(key, _)| matches!(key.text.as_str(), "present" | "not")) => {
-            Err(node.error("`not` only excludes values", "to require absence, write `present: false`"))
-        }
-        Value::Map(_) => condition_map(node, kind),
-        _ => (kind.test)("", node),
-    })?;
-    Ok((kind.not)(Exclusion { tests, is_needed }))
-}
-
-/// Reads the value of a header; those of requests are trimmed.
-fn header_value(node: &Node) -> Result<String, Reported> {
-    let value = node.text()?;
-    if value.trim() != value {
-        let message = format!("{} never matches: surrounding spaces are not part of a header's value", quoted(value));
-        return Err(node.error(message, format!("write {}", quoted(value.trim()))));
-    }
-    Ok(value.to_owned())
+pub(super) fn entry_value(text: &str) -> ValueTest {
+    Glob::parse(text).map_or_else(|| ValueTest::Value(text.to_owned()), ValueTest::Glob)
 }
 
 /// Reads a regular expression. The crate bounds its size and matches in linear time.

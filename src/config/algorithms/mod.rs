@@ -22,7 +22,6 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
-use crate::engine::rules::matching::DescriptorMatch;
 use crate::engine::rules::path_pattern::PathPattern;
 
 /// The part of the rules file that belongs to an algorithm.
@@ -185,7 +184,7 @@ fn check_redis_only(map: &Mapping<'_>, limit: &Limit) {
         map.value("on_store_error").error(message, "write `allow` or `deny`");
     }
     let conditions = &limit.conditions;
-    let is_described = !conditions.domains.is_empty() || conditions.descriptor != DescriptorMatch::default();
+    let is_described = !conditions.domains.is_empty() || !conditions.descriptor.entries().is_empty();
     let by_entry = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
     if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| by_entry) } {
         let message = format!("the rate limit service does not support `algorithm: {algorithm}`");

@@ -15,7 +15,7 @@ use super::yaml::Node;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, EntryTest, Match};
+use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
 use crate::engine::rules::value_type::ValueType;
 use siblings::Siblings;
 
@@ -206,9 +206,9 @@ fn level(map: &Mapping<'_>) -> Result<Level, Reported> {
         "" => return Err(node.error("the key is empty", help)),
         key => key.to_owned(),
     };
-    let test = value?.filter(|value| !value.is_empty()).map_or(EntryTest::Present(true), entry_value);
+    let test = value?.filter(|value| !value.is_empty()).map_or(ValueTest::Present(true), entry_value);
     let shares = shares?.unwrap_or(false);
-    if let (Some((key, _)), true, false) = (map.get("share_threshold"), shares, matches!(test, EntryTest::Glob(_))) {
+    if let (Some((key, _)), true, false) = (map.get("share_threshold"), shares, matches!(test, ValueTest::Glob(_))) {
         let help = "use a `value` such as `files/*`; all values that match share one counter";
         return Err(key.error("`share_threshold` needs a value with `*`", help));
     }
@@ -218,9 +218,9 @@ fn level(map: &Mapping<'_>) -> Result<Level, Reported> {
 /// Returns the components of ids: the entries whose values the path leaves open.
 fn components(path: &[Level]) -> Vec<Component> {
     let is_open = |level: &Level| match level.entry.test {
-        EntryTest::Present(_) | EntryTest::Not(_) => true,
-        EntryTest::Glob(_) => !level.shares,
-        EntryTest::Value(_) => false,
+        ValueTest::Value(_) => false,
+        ValueTest::Glob(_) => !level.shares,
+        _ => true,
     };
     let open = path.iter().enumerate().filter(|(_, level)| is_open(level));
     open.map(|(place, level)| {

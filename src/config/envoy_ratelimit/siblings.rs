@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::super::problem::{Reported, quoted};
 use super::super::yaml::Node;
 use crate::engine::rules::descriptors::RateUnit;
-use crate::engine::rules::matching::{EntryMatch, EntryTest};
+use crate::engine::rules::matching::{EntryMatch, ValueTest};
 
 /// The entries of one level, by key and value.
 #[derive(Default)]
@@ -31,9 +31,9 @@ impl Siblings {
         has_descriptors: bool,
     ) -> Result<usize, Reported> {
         let value = match &entry.test {
-            EntryTest::Value(value) => value.clone(),
-            EntryTest::Glob(glob) => glob.to_string(),
-            EntryTest::Present(_) | EntryTest::Not(_) => String::new(),
+            ValueTest::Value(value) => value.clone(),
+            ValueTest::Glob(glob) => glob.to_string(),
+            _ => String::new(),
         };
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
         let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {

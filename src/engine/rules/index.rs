@@ -11,7 +11,7 @@ use super::component::ComponentSource;
 use super::descriptors::Tree;
 use super::identity::Fallback;
 use super::limit::Limit;
-use super::matching::{Candidates, DescriptorMatch, EntryTest, HeaderTest, Match};
+use super::matching::{Candidates, DescriptorMatch, Match, ValueTest};
 use super::networks::Networks;
 use super::path_pattern::{PathPattern, PathReading, Segment, segments};
 use super::request::Request;
@@ -177,10 +177,10 @@ impl DescriptorIndex {
             return Kind::Described;
         };
         let exact = entries.iter().find_map(|entry| match &entry.test {
-            EntryTest::Value(value) => Some((&entry.key, value)),
+            ValueTest::Value(value) => Some((&entry.key, value)),
             _ => None,
         });
-        let needed = entries.iter().find(|entry| entry.test.needs_entry()).map(|entry| &entry.key);
+        let needed = entries.iter().find(|entry| entry.test.needs_value()).map(|entry| &entry.key);
         let by = limit.by.iter().find_map(|component| match &component.source {
             ComponentSource::Descriptor(key) => Some(key),
             _ => None,
@@ -256,7 +256,7 @@ impl Node {
 
 fn exact_header(conditions: &Match) -> Option<(&HeaderName, &String)> {
     conditions.headers.iter().find_map(|header| match &header.test {
-        HeaderTest::Value(value) => Some((&header.name, value)),
+        ValueTest::Value(value) => Some((&header.name, value)),
         _ => None,
     })
 }
@@ -318,10 +318,8 @@ mod tests {
 
     #[test]
     fn other_conditions_are_files_too() {
-        let header = |value: &str| HeaderMatch {
-            name: HeaderName::from_static("x-plan"),
-            test: HeaderTest::Value(value.into()),
-        };
+        let header =
+            |value: &str| HeaderMatch { name: HeaderName::from_static("x-plan"), test: ValueTest::Value(value.into()) };
         let limits = [
             Match { hosts: vec![HostPattern::Exact("api.example.com".into())], ..Match::default() },
             Match { hosts: vec![HostPattern::Below(".example.com".into())], ..Match::default() },
@@ -337,7 +335,7 @@ mod tests {
     }
 
     /// A limit with these conditions on entries, in these domains, by these entries.
-    fn described(domains: &[&str], entries: &[(&str, EntryTest)], by: &[&str], missing: Fallback) -> Limit {
+    fn described(domains: &[&str], entries: &[(&str, ValueTest)], by: &[&str], missing: Fallback) -> Limit {
         let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
@@ -348,8 +346,8 @@ mod tests {
 
     #[test]
     fn limits_that_speak_of_descriptors_are_filed_apart() {
-        let value = |value: &str| EntryTest::Value(value.into());
-        let glob = EntryTest::Glob(Glob::parse("a*").unwrap());
+        let value = |value: &str| ValueTest::Value(value.into());
+        let glob = ValueTest::Glob(Glob::parse("a*").unwrap());
         let limits = [
             described(&[], &[], &[], Fallback::Skip),
             described(&[], &[("k", value("v"))], &[], Fallback::Skip),
@@ -359,8 +357,8 @@ mod tests {
             described(&["d", "e"], &[], &[], Fallback::Skip),
             described(&[], &[], &["k"], Fallback::Skip),
             described(&[], &[], &["k"], Fallback::Deny),
-            described(&[], &[("k", EntryTest::Present(false))], &[], Fallback::Skip),
-            described(&[], &[("k", EntryTest::Present(true))], &[], Fallback::Skip),
+            described(&[], &[("k", ValueTest::Present(false))], &[], Fallback::Skip),
+            described(&[], &[("k", ValueTest::Present(true))], &[], Fallback::Skip),
         ];
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {

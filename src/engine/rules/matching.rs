@@ -38,7 +38,7 @@ pub struct Match {
 impl Match {
     /// Whether it covers only requests with a descriptor, which the proxy never sees.
     pub fn needs_descriptor(&self) -> bool {
-        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_entry());
+        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_value());
         match &self.descriptor {
             DescriptorMatch::Each(entries) => !self.domains.is_empty() || wants(entries),
             DescriptorMatch::Whole(_) => true,
@@ -47,7 +47,7 @@ impl Match {
 }
 
 /// Conditions on a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum DescriptorMatch {
     /// Each of these must hold; order and other entries do not matter.
     Each(Vec<EntryMatch>),
@@ -62,50 +62,42 @@ impl Default for DescriptorMatch {
 }
 
 /// A condition on one entry of a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct EntryMatch {
     /// Case-sensitive.
     pub key: String,
-    pub test: EntryTest,
+    pub test: ValueTest,
 }
 
-/// A condition on the values of an entry. One match is enough if several entries have the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EntryTest {
-    /// Whether the entry is there.
+/// A condition on the values of a header or of a descriptor's entries. One match is enough if there are several.
+#[derive(Clone, Debug)]
+pub enum ValueTest {
+    /// Whether there is a value.
     Present(bool),
     Value(String),
+    Prefix(String),
+    /// Unanchored.
+    Regex(Regex),
     Glob(Glob),
-    Not(Exclusion<EntryTest>),
+    Not(Exclusion),
 }
 
 /// Excluded values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exclusion<T> {
+#[derive(Clone, Debug)]
+pub struct Exclusion {
     /// The tests that a value must not pass.
-    pub tests: Vec<T>,
+    pub tests: Vec<ValueTest>,
     /// Whether a value must be there; otherwise a request without one is covered too.
     pub is_needed: bool,
 }
 
-impl<T> Exclusion<T> {
-    /// One value that is not excluded is enough, so that nobody evades the limit by adding values.
-    fn holds<V>(&self, mut values: impl Iterator<Item = V>, meets: impl Fn(&T, &V) -> bool) -> bool {
-        let is_other = |value: &V| !self.tests.iter().any(|test| meets(test, value));
-        match values.next() {
-            None => !self.is_needed,
-            Some(first) => is_other(&first) || values.any(|value| is_other(&value)),
-        }
-    }
-}
-
-impl EntryTest {
-    /// Whether no request without the entry matches.
-    pub const fn needs_entry(&self) -> bool {
+impl ValueTest {
+    /// Whether no request without a value matches.
+    pub const fn needs_value(&self) -> bool {
         match self {
             Self::Present(present) => *present,
-            Self::Value(_) | Self::Glob(_) => true,
             Self::Not(excluded) => excluded.is_needed,
+            _ => true,
         }
     }
 
@@ -113,16 +105,22 @@ impl EntryTest {
         match self {
             Self::Present(present) => *present,
             Self::Value(wanted) => value == wanted,
+            Self::Prefix(prefix) => value.starts_with(prefix),
+            Self::Regex(regex) => regex.is_match(value),
             Self::Glob(glob) => glob.matches(value),
             Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
         }
     }
 
-    fn holds<'a>(&self, mut values: impl Iterator<Item = &'a str>) -> bool {
+    fn holds<V: AsRef<str>>(&self, mut values: impl Iterator<Item = V>) -> bool {
         match self {
             Self::Present(present) => values.next().is_some() == *present,
-            Self::Not(excluded) => excluded.holds(values, |test, value| test.meets(value)),
-            test => values.any(|value| test.meets(value)),
+            // One value that is not excluded is enough, so that nobody evades the limit by adding values.
+            Self::Not(excluded) => match values.next() {
+                None => !excluded.is_needed,
+                Some(first) => self.meets(first.as_ref()) || values.any(|value| self.meets(value.as_ref())),
+            },
+            test => values.any(|value| test.meets(value.as_ref())),
         }
     }
 }
@@ -159,41 +157,12 @@ impl DescriptorMatch {
 #[derive(Clone, Debug)]
 pub struct HeaderMatch {
     pub name: HeaderName,
-    pub test: HeaderTest,
-}
-
-/// A condition on the values of a header. One match is enough if there are several lines.
-#[derive(Clone, Debug)]
-pub enum HeaderTest {
-    /// Whether the header is there.
-    Present(bool),
-    Value(String),
-    Prefix(String),
-    /// Unanchored.
-    Regex(Regex),
-    Not(Exclusion<HeaderTest>),
-}
-
-impl HeaderTest {
-    fn meets(&self, value: &str) -> bool {
-        match self {
-            Self::Present(present) => *present,
-            Self::Value(wanted) => value == wanted,
-            Self::Prefix(prefix) => value.starts_with(prefix),
-            Self::Regex(regex) => regex.is_match(value),
-            Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
-        }
-    }
+    pub test: ValueTest,
 }
 
 impl HeaderMatch {
     fn holds(&self, request: &Request<'_>) -> bool {
-        let mut lines = request.lines(self.name.as_str());
-        match &self.test {
-            HeaderTest::Present(present) => request.headers.contains(self.name.as_str()) == *present,
-            HeaderTest::Not(excluded) => excluded.holds(lines, |test, line| test.meets(line)),
-            test => lines.any(|line| test.meets(&line)),
-        }
+        self.test.holds(request.lines(self.name.as_str()))
     }
 }
 
@@ -251,7 +220,7 @@ mod tests {
     use crate::engine::rules::request::sample;
     use crate::message::headers::Headers;
 
-    fn headers(name: &'static str, test: HeaderTest) -> Match {
+    fn headers(name: &'static str, test: ValueTest) -> Match {
         Match { headers: vec![HeaderMatch { name: HeaderName::from_static(name), test }], ..Match::default() }
     }
 
@@ -263,23 +232,23 @@ mod tests {
 
     #[test]
     fn headers_match_whatever_bytes_they_have() {
-        let value = |text: &str| headers("x-plan", HeaderTest::Value(text.into()));
+        let value = |text: &str| headers("x-plan", ValueTest::Value(text.into()));
         covers(&value("caf\u{e9}"), &["caf\u{e9}".as_bytes()], true);
         covers(&value("caf\u{e9}"), &[b"caf\xe9"], false);
         covers(&value("free"), &[b"free"], true);
-        covers(&headers("x-plan", HeaderTest::Prefix("Bad".into())), &[b"Bad \xe9"], true);
-        let regex = |text| headers("x-plan", HeaderTest::Regex(Regex::new(text).unwrap()));
+        covers(&headers("x-plan", ValueTest::Prefix("Bad".into())), &[b"Bad \xe9"], true);
+        let regex = |text| headers("x-plan", ValueTest::Regex(Regex::new(text).unwrap()));
         covers(&regex("^Bad .x$"), &[b"Bad \xe9x"], true);
         covers(&regex("x$"), &[b"\xff x"], true);
-        covers(&headers("x-plan", HeaderTest::Present(true)), &[b"\xe9"], true);
+        covers(&headers("x-plan", ValueTest::Present(true)), &[b"\xe9"], true);
     }
 
     #[test]
     fn one_of_several_lines_is_enough_to_be_covered() {
-        let free = || HeaderTest::Value("free".into());
+        let free = || ValueTest::Value("free".into());
         covers(&headers("x-plan", free()), &[b"paid", b"free"], true);
         covers(&headers("x-plan", free()), &[b"paid", b""], false);
-        let not = |is_needed| headers("x-plan", HeaderTest::Not(Exclusion { tests: vec![free()], is_needed }));
+        let not = |is_needed| headers("x-plan", ValueTest::Not(Exclusion { tests: vec![free()], is_needed }));
         covers(&not(false), &[b"free", b"paid"], true);
         covers(&not(false), &[b"free", b"free"], false);
         covers(&not(false), &[], true);
@@ -305,7 +274,7 @@ mod tests {
 
     #[test]
     fn entries_are_excluded_as_headers_are() {
-        let gold = || EntryTest::Value("gold".into());
+        let gold = || ValueTest::Value("gold".into());
         let test = |test, entries: &[&str], expected| {
             let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
             let conditions = Match { descriptor, ..Match::default() };
@@ -314,7 +283,7 @@ mod tests {
             let request = Request { descriptor: &entries, ..sample(&headers) };
             assert_eq!(conditions.check(&request).is_ok(), expected, "{conditions:?} {entries:?}");
         };
-        let not = |is_needed| EntryTest::Not(Exclusion { tests: vec![gold()], is_needed });
+        let not = |is_needed| ValueTest::Not(Exclusion { tests: vec![gold()], is_needed });
         for (is_needed, entries, expected) in [
             (false, &[][..], true),
             (true, &[], false),

@@ -2,7 +2,7 @@
 
 use super::RateUnit;
 use crate::engine::digest::sha256;
-use crate::engine::rules::matching::{EntryMatch, EntryTest};
+use crate::engine::rules::matching::{EntryMatch, ValueTest};
 use crate::message::percent;
 
 /// Longer names are cut and get a hash, because names are in every response.
@@ -22,15 +22,15 @@ pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<RateUnit>) -> 
         name.push('/');
         push(&mut name, &entry.key);
         match &entry.test {
-            EntryTest::Value(value) => {
+            ValueTest::Value(value) => {
                 name.push('=');
                 push(&mut name, value);
             }
-            EntryTest::Glob(glob) => {
+            ValueTest::Glob(glob) => {
                 name.push('=');
                 push(&mut name, &glob.to_string());
             }
-            EntryTest::Present(_) | EntryTest::Not(_) => {}
+            _ => {}
         }
     }
     if let Some(unit) = unit {
@@ -56,15 +56,15 @@ mod tests {
     use super::*;
     use crate::engine::rules::glob::Glob;
 
-    fn entry(key: &str, test: EntryTest) -> EntryMatch {
+    fn entry(key: &str, test: ValueTest) -> EntryMatch {
         EntryMatch { key: key.to_owned(), test }
     }
 
     #[test]
     fn a_name_is_the_path_and_no_two_paths_have_one() {
-        let value = |value: &str| EntryTest::Value(value.to_owned());
-        let any = EntryTest::Present(true);
-        let glob = EntryTest::Glob(Glob::parse("files/*").unwrap());
+        let value = |value: &str| ValueTest::Value(value.to_owned());
+        let any = ValueTest::Present(true);
+        let glob = ValueTest::Glob(Glob::parse("files/*").unwrap());
         for (path, unit, expected) in [
             (vec![entry("key1", value("value1")), entry("sub", any.clone())], None, "d/key1=value1/sub"),
             (vec![entry("a/b", value("c=d:e"))], None, "d/a%2Fb=c%3Dd%3Ae"),

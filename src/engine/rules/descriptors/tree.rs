@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::engine::rules::glob::Glob;
-use crate::engine::rules::matching::{Candidates, EntryMatch, EntryTest};
+use crate::engine::rules::matching::{Candidates, EntryMatch, ValueTest};
 use crate::engine::rules::request::DescriptorEntry;
 
 /// The rules of one domain: a level for each entry of a descriptor.
@@ -63,17 +63,17 @@ fn step<'t>(level: &'t Level, entry: &DescriptorEntry<'_>) -> Option<&'t Node> {
 }
 
 impl Branches {
-    fn branch(&mut self, test: &EntryTest) -> &mut Node {
+    fn branch(&mut self, test: &ValueTest) -> &mut Node {
         match test {
-            EntryTest::Value(value) => self.values.entry(value.clone()).or_default(),
-            EntryTest::Glob(glob) => {
+            ValueTest::Value(value) => self.values.entry(value.clone()).or_default(),
+            ValueTest::Glob(glob) => {
                 let place = self.globs.iter().position(|(known, _)| known == glob).unwrap_or_else(|| {
                     self.globs.push((glob.clone(), Node::default()));
                     self.globs.len() - 1
                 });
                 &mut self.globs[place].1
             }
-            EntryTest::Present(_) | EntryTest::Not(_) => self.any.get_or_insert_default(),
+            _ => self.any.get_or_insert_default(),
         }
     }
 }
@@ -86,8 +86,8 @@ mod tests {
     fn path(text: &str) -> Vec<EntryMatch> {
         let level = |level: &str| {
             let (key, test) = match level.split_once('=') {
-                None => (level, EntryTest::Present(true)),
-                Some((key, value)) => (key, Glob::parse(value).map_or(EntryTest::Value(value.into()), EntryTest::Glob)),
+                None => (level, ValueTest::Present(true)),
+                Some((key, value)) => (key, Glob::parse(value).map_or(ValueTest::Value(value.into()), ValueTest::Glob)),
             };
             EntryMatch { key: key.to_owned(), test }
         };
