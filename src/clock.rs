@@ -107,7 +107,7 @@ impl MachineClock {
     }
 }
 
-fn micros(span: Duration) -> Micros {
+pub(crate) fn micros(span: Duration) -> Micros {
     Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 

@@ -24,10 +24,10 @@ impl Failure {
     }
 
     fn add(&mut self, origin: &ChargeOrigin, policy: StoreErrorPolicy) {
-        let refuses = origin.enforced && policy == StoreErrorPolicy::Deny;
+        let denies = origin.enforced && policy == StoreErrorPolicy::Deny;
         match self.unanswered.iter_mut().find(|known| known.limit == origin.limit) {
-            Some(known) => known.denies |= refuses,
-            None => self.unanswered.push(Unanswered { limit: origin.limit, denies: refuses }),
+            Some(known) => known.denies |= denies,
+            None => self.unanswered.push(Unanswered { limit: origin.limit, denies }),
         }
     }
 

@@ -11,6 +11,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::ask::Ask;
 use super::{Limiter, Shared, View};
+use crate::clock::micros;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
@@ -43,8 +44,8 @@ pub(super) struct Settler {
     logged: Mutex<Option<Instant>>,
 }
 
-/// A request that passed and whose response has not told its cost yet. Each limit is settled once. What is left when this
-/// is dropped is settled by how far the request got.
+/// A request that passed and whose response has not told its cost yet. Each limit is settled once. Dropping this settles what
+/// is left, by how far the request got.
 pub struct Settlement {
     owed: Vec<PendingSettlement>,
     /// Whether it was charged in the memory that replaces a failed store.
@@ -52,22 +53,12 @@ pub struct Settlement {
     /// The wall clock at `start`, when it was charged.
     now: Micros,
     start: Instant,
-    progress: Progress,
+    /// What is known of the response so far, without its headers.
+    progress: ResponseReport<'static>,
     view: Rc<View>,
     settler: Arc<Settler>,
     /// A drain waits for it.
     _token: TaskTrackerToken,
-}
-
-/// The progress of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    /// No upstream has seen any of it.
-    Unsent,
-    /// An upstream may have seen some of it.
-    Sent,
-    /// Its response has come, with this status.
-    Answered(u16),
 }
 
 /// The charges of one request on their way to the store.
@@ -105,7 +96,7 @@ impl Limiter {
             is_local,
             now: ask.now(),
             start: ask.start,
-            progress: Progress::Unsent,
+            progress: ResponseReport::Unsent,
             view: view.clone(),
             settler: self.settler.clone(),
             _token: self.settler.open.token(),
@@ -126,18 +117,18 @@ impl Limiter {
 impl Settlement {
     /// The upstream may have received some of the request: without a response, its cost stays unknown.
     pub fn sent(&mut self) {
-        self.progress = Progress::Sent;
+        self.progress = ResponseReport::Nothing;
     }
 
     /// The response has come. `may_come`: trailers may follow.
     pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
-        self.progress = Progress::Answered(status);
+        self.progress = ResponseReport::Response(status, None);
         self.settle(|owed| ResponseReport::Response(status, value(owed, headers)), may_come);
     }
 
     /// The trailers of the response have come.
     pub fn trailers(&mut self, trailers: &Headers) {
-        let Progress::Answered(status) = self.progress else { return };
+        let ResponseReport::Response(status, _) = self.progress else { return };
         self.settle(|owed| ResponseReport::Response(status, value(owed, trailers)), false);
     }
 
@@ -146,7 +137,7 @@ impl Settlement {
         self.owed.is_empty()
     }
 
-    fn settle<'f>(&mut self, heard: impl Fn(&PendingSettlement) -> ResponseReport<'f>, may_come: bool) {
+    fn settle<'f>(&mut self, report: impl Fn(&PendingSettlement) -> ResponseReport<'f>, may_come: bool) {
         let elapsed = micros(self.start.elapsed());
         let now = Micros(self.now.0.saturating_add(elapsed.0));
         let (view, settler) = (&self.view, &self.settler);
@@ -156,23 +147,21 @@ impl Settlement {
         let effective_from = current.rules.effective_from();
         let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
         self.owed.retain(|owed| {
-            let heard = heard(owed);
-            let Some((settled, charges)) = owed.settle(heard, may_come, elapsed) else { return true };
-            if settled == SettlementOutcome::Unreadable {
-                settler.log_unreadable(view, owed, heard);
+            let report = report(owed);
+            let Some((outcome, charges)) = owed.settle(report, may_come, elapsed) else { return true };
+            if outcome == SettlementOutcome::Unreadable {
+                settler.log_unreadable(view, owed, report);
             }
             let Some(counters) = view.settlements(owed.limit) else { return false };
             let Some(limit) = view.rules().limit(owed.limit) else { return false };
-            let result = result(settled);
+            let result = result(outcome);
             if charges.is_empty() {
                 counters.of(result).inc();
             } else {
                 job.counters.push((counters.of(result).clone(), counters.of(SettlementResult::Failed).clone()));
-                job.charges.extend(
-                    charges
-                        .into_iter()
-                        .map(|charge| if has_changed { current.rules.renumbered(charge, limit, now) } else { charge }),
-                );
+                let renumbered =
+                    |charge| if has_changed { current.rules.renumbered(charge, limit, now) } else { charge };
+                job.charges.extend(charges.into_iter().map(renumbered));
             }
             false
         });
@@ -182,22 +171,18 @@ impl Settlement {
     }
 }
 
-impl Drop for Settlement {
-    fn drop(&mut self) {
-        if !self.is_done() {
-            let heard = match self.progress {
-                Progress::Unsent => ResponseReport::Unsent,
-                Progress::Sent => ResponseReport::Nothing,
-                Progress::Answered(status) => ResponseReport::Response(status, None),
-            };
-            self.settle(|_| heard, false);
-        }
+impl std::fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.owed).finish()
     }
 }
 
-impl std::fmt::Debug for Settlement {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settlement").field("owed", &self.owed.len()).finish_non_exhaustive()
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        if !self.is_done() {
+            let report = self.progress;
+            self.settle(|_| report, false);
+        }
     }
 }
 
@@ -210,11 +195,8 @@ impl Settler {
 
     /// Makes charges where their request was charged. Does not wait for a remote store.
     pub(super) fn run(self: &Arc<Self>, job: Job, is_local: bool) {
-        if is_local {
-            return job.count(self.shared.local.decide(&job.batch()).is_ok());
-        }
-        if let Some(store) = self.store.as_memory() {
-            return job.count(store.decide(&job.batch()).is_ok());
+        if let Some(memory) = if is_local { Some(&self.shared.local) } else { self.store.as_memory() } {
+            return job.count(memory.decide(&job.batch()).is_ok());
         }
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {
             return job.count(false);
@@ -233,14 +215,14 @@ impl Settler {
     }
 
     /// Logs a response whose cost cannot be read.
-    fn log_unreadable(&self, view: &View, owed: &PendingSettlement, heard: ResponseReport<'_>) {
+    fn log_unreadable(&self, view: &View, owed: &PendingSettlement, report: ResponseReport<'_>) {
         let mut logged = self.logged.lock();
         if logged.is_some_and(|logged| logged.elapsed() < LOG_INTERVAL) {
             return;
         }
         *logged = Some(Instant::now());
         let limit = view.rules().name(owed.limit);
-        let ResponseReport::Response(_, Some(value)) = heard else { return };
+        let ResponseReport::Response(_, Some(value)) = report else { return };
         let shown = headers::text(value.get(..MAX_VALUE).unwrap_or(value)).unwrap_or("binary");
         let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);
         tracing::warn!(limit, header, value = shown, "the cost in a response is not a whole number");
@@ -270,8 +252,8 @@ fn value<'f>(owed: &PendingSettlement, headers: &'f Headers) -> Option<&'f [u8]>
     })
 }
 
-const fn result(settled: SettlementOutcome) -> SettlementResult {
-    match settled {
+const fn result(outcome: SettlementOutcome) -> SettlementResult {
+    match outcome {
         SettlementOutcome::Charged => SettlementResult::Charged,
         SettlementOutcome::Refunded => SettlementResult::Refunded,
         SettlementOutcome::Unchanged => SettlementResult::Unchanged,
@@ -279,8 +261,4 @@ const fn result(settled: SettlementOutcome) -> SettlementResult {
         SettlementOutcome::Unreadable => SettlementResult::Unreadable,
         SettlementOutcome::Unanswered => SettlementResult::Unanswered,
     }
-}
-
-fn micros(span: Duration) -> Micros {
-    Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }

@@ -12,7 +12,7 @@ use super::key_bounds::{KeyBounds, limit_keys};
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
-use crate::store::memory::{MemoryStore, Usage};
+use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
 use crate::telemetry::metrics::{LimitMetrics, Metrics, SettlementMetrics};
 
@@ -21,9 +21,9 @@ pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
     pub(super) metrics: Arc<Metrics>,
-    denial_log: Arc<DenialLog>,
+    pub(crate) denial_log: Arc<DenialLog>,
     /// Buckets of limits with `on_store_error: local`. A table of its own, so that they are full when the store fails.
-    pub(super) local: MemoryStore,
+    pub(crate) local: MemoryStore,
     /// When the store failed last, until `local` is emptied.
     pub(super) store_failed: Mutex<Option<Instant>>,
     pub(super) bounds: KeyBounds,
@@ -89,16 +89,6 @@ impl Shared {
     pub(super) fn block(&self, blocks: Blocks) {
         self.metrics.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
         self.blocks.store(Arc::new(blocks));
-    }
-
-    /// The usage of the memory that replaces a failed store.
-    pub fn local_usage(&self) -> Usage {
-        self.local.usage()
-    }
-
-    /// How ids appear in logs and traces.
-    pub fn id_format(&self) -> IdFormat {
-        self.denial_log.ids
     }
 
     pub const fn metrics(&self) -> &Arc<Metrics> {

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
+use crate::clock::micros;
 use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
@@ -47,7 +48,8 @@ pub(super) struct SlotTable {
     count: Cell<u64>,
     /// A few per request in flight, and bounded as those are.
     held: RefCell<HashMap<Key, Lease>>,
-    returns: RefCell<VecDeque<Return>>,
+    /// Slots that were given back, until the store has answered.
+    returns: RefCell<VecDeque<(Lease, StoreAnswer)>>,
     /// The wall clock, and the instant when it was read.
     clock: Cell<(Micros, Instant)>,
     /// Wakes the task when the table gets its first slot.
@@ -76,25 +78,10 @@ struct Lease {
     is_counted: bool,
 }
 
-/// A slot that was given back, until the store has answered.
-struct Return {
-    charge: Charge,
-    effective_from: Micros,
-    asked: StoreAnswer,
-    /// The end of its lease.
-    until: Instant,
-}
-
 /// The slots of a request in flight. Dropping this gives them back.
 pub struct HeldSlots {
     slots: Rc<SlotTable>,
     keys: SmallVec<[Key; 1]>,
-}
-
-impl std::fmt::Debug for HeldSlots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(&self.keys).finish()
-    }
 }
 
 impl SlotTable {
@@ -122,13 +109,15 @@ impl SlotTable {
         now: Micros,
         start: Instant,
     ) -> Option<Box<HeldSlots>> {
-        let is_taken = |charge: &Charge| matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
-        if !charges.iter().any(|charge| charge.numbers.is_slots() && is_taken(charge)) || self.is_closed.get() {
+        let takes_slot = |charge: &Charge| {
+            charge.numbers.is_slots() && matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0
+        };
+        if self.is_closed.get() || !charges.iter().any(takes_slot) {
             return None;
         }
         self.clock.set((now, start));
         let mut slots = Box::new(HeldSlots { slots: self.clone(), keys: SmallVec::new() });
-        for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && is_taken(charge)) {
+        for charge in charges.iter_mut().filter(|charge| takes_slot(charge)) {
             let count = self.count.get();
             self.count.set(count.wrapping_add(1));
             let slot = Slot(u128::from(self.origin) << 64 | u128::from(count));
@@ -140,12 +129,13 @@ impl SlotTable {
 
     fn now(&self) -> Micros {
         let (now, at) = self.clock.get();
-        Micros(now.0.saturating_add(u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX)))
+        Micros(now.0.saturating_add(micros(at.elapsed()).0))
     }
 
-    /// Sends a charge to the store that has its slot.
-    fn ask(&self, is_local: bool, charge: &Charge, effective_from: Micros) -> StoreAnswer {
-        let batch = Batch { charges: std::slice::from_ref(charge), effective_from, now: self.now() };
+    /// Sends a lease's charge to the store that has its slot.
+    fn ask(&self, is_local: bool, lease: &Lease) -> StoreAnswer {
+        let charges = std::slice::from_ref(&lease.charge);
+        let batch = Batch { charges, effective_from: lease.effective_from, now: self.now() };
         if is_local {
             return StoreAnswer::Ready(self.shared.local.decide(&batch));
         }
@@ -158,21 +148,16 @@ impl SlotTable {
 
     /// Gives a slot back, unless that has happened.
     fn give_back(&self, key: Key) {
-        let Some(held) = self.held.borrow_mut().remove(&key) else { return };
-        let Lease { charge, effective_from, duration, since, is_counted, .. } = held;
-        let charge = Charge { mode: Mode::Refund, ..charge };
-        let asked = self.ask(key.is_local, &charge, effective_from);
-        if is_counted {
+        let Some(mut lease) = self.held.borrow_mut().remove(&key) else { return };
+        lease.charge.mode = Mode::Refund;
+        let answer = self.ask(key.is_local, &lease);
+        if lease.is_counted {
             self.gauge.dec();
         }
         let mut returns = self.returns.borrow_mut();
-        if !matches!(asked, StoreAnswer::Ready(Ok(_))) && returns.len() < MOST_RETURNS {
-            returns.push_back(Return { charge, effective_from, asked, until: since + duration });
+        if !matches!(answer, StoreAnswer::Ready(Ok(_))) && returns.len() < MOST_RETURNS {
+            returns.push_back((lease, answer));
         }
-    }
-
-    fn forget(&self, key: Key) {
-        self.held.borrow_mut().remove(&key);
     }
 
     /// Counts a slot in the metric.
@@ -197,14 +182,14 @@ impl SlotTable {
 
     fn retry_returns(&self) {
         let (mut again, now) = (0, Instant::now());
-        self.returns.borrow_mut().retain_mut(|given| match given.asked.poll() {
+        self.returns.borrow_mut().retain_mut(|(lease, answer)| match answer.poll() {
             None => true,
             Some(Ok(_)) => false,
-            Some(Err(_)) if now >= given.until => false,
+            Some(Err(_)) if now >= lease.since + lease.duration => false,
             Some(Err(_)) => {
                 if again < AT_ONCE {
                     again += 1;
-                    given.asked = self.ask(false, &given.charge, given.effective_from);
+                    *answer = self.ask(false, lease);
                 }
                 true
             }
@@ -218,17 +203,16 @@ impl SlotTable {
         let due: Vec<Key> = self.held.borrow().iter().filter_map(is_due).collect();
         for keys in due.chunks(AT_ONCE) {
             let since = Instant::now();
-            let ask = |key: &Key| {
-                let held = self.held.borrow();
-                let held = held.get(key)?;
-                Some((*key, self.ask(key.is_local, &held.charge, held.effective_from)))
-            };
+            let ask = |key: &Key| Some((*key, self.ask(key.is_local, self.held.borrow().get(key)?)));
             let asked: Vec<(Key, StoreAnswer)> = keys.iter().filter_map(ask).collect();
-            for (key, asked) in asked {
+            for (key, answer) in asked {
                 // Without an answer, the next tick tries again.
-                let Ok(decisions) = asked.wait().await else { continue };
-                if let Some(held) = self.held.borrow_mut().get_mut(&key) {
-                    held.renewed(since, decisions.first());
+                let Ok(decisions) = answer.wait().await else { continue };
+                if let Some(lease) = self.held.borrow_mut().get_mut(&key) {
+                    if decisions.first().is_some_and(|decision| decision.outcome == Outcome::Allowed) {
+                        lease.since = since;
+                    }
+                    lease.renew_at = since + lease.duration / 3;
                 }
             }
         }
@@ -238,7 +222,7 @@ impl SlotTable {
     pub(super) async fn close(&self) {
         self.is_closed.set(true);
         let all: Vec<Key> = self.held.borrow().keys().copied().collect();
-        let told = async {
+        let give_back = async {
             for keys in all.chunks(AT_ONCE) {
                 for key in keys {
                     self.give_back(*key);
@@ -247,36 +231,23 @@ impl SlotTable {
             }
             self.await_returns().await;
         };
-        if timeout(LAST_RETURNS, told).await.is_err() {
+        if timeout(LAST_RETURNS, give_back).await.is_err() {
             tracing::warn!("some slots of requests in flight were not given back; their leases will end");
         }
     }
 
     async fn await_returns(&self) {
         let returns = std::mem::take(&mut *self.returns.borrow_mut());
-        for given in returns {
-            if let Err(error) = given.asked.wait().await {
+        for (_, answer) in returns {
+            if let Err(error) = answer.wait().await {
                 tracing::debug!("a slot was not given back: {error}");
             }
         }
     }
 }
 
-impl Lease {
-    /// Applies the answer to a renewal that was sent at `since`.
-    fn renewed(&mut self, since: Instant, decision: Option<&Decision>) {
-        if decision.is_some_and(|decision| decision.outcome == Outcome::Allowed) {
-            self.since = since;
-        }
-        self.renew_at = since + self.duration / 3;
-    }
-}
-
 impl HeldSlots {
     fn hold(&mut self, key: Key, charge: &Charge, effective_from: Micros) {
-        if !charge.numbers.is_slots() {
-            return;
-        }
         let (since, duration) = (Instant::now(), Duration::from_micros(charge.numbers.span()));
         let charge = Charge { mode: Mode::SpendOnly, ..charge.clone() };
         let held = Lease { charge, effective_from, duration, since, renew_at: since + duration / 3, is_counted: false };
@@ -290,7 +261,7 @@ impl HeldSlots {
 
     /// Applies the store's decisions. Returns `None` if no slot was granted.
     pub(super) fn decided(mut self: Box<Self>, charges: &[Charge], decisions: &Decisions) -> Option<Box<Self>> {
-        self.keep_only(|slot| taken(charges, decisions).any(|taken| taken == slot));
+        self.keep_only(|slot| taken(charges, decisions).any(|(taken, _)| taken == slot));
         (!self.keys.is_empty()).then_some(self)
     }
 
@@ -301,13 +272,10 @@ impl HeldSlots {
 
     /// Applies the decisions of the memory that replaces a failed store.
     pub(super) fn decided_locally(&mut self, charges: &[Charge], decisions: &Decisions, effective_from: Micros) {
-        for slot in taken(charges, decisions) {
-            let is_it = |charge: &&Charge| charge.slot() == Some(slot);
-            if let Some(charge) = charges.iter().find(is_it) {
-                let key = Key { slot, is_local: true };
-                self.hold(key, charge, effective_from);
-                self.slots.count(key);
-            }
+        for (slot, charge) in taken(charges, decisions) {
+            let key = Key { slot, is_local: true };
+            self.hold(key, charge, effective_from);
+            self.slots.count(key);
         }
     }
 
@@ -319,10 +287,16 @@ impl HeldSlots {
             if stays {
                 slots.count(*key);
             } else {
-                slots.forget(*key);
+                slots.held.borrow_mut().remove(key);
             }
             stays
         });
+    }
+}
+
+impl std::fmt::Debug for HeldSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.keys).finish()
     }
 }
 
@@ -334,14 +308,14 @@ impl Drop for HeldSlots {
     }
 }
 
-/// The slots that these charges have taken. If one charge was denied, none.
-fn taken(charges: &[Charge], decisions: &Decisions) -> impl Iterator<Item = Slot> {
+/// The slots that were taken, and their charges. If one charge was denied, none.
+fn taken<'c>(charges: &'c [Charge], decisions: &Decisions) -> impl Iterator<Item = (Slot, &'c Charge)> {
     let is_denied = decisions.iter().any(Decision::is_denied);
     let taken = charges
         .iter()
         .zip(decisions.iter())
         .filter(move |(_, decision)| !is_denied && decision.outcome == Outcome::Allowed);
-    taken.filter_map(|(charge, _)| charge.slot())
+    taken.filter_map(|(charge, _)| Some((charge.slot()?, charge)))
 }
 
 #[cfg(test)]

@@ -250,7 +250,7 @@ impl Admin {
         let standing = Standing::of(&self.stores);
         // The workers share one table.
         let in_memory = self.stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
-        standing.publish(&self.metrics, &in_memory.unwrap_or_else(|| self.shared.local_usage()));
+        standing.publish(&self.metrics, &in_memory.unwrap_or_else(|| self.shared.local.usage()));
         match self.metrics.render() {
             Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
             Err(error) => {

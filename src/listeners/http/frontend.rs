@@ -51,7 +51,7 @@ pub(crate) struct Frontend {
 impl Frontend {
     pub(crate) fn new(options: &FrontendOptions, listener: HttpListener, shared: &Shared) -> Self {
         let counters = Counters::new(shared.metrics().clone(), listener);
-        let logs_peers = shared.id_format() == IdFormat::Clear;
+        let logs_peers = shared.denial_log.ids == IdFormat::Clear;
         Self {
             server: Server::new(&options.http, counters.clone(), logs_peers),
             clock: options.clock.clone(),

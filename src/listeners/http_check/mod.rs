@@ -265,7 +265,7 @@ impl Check {
     /// Tells the operator what the gateway's operator has to mend.
     fn complain(&self, convention: Convention, unusable: &Unusable) {
         if let Some(suppressed) = self.complaints.pass() {
-            let reason = match self.limiter.shared().id_format() {
+            let reason = match self.limiter.shared().denial_log.ids {
                 IdFormat::Clear => unusable.to_string(),
                 IdFormat::Hash | IdFormat::None => unusable.hidden(),
             };

@@ -77,10 +77,8 @@ impl MemoryStore {
     /// Forgets all buckets.
     pub fn clear(&self) {
         let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
-        let Some(first) = shards.first() else { return };
-        let shares = Arc::new(first.shares.emptied());
         for shard in &mut shards {
-            shard.clear(self.keys_per_shard, shares.clone());
+            shard.clear(self.keys_per_shard);
         }
         *self.overflow.lock() = Overflow::default();
     }

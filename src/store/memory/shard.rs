@@ -53,8 +53,10 @@ impl Shard {
         Self { table: Table::new(bound), states: States::new(bound), shares, evicted: 0, overflowed: 0 }
     }
 
-    pub(super) fn clear(&mut self, bound: usize, shares: Arc<Shares>) {
-        (self.table, self.states, self.shares) = (Table::new(bound), States::new(bound), shares);
+    /// Must be called while all shards are locked.
+    pub(super) fn clear(&mut self, bound: usize) {
+        (self.table, self.states) = (Table::new(bound), States::new(bound));
+        self.shares.clear();
     }
 
     pub(super) fn len(&self) -> usize {

@@ -121,17 +121,10 @@ impl Shares {
         Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held, changed }
     }
 
-    /// The same shares of a table that holds nothing.
-    pub(super) fn emptied(&self) -> Self {
-        let vacant = |share: &Share| Share {
-            held: AtomicU64::new(0),
-            reserved: share.reserved,
-            most: share.most,
-            limited: share.limited.clone(),
-        };
-        let limits = self.limits.iter().map(vacant).collect();
-        let (tags, open_held) = (self.tags.clone(), AtomicU64::new(0));
-        Self { tags, limits, open: self.open, open_held, changed: self.changed }
+    /// Counts that the table is empty.
+    pub(super) fn clear(&self) {
+        let held = self.limits.iter().map(|share| &share.held);
+        held.chain([&self.open_held]).for_each(|held| held.store(0, Ordering::Relaxed));
     }
 
     /// The tag of a charge's limit.

@@ -50,7 +50,7 @@ const TRIAL: &str = "!trial";
 
 /// Keeps `shared` supplied with a connection to `target`, until it is aborted.
 pub(super) async fn run(shared: Arc<Shared>, target: Target) {
-    let mut log = Log { target: target.to_string(), last: LastLine::None, reported: Vec::new(), cut: None };
+    let mut log = Log { target: target.to_string(), is_connected: false, reported: Vec::new(), cut: None };
     let mut pause = FIRST_PAUSE;
     loop {
         match open_for_waiting_requests(&shared, &target).await {
@@ -239,7 +239,8 @@ const MOST_REASONS: usize = 8;
 /// Logs a line for each reason why there is no connection and one when it is back, however many attempts there are.
 struct Log {
     target: String,
-    last: LastLine,
+    /// Whether the last line says so.
+    is_connected: bool,
     /// Reasons logged since the last good connection. A server that accepts connections and then fails would otherwise fill the
     /// log.
     reported: Vec<String>,
@@ -247,19 +248,10 @@ struct Log {
     cut: Option<String>,
 }
 
-/// The last line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LastLine {
-    None,
-    Connected,
-    Lost,
-}
-
 impl Log {
     fn connected(&mut self) {
-        if self.last != LastLine::Connected {
+        if !std::mem::replace(&mut self.is_connected, true) {
             tracing::info!(store = %self.target, "connected to the store");
-            self.last = LastLine::Connected;
         } else if let Some(reason) = self.cut.take()
             && self.is_new(&reason)
         {
@@ -281,7 +273,7 @@ impl Log {
         let reason = diagnosis.map(|diagnosis| diagnosis.text).unwrap_or_default();
         if self.is_new(&reason) {
             tracing::warn!(store = %self.target, reason, "no connection to the store, trying again");
-            self.last = LastLine::Lost;
+            self.is_connected = false;
         }
     }
 }
