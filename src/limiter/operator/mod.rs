@@ -61,21 +61,9 @@ pub struct BucketState {
     pub given_by: Option<(String, Option<String>)>,
     /// The block in force, and the time left.
     pub blocked: Option<(Block, Micros)>,
-    /// Empty if the id has no bucket.
-    pub windows: Vec<WindowState>,
-}
-
-#[derive(Clone, Debug)]
-pub struct WindowState {
-    pub numbers: Numbers,
-    /// The capacity in force: that of elevated numbers while those are on.
-    pub limit: u64,
-    /// Whole tokens left.
-    pub remaining: u64,
-    /// Until a request fits. `None` if never.
-    pub retry_after: Option<Micros>,
-    /// Until the bucket is full, or its window ends. `None` if never.
-    pub reset_after: Option<Micros>,
+    /// Each window with the decision on a cost of 0, but for `retry_after`, which is the time until a request fits. Empty if
+    /// the id has no bucket.
+    pub windows: Vec<(Numbers, Decision)>,
 }
 
 impl Operator {
@@ -105,7 +93,7 @@ impl Operator {
         found: &BucketInfo<'_>,
         change: Option<BucketChange>,
         now: Micros,
-    ) -> Result<Vec<WindowState>, OperatorError> {
+    ) -> Result<Vec<(Numbers, Decision)>, OperatorError> {
         let charges = &found.plan.charges;
         if charges.is_empty() {
             return Ok(Vec::new());
@@ -132,11 +120,12 @@ impl Operator {
             let _ = self.limiter.shared.local.decide_in_turn(&batches);
         }
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
-        Ok(charges
-            .iter()
-            .zip(standing.iter().zip(asking.iter()))
-            .map(|(charge, (standing, asking))| window(charge, standing, asking))
-            .collect())
+        let window = |(charge, (standing, asking)): (&Charge, (&Decision, &Decision))| {
+            // If another window denies the request, it would fit this one.
+            let retry_after = if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) };
+            (charge.numbers.clone(), Decision { retry_after, ..*standing })
+        };
+        Ok(charges.iter().zip(standing.iter().zip(asking.iter())).map(window).collect())
     }
 
     /// Applies a change, if any, and returns the state after it.
@@ -163,18 +152,6 @@ impl Operator {
             blocked,
             windows,
         })
-    }
-}
-
-/// `standing` is the decision on a cost of 0, `asking` on the limit's cost.
-fn window(charge: &Charge, standing: &Decision, asking: &Decision) -> WindowState {
-    // If another window denies the request, this one's decision is its state, and the request would fit it.
-    WindowState {
-        numbers: charge.numbers.clone(),
-        limit: standing.limit,
-        remaining: standing.remaining,
-        retry_after: if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) },
-        reset_after: standing.reset_after,
     }
 }
 

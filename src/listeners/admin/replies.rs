@@ -3,11 +3,13 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::Block;
 use crate::engine::rules::limit::LimitMode;
-use crate::limiter::operator::{BucketState, WindowState};
+use crate::limiter::operator::BucketState;
 
 /// How a bucket stands.
 pub(super) fn state(state: &BucketState) -> Value {
@@ -31,11 +33,11 @@ pub(super) fn state(state: &BucketState) -> Value {
     })
 }
 
-fn window(state: &WindowState) -> Value {
+fn window((numbers, state): &(Numbers, Decision)) -> Value {
     let mut allows = String::new();
-    state.numbers.describe(&mut allows);
+    numbers.describe(&mut allows);
     json!({
-        "algorithm": state.numbers.algorithm().name(),
+        "algorithm": numbers.algorithm().name(),
         "allows": allows,
         "limit": state.limit,
         "remaining": state.remaining,

@@ -58,7 +58,8 @@ pub struct Target {
     pub(super) timeout: Duration,
     pub(super) queue: usize,
     pub(super) clock: Clock,
-    shown: String,
+    /// The URL without its secrets.
+    pub(super) shown: String,
 }
 
 impl RedisOptions {
@@ -120,13 +121,6 @@ impl RedisOptions {
                 .map_err(|error| format!("--store-cert-file and --store-key-file cannot be used: {error}")),
             _ => Err("--store-cert-file and --store-key-file must be given together".into()),
         }
-    }
-}
-
-impl fmt::Display for Target {
-    /// The URL without its secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
     }
 }
 

@@ -50,7 +50,7 @@ const TRIAL: &str = "!trial";
 
 /// Keeps `shared` supplied with a connection to `target`, until it is aborted.
 pub(super) async fn run(shared: Arc<Shared>, target: Target) {
-    let mut log = Log { target: target.to_string(), is_connected: false, reported: Vec::new(), cut: None };
+    let mut log = Log { target: target.shown.clone(), is_connected: false, reported: Vec::new(), cut: None };
     let mut pause = FIRST_PAUSE;
     loop {
         match open_for_waiting_requests(&shared, &target).await {

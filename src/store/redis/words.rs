@@ -36,71 +36,48 @@ fn push_number(words: &mut String, number: u64, end: char) {
 /// Adds the two words that say how tokens come back.
 fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     let numbers = &charge.numbers;
-    match numbers.algorithm() {
-        Algorithm::Gcra | Algorithm::FixedWindow(_) => {
-            push_number(words, numbers.weight(), ' ');
-            if let Some(elevated) = charge.elevated() {
-                return push_elevated(words, numbers, elevated);
-            }
-            match numbers.windows() {
-                Some(windows) => push_windows(words, numbers, windows, now),
-                None => push_number(words, numbers.drain(), ' '),
-            }
-        }
-        Algorithm::SlidingLog => {
-            push_number(words, numbers.burst(), ' ');
-            words.push_str("sliding_log:");
-            push_number(words, numbers.span(), ' ');
-        }
-        Algorithm::SlidingWindow { count_denied } => {
-            push_number(words, numbers.burst(), ' ');
-            words.push_str("sliding_window:");
+    let algorithm = numbers.algorithm();
+    if matches!(algorithm, Algorithm::Gcra | Algorithm::FixedWindow(_)) {
+        push_number(words, numbers.weight(), ' ');
+        return match (charge.elevated(), numbers.windows()) {
+            (Some(elevated), _) => push_elevated(words, numbers, elevated),
+            (None, Some(windows)) => push_windows(words, numbers, windows, now),
+            (None, None) => push_number(words, numbers.drain(), ' '),
+        };
+    }
+    push_number(words, numbers.burst(), ' ');
+    words.push_str(algorithm.name());
+    words.push(':');
+    match (algorithm, charge.input.as_deref()) {
+        (Algorithm::SlidingWindow { count_denied }, _) => {
             push_number(words, numbers.span(), ':');
-            let tick = sliding_window::tick(numbers.burst(), numbers.span());
-            push_number(words, tick, if count_denied { ':' } else { ' ' });
-            if count_denied {
-                words.push_str("count_denied ");
-            }
+            words.push_str(itoa::Buffer::new().format(sliding_window::tick(numbers.burst(), numbers.span())));
+            words.push_str(if count_denied { ":count_denied" } else { "" });
         }
-        Algorithm::Concurrency => {
-            push_number(words, numbers.burst(), ' ');
-            words.push_str("concurrency:");
+        (Algorithm::Concurrency, _) => {
             push_number(words, numbers.span(), ':');
             if let Some(Slot(name)) = charge.slot() {
                 let _ = write!(words, "{name:032x}");
             }
-            words.push(' ');
         }
-        Algorithm::Queue | Algorithm::Script => {
-            push_number(words, numbers.burst(), ' ');
-            push_input(words, charge);
-            words.push(' ');
-        }
-    }
-}
-
-/// Adds the input of a queue or a script. [`lacks_input`] has checked that it is there.
-fn push_input(words: &mut String, charge: &Charge) {
-    match (charge.input.as_deref(), charge.numbers.algorithm()) {
-        (Some(Input::Queue(work)), Algorithm::Queue) => {
-            words.push_str("queue:");
+        (Algorithm::Queue, Some(Input::Queue(work))) => {
             words.push_str(work.storage.word());
             words.push(':');
-            push_number(words, charge.numbers.span(), ':');
+            push_number(words, numbers.span(), ':');
             words.push_str(match (&work.given_back, charge.mode) {
                 (Some(id), Mode::Refund) => id.as_str(),
                 (None, Mode::Refund) => "",
                 _ => work.entry.as_str(),
             });
         }
-        (Some(Input::Script(run)), _) => {
-            words.push_str("script:");
+        (Algorithm::Script, Some(Input::Script(run))) => {
             words.push_str(&run.source.name);
             words.push(':');
             words.push_str(&run.arguments);
         }
-        _ => {}
+        _ => words.push_str(itoa::Buffer::new().format(numbers.span())),
     }
+    words.push(' ');
 }
 
 /// Adds the word of elevated numbers.
