@@ -82,7 +82,7 @@ impl ProcessArgs {
         } else if total < MAX_CONNECTIONS && self.max_connections.is_none() {
             tracing::warn!("accepting at most {total} connections: the system allows {limit} file descriptors");
         }
-        metrics.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
+        metrics.server.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
         let per_address = NonZeroU32::new(self.max_connections_per_address);
         let streams_per_address = NonZeroU32::new(self.streams_per_address);
         let (response_memory, exempt) = (self.response_memory, trusted.clone());
@@ -102,6 +102,6 @@ impl ProcessArgs {
             AccessLogFormat::Combined => Format::Combined,
         };
         let failed = |error: io::Error| format!("--access-log: cannot open {}: {error}", path.display());
-        AccessLog::start(destination, format, metrics.access_log_dropped.clone()).map(Some).map_err(failed)
+        AccessLog::start(destination, format, metrics.server.access_log_dropped.clone()).map(Some).map_err(failed)
     }
 }

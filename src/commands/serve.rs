@@ -114,8 +114,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         Ok(metrics) => Arc::new(metrics),
         Err(error) => return could_not_start(err, &error),
     };
-    metrics.started(seconds(&clock));
-    metrics.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
+    metrics.server.started(seconds(&clock));
+    metrics.store.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
     let (accept, tls_reloader) = match args.tls.accept() {
         Ok(accept) => accept,
         Err(error) => {
@@ -124,7 +124,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
         }
     };
     let expiry = tls_reloader.as_ref().and_then(ServerTlsReloader::expiry);
-    expiry.into_iter().for_each(|seconds| metrics.tls_expiry(seconds));
+    expiry.into_iter().for_each(|seconds| metrics.server.set_tls_expiry(seconds));
     let local = MemoryStore::new(args.store.max_keys());
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
@@ -200,8 +200,8 @@ fn reload(
         if let Some(certificates) = &mut of_listeners
             && let Some(successful) = certificates.reload(asked)
         {
-            shared.metrics().tls_reload(successful);
-            certificates.expiry().into_iter().for_each(|seconds| shared.metrics().tls_expiry(seconds));
+            shared.metrics().server.tls_reloaded(successful);
+            certificates.expiry().into_iter().for_each(|seconds| shared.metrics().server.set_tls_expiry(seconds));
         }
     })
 }

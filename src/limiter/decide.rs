@@ -61,7 +61,7 @@ impl Limiter {
         let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
-        self.seconds[ask.listener as usize].observe(ask.start.elapsed().as_secs_f64());
+        self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
         Ok(Ruling { view, verdict, descriptors, slots, settlement, listener: ask.listener, denials })
     }

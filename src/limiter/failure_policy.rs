@@ -88,7 +88,7 @@ impl Limiter {
     /// Counts that the store gave no answer, and logs what nothing else logs: errors and overload. The store's own task logs
     /// a lost connection.
     fn note_failure(&self, error: &StoreError) {
-        self.shared.metrics.store_error(error.kind());
+        self.shared.metrics.store.errors.inc(error.kind());
         let is_overload = matches!(error, StoreError::Busy { .. });
         if !is_overload {
             self.shared.store_failed(Instant::now());

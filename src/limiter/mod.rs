@@ -9,12 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
-use prometheus::local::LocalHistogram;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::rules::blocks::Blocks;
 use crate::store::Store;
-use crate::telemetry::metrics::DecisionListener;
+use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
 use crate::telemetry::throttle::Throttle;
 
 mod ask;
@@ -57,7 +56,7 @@ pub struct Limiter {
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// The durations since [`Self::flush`], in the order of [`DecisionListener::ALL`]. Adding to the shared histogram takes
     /// 40 ns of atomics.
-    seconds: [LocalHistogram; DecisionListener::ALL.len()],
+    seconds: [LocalTimer; DecisionListener::ALL.len()],
     failure_log: Throttle,
     overload_log: Throttle,
     /// Whether the store has answered since [`Self::flush`].
@@ -80,7 +79,7 @@ impl Limiter {
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
             recent: store.is_remote().then(RecentKeys::new),
             keeper: OnceCell::new(),
-            seconds: DecisionListener::ALL.map(|listener| shared.metrics.decision_seconds(listener).local()),
+            seconds: shared.metrics.listeners.decision_seconds.each_ref().map(Timer::local),
             failure_log: Throttle::default(),
             overload_log: Throttle::default(),
             answered: Cell::default(),
@@ -92,7 +91,7 @@ impl Limiter {
     /// Publishes what was timed and counted, drops rules that are no longer in force, and has the scripts of new ones
     /// compiled. Must be called about once a second.
     pub fn flush(&self) {
-        self.seconds.iter().for_each(LocalHistogram::flush);
+        self.seconds.iter().for_each(LocalTimer::flush);
         self.note_store();
         let view = self.view();
         view.flush_denials(false);

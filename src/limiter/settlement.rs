@@ -206,7 +206,7 @@ impl Settler {
             async move {
                 let decided = settler.store.decide(&job.batch()).await;
                 if let Err(error) = &decided {
-                    settler.shared.metrics.store_error(error.kind());
+                    settler.shared.metrics.store.errors.inc(error.kind());
                 }
                 job.count(decided.is_ok());
             },

@@ -87,7 +87,7 @@ impl Shared {
 
     /// Blocks these ids, and no others, from the next request on.
     pub(super) fn block(&self, blocks: Blocks) {
-        self.metrics.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
+        self.metrics.listeners.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
         self.blocks.store(Arc::new(blocks));
     }
 

@@ -86,7 +86,7 @@ pub struct HeldSlots {
 
 impl SlotTable {
     pub(super) fn new(shared: Arc<Shared>, store: Store) -> Rc<Self> {
-        let gauge = shared.metrics.slots_tally();
+        let gauge = shared.metrics.gauge_tally(&shared.metrics.listeners.slots);
         Rc::new(Self {
             shared,
             store,

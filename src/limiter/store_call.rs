@@ -10,7 +10,6 @@ use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::plan::Plan;
 use crate::store::{Batch, StoreError};
-use crate::telemetry::metrics::observe;
 
 impl Limiter {
     /// Asks for the decisions of a plan: those of its charges, then those of its reports.
@@ -46,7 +45,7 @@ impl Limiter {
             Some(patience) => timeout(patience, answer).await.unwrap_or(Err(StoreError::Late(patience))),
             None => answer.await,
         };
-        observe(&self.shared.metrics.store_seconds, asked.elapsed());
+        self.shared.metrics.store.seconds.observe(asked.elapsed());
         if decided.is_ok() {
             self.answered.set(true);
         }

@@ -140,7 +140,7 @@ pub fn start(
     reload: Reload,
 ) -> Result<Running, ServerError> {
     let workers = options.workers.get();
-    shared.metrics().workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
+    shared.metrics().server.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
     let mut bound = Bound::open(options, &mut inherited)?;
     let admin_address = bound.admin_socket.as_ref().map(std::net::TcpListener::local_addr).transpose();

@@ -62,7 +62,7 @@ impl Reloader {
             Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
-            shared.metrics().reload(false);
+            shared.metrics().server.reloaded(false);
             tracing::error!("the rules are broken, the last good ones stay in force:\n{}", loaded.report);
             return Reloaded::Broken(loaded.report);
         };
@@ -71,8 +71,8 @@ impl Reloader {
         }
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
         shared.replace(rules);
-        shared.metrics().reload(true);
-        shared.metrics().reload_timestamp.set(seconds(&self.clock));
+        shared.metrics().server.reloaded(true);
+        shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
         Reloaded::Replaced
     }
 }

@@ -113,7 +113,7 @@ impl Worker {
                     // An excess connection is closed at once, so a load balancer can try another process and the
                     // system's queue stays free for connections that come when there is room again.
                     let Some(permit) = self.admission.admit() else {
-                        metrics.connection_rejected("total");
+                        metrics.server.connections_rejected.inc("total");
                         continue;
                     };
                     let drain = self.drain.clone();
@@ -181,7 +181,7 @@ async fn pause(error: &io::Error, metrics: &Metrics, logged: &mut Option<Instant
     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         return;
     }
-    metrics.accept_errors.inc();
+    metrics.server.accept_errors.inc();
     if logged.is_none_or(|logged| logged.elapsed() > LOG_INTERVAL) {
         *logged = Some(Instant::now());
         tracing::warn!("cannot accept a connection: {error}");
@@ -197,17 +197,17 @@ struct Open {
 
 impl Open {
     fn new(metrics: Arc<Metrics>, permit: ConnectionPermit) -> Self {
-        metrics.connections.inc();
+        metrics.server.connections.inc();
         Self { metrics, _permit: permit }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.metrics.connections.dec();
+        self.metrics.server.connections.dec();
         // tokio catches the panic at the edge of the task; other connections go on.
         if std::thread::panicking() {
-            self.metrics.panics.inc();
+            self.metrics.server.panics.inc();
             tracing::error!("a connection's task panicked");
         }
     }
@@ -223,12 +223,12 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         let admission = Admission::new(ConnectionLimits::default());
         let open = Open::new(metrics.clone(), admission.admit().unwrap());
-        assert_eq!((metrics.connections.get(), metrics.panics.get()), (1, 0));
+        assert_eq!((metrics.server.connections.get(), metrics.server.panics.get()), (1, 0));
         let panicked = std::thread::spawn(move || {
             let _open = open;
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
-        assert_eq!((metrics.connections.get(), metrics.panics.get()), (0, 1));
+        assert_eq!((metrics.server.connections.get(), metrics.server.panics.get()), (0, 1));
     }
 }

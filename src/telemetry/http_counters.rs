@@ -1,4 +1,4 @@
-//! What a worker's listener that speaks HTTP counts.
+//! A worker's metrics of one HTTP listener.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,36 +6,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use prometheus::local::LocalHistogram;
 
-use crate::telemetry::metrics::{ENDPOINT_STATES, HttpListener, Metrics, REQUEST_CODES, Tally};
+use crate::telemetry::metrics::{ENDPOINT_STATES, HttpListener, LocalTimer, Metrics, REQUEST_CODES, Tally};
 
-/// The handles of a worker. Requests share them through an `Rc`: the count of an `Arc` would go from core to core.
+/// Requests share these through an `Rc`: the count of an `Arc` would move from core to core.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     requests: [Tally; REQUEST_CODES.len()],
     in_flight: Rc<Tally>,
     tunnels: Tally,
-    /// What this worker has timed since [`Self::flush`].
-    upstream_seconds: LocalHistogram,
-    /// What this worker has added to `weir_upstream_endpoints`.
+    upstream_seconds: LocalTimer,
+    /// This worker's share of `weir_upstream_endpoints`.
     endpoints: Cell<[i64; ENDPOINT_STATES.len()]>,
 }
 
 impl Counters {
     pub(crate) fn new(metrics: Arc<Metrics>, listener: HttpListener) -> Rc<Self> {
         let requests = metrics.request_tallies(listener);
-        let (in_flight, tunnels) = (Rc::new(metrics.in_flight_tally()), metrics.tunnel_tally());
-        let upstream_seconds = metrics.upstream_seconds.local();
+        let in_flight = Rc::new(metrics.gauge_tally(&metrics.http.requests_in_flight));
+        let tunnels = metrics.gauge_tally(&metrics.http.tunnels);
+        let upstream_seconds = metrics.upstreams.seconds.local();
         Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds, endpoints: Cell::default() })
     }
 
-    /// Counts an answer, by its place in [`REQUEST_CODES`]; `is_refusal` if it is ours and not the upstream's.
-    pub(crate) fn answered(&self, status: StatusCode, is_refusal: bool) {
+    /// Counts a response; `is_own` if it is Weir's and not the upstream's.
+    pub(crate) fn answered(&self, status: StatusCode, is_own: bool) {
+        // The place in `REQUEST_CODES`.
         let code = match status.as_u16() {
-            429 if is_refusal => 5,
-            503 if is_refusal => 6,
+            429 if is_own => 5,
+            503 if is_own => 6,
             100..200 => 0,
             200..300 => 1,
             300..400 => 2,
@@ -45,12 +45,7 @@ impl Counters {
         self.requests[code].inc();
     }
 
-    /// The metrics of the process.
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// Counts a connection that was upgraded as open, or as closed.
+    /// Counts an upgraded connection as open or as closed.
     pub(crate) fn tunnel(&self, is_open: bool) {
         if is_open {
             self.tunnels.inc();
@@ -59,17 +54,18 @@ impl Counters {
         }
     }
 
-    /// Counts a request as in flight, from its headers until the last byte of its answer was handed over.
-    pub(crate) fn in_flight(&self) -> Open {
-        Open::new(self.in_flight.clone())
+    /// Counts a request as in flight until the guard is dropped.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
     }
 
     /// Counts an upstream's response and the time until its headers.
     pub(crate) fn upstream_answered(&self, span: Duration) {
-        self.upstream_seconds.observe(span.as_secs_f64());
+        self.upstream_seconds.observe(span);
     }
 
-    /// Adds what was timed to the metrics.
+    /// Adds the times of upstreams to the metrics.
     pub(crate) fn flush(&self) {
         self.upstream_seconds.flush();
     }
@@ -77,7 +73,7 @@ impl Counters {
     /// Sets this worker's number of endpoints of each state, in the order of [`ENDPOINT_STATES`].
     pub(crate) fn set_endpoints(&self, counts: [i64; ENDPOINT_STATES.len()]) {
         let before = self.endpoints.replace(counts);
-        for ((gauge, count), before) in self.metrics.upstream_endpoints().iter().zip(counts).zip(before) {
+        for ((gauge, count), before) in self.metrics.upstreams.endpoints.iter().zip(counts).zip(before) {
             if count != before {
                 gauge.add(count - before);
             }
@@ -91,21 +87,12 @@ impl Drop for Counters {
     }
 }
 
-/// Counts something as open for as long as it lives.
+/// A request in flight.
 #[derive(Debug)]
-pub(crate) struct Open {
-    gauge: Rc<Tally>,
-}
+pub(crate) struct InFlight(Rc<Tally>);
 
-impl Open {
-    fn new(gauge: Rc<Tally>) -> Self {
-        gauge.inc();
-        Self { gauge }
-    }
-}
-
-impl Drop for Open {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.gauge.dec();
+        self.0.dec();
     }
 }

@@ -174,7 +174,7 @@ impl Admin {
             }
             Ok(caller) => self.write(write, bucket, body, &caller).await,
         };
-        self.metrics.admin_write(write, result);
+        self.metrics.listeners.admin_writes[write as usize][result as usize].inc();
         reply
     }
 

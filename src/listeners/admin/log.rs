@@ -138,7 +138,7 @@ impl Admin {
                 Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply()),
             },
         };
-        self.metrics.admin_write(AdminWrite::Log, result);
+        self.metrics.listeners.admin_writes[AdminWrite::Log as usize][result as usize].inc();
         reply
     }
 

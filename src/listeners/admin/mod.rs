@@ -323,12 +323,12 @@ impl Standing {
     /// `usage` is that of the buckets in memory.
     fn publish(&self, metrics: &Metrics, usage: &Usage) {
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        metrics.store_connections.set(gauge(self.connected as u64));
-        metrics.store_breakers_open.set(gauge(self.breakers_open as u64));
+        metrics.store.connections.set(gauge(self.connected as u64));
+        metrics.store.breakers_open.set(gauge(self.breakers_open as u64));
         for (reason, workers) in Fault::LABELS.into_iter().zip(self.faults) {
-            metrics.store_unusable(reason, gauge(workers));
+            metrics.store.unusable.with_label_values(&[reason]).set(gauge(workers));
         }
-        metrics.keys.set(gauge(usage.keys));
-        metrics.stores_counted(usage.evicted, usage.overflowed, self.corrupt_values);
+        metrics.store.keys.set(gauge(usage.keys));
+        metrics.store.set_counts(usage.evicted, usage.overflowed, self.corrupt_values);
     }
 }

@@ -72,7 +72,7 @@ impl Envoy {
             Err(Unfit::Request(reply)) => return Ok(bad_request(reply)),
         };
         if asked.client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().client_disputed(DecisionListener::ExtAuthz);
+            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::ExtAuthz.label());
         }
         let (path, query) = target::split(&asked.target);
         let view = request::Request {

@@ -2,11 +2,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-
-use prometheus::IntCounter;
+use std::sync::Arc;
 
 use super::protocol::{Code, Status};
-use crate::telemetry::metrics::{GRPC_CODES, GRPC_METHODS, Metrics};
+use crate::telemetry::metrics::Metrics;
 
 /// The services, as their health is asked for.
 pub(super) const SERVICES: [&str; 4] = [
@@ -59,18 +58,18 @@ impl Method {
 
 /// What a worker's listener counts.
 pub(super) struct Calls {
-    counters: [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()],
+    metrics: Arc<Metrics>,
 }
 
 impl Calls {
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        Self { counters: metrics.grpc_counters() }
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
     }
 
     /// Counts a call. One that lasts is counted when it begins.
     pub(super) fn count(&self, method: Method, code: Code) {
         let place = Code::ALL.iter().position(|known| *known == code);
-        let counter = place.and_then(|place| self.counters.get(method as usize)?.get(place));
+        let counter = place.and_then(|place| self.metrics.listeners.grpc_calls.get(method as usize)?.get(place));
         if let Some(counter) = counter {
             counter.inc();
         }
@@ -110,6 +109,7 @@ impl Drop for StreamPermit {
 mod tests {
     use super::super::messages::tests::files;
     use super::*;
+    use crate::telemetry::metrics::{GRPC_CODES, GRPC_METHODS};
 
     #[test]
     fn every_declared_service_and_method_is_there() {
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn each_method_and_code_has_a_counter() {
-        let metrics = Metrics::new().unwrap();
-        let calls = Calls::new(&metrics);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let calls = Calls::new(metrics.clone());
         calls.count(Method::HealthWatch, Code::ResourceExhausted);
         calls.count(Method::Unknown, Code::Unimplemented);
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();

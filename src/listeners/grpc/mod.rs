@@ -165,7 +165,7 @@ impl Envoy {
             address_sources: options.address_sources,
             age: Age::new(options.connection_age),
             readiness: options.readiness.clone(),
-            calls: Calls::new(&metrics),
+            calls: Calls::new(metrics),
             streams: Streams::default(),
             messages: Messages { most: options.limits.message, buffered: Cell::new(0) },
         })

@@ -89,7 +89,7 @@ async fn rate_limit(
         Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
         Err(_) => RateLimitAnswer::Invalid,
     };
-    limiter.shared().metrics().rate_limit_answer(counted);
+    limiter.shared().metrics().listeners.rate_limit_answers[counted as usize].inc();
     outcome.map(|(_, response)| response)
 }
 

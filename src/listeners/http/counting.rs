@@ -11,19 +11,19 @@ use crate::telemetry::throttle::Throttle;
 
 impl Observer for Counters {
     fn limit_reached(&self, limit: HttpLimit) {
-        self.metrics().listener_limit(limit.label());
+        self.metrics.http.limits.inc(limit.label());
     }
 
     fn connection_failed(&self, failure: ConnectionFailure) {
-        self.metrics().connection_failed(failure.label());
+        self.metrics.http.connections_failed.inc(failure.label());
     }
 
     fn connection_rejected(&self) {
-        self.metrics().connection_rejected("address");
+        self.metrics.server.connections_rejected.inc("address");
     }
 
     fn tls_handshake(&self, is_resumed: bool) {
-        self.metrics().tls_handshake(is_resumed);
+        self.metrics.http.tls_handshakes[usize::from(is_resumed)].inc();
     }
 
     fn tunnel(&self, is_open: bool) {
@@ -50,7 +50,7 @@ impl UpstreamObserver for Route {
     }
 
     fn failed(&self, server: Option<&dyn Display>, reason: &'static str, error: &dyn Error) {
-        self.counters.metrics().upstream_error(reason);
+        self.counters.metrics.upstreams.errors.inc(reason);
         if let Some(suppressed) = self.log.pass() {
             let upstream = server.map(tracing::field::display);
             tracing::warn!(upstream, reason, suppressed, "upstream failed: {error}");
@@ -58,15 +58,15 @@ impl UpstreamObserver for Route {
     }
 
     fn retried(&self) {
-        self.counters.metrics().upstream_retries.inc();
+        self.counters.metrics.upstreams.retries.inc();
     }
 
     fn ejected(&self) {
-        self.counters.metrics().upstream_ejections.inc();
+        self.counters.metrics.upstreams.ejections.inc();
     }
 
     fn unresolved(&self) {
-        self.counters.metrics().upstream_resolve_errors.inc();
+        self.counters.metrics.upstreams.resolve_errors.inc();
     }
 }
 

@@ -9,7 +9,7 @@ use crate::http::Exchange;
 use crate::http::message::Response;
 use crate::limiter::{HeldSlots, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};
-use crate::telemetry::http_counters::Open;
+use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
 use crate::telemetry::traces::Trace;
 
@@ -17,7 +17,7 @@ use crate::telemetry::traces::Trace;
 /// at the end.
 #[derive(Debug)]
 pub(crate) struct Passage {
-    _in_flight: Open,
+    _in_flight: InFlight,
     pub(crate) trace: Trace,
     /// Boxed because it is large and usually absent.
     entry: Option<Box<Entry>>,
@@ -26,7 +26,7 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    pub(super) fn new(in_flight: Open, trace: Trace, entry: Option<Box<Entry>>) -> Self {
+    pub(super) fn new(in_flight: InFlight, trace: Trace, entry: Option<Box<Entry>>) -> Self {
         Self { _in_flight: in_flight, trace, entry, slots: RefCell::default() }
     }
 

@@ -25,7 +25,6 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use http::{Method, StatusCode, Version};
-use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
 use self::call::{Call, Mistake, Subject};
@@ -73,8 +72,6 @@ pub struct Check {
     front: Frontend,
     limiter: Rc<Limiter>,
     generations: Generations,
-    /// By [`Convention`] and [`CheckResult`].
-    answers: [[IntCounter; CheckResult::COUNT]; Convention::ALL.len()],
     complaints: Throttle,
 }
 
@@ -105,10 +102,8 @@ type Answer = (Reply, CheckResult);
 impl Check {
     /// A check listener.
     pub fn new(limiter: Rc<Limiter>, options: &CheckOptions) -> Rc<Self> {
-        let metrics = limiter.shared().metrics();
         let front = Frontend::new(&options.front, HttpListener::Check, limiter.shared());
-        let answers = Convention::ALL.map(|convention| metrics.check_counters(convention));
-        Rc::new(Self { front, limiter, generations: options.generations, answers, complaints: Throttle::default() })
+        Rc::new(Self { front, limiter, generations: options.generations, complaints: Throttle::default() })
     }
 
     /// Serves a gateway's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
@@ -189,7 +184,7 @@ impl Check {
             return Err(Unusable::Gateway(reason));
         }
         if original.client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().client_disputed(DecisionListener::Check);
+            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Check.label());
         }
         let view = request::Request {
             method: &original.method,
@@ -259,7 +254,7 @@ impl Check {
     }
 
     fn count(&self, convention: Convention, result: CheckResult) {
-        self.answers[convention as usize][result as usize].inc();
+        self.limiter.shared().metrics().listeners.check_requests[convention as usize][result as usize].inc();
     }
 
     /// Tells the operator what the gateway's operator has to mend.

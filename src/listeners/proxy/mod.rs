@@ -142,7 +142,7 @@ impl Proxy {
     fn client(&self, peer: &Peer, headers: &Headers) -> Result<Option<IpAddr>, Failure> {
         let client = self.front.client(peer, headers);
         if client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().client_disputed(DecisionListener::Proxy);
+            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Proxy.label());
         }
         if peer.source == Source::Unknown
             && let Some(limit) = self.limiter.view().rules().evaded_without_client()

@@ -174,7 +174,7 @@ impl Spoe {
                     self.misconfigured(Mistake::text(mistake));
                 }
                 if check.client.is_some_and(|client| client.is_disputed) {
-                    self.limiter.shared().metrics().client_disputed(DecisionListener::Spoe);
+                    self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Spoe.label());
                 }
                 self.decide(&check, &mut ack, received).await;
             }
@@ -227,7 +227,7 @@ impl Spoe {
 
     /// Logs that we end a connection because of `HAProxy`, and counts it.
     fn disconnects(&self, peer: IpAddr, status: Status) {
-        self.limiter.shared().metrics().spoe_disconnect(status.label());
+        self.limiter.shared().metrics().listeners.spoe_disconnects.inc(status.label());
         if status != Status::Normal
             && let Some(suppressed) = self.connection_log.pass()
         {

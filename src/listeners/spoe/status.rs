@@ -58,7 +58,7 @@ impl Status {
         }
     }
 
-    /// The label `reason` of `weir_spoe_disconnects_total`, one of [`SPOE_DISCONNECTS`](crate::telemetry::metrics::SPOE_DISCONNECTS).
+    /// The label `reason` of `weir_spoe_disconnects_total`.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Normal => "normal",

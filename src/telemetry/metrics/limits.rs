@@ -1,9 +1,8 @@
-//! What is counted of each limit: made when rules load, and gone when rules no longer have the limit.
+//! Metrics per limit: created when rules load, and removed when the rules no longer have the limit.
 //!
-//! These are the metrics that there may be thousands of series of, and they are not the library's. It knows a series by a
-//! hash of its label values without a separator, so `Aerror_` with `allowed` could be `A` with `error_allowed`; and it
-//! copies every label of every series for a page: 6 ms for 1,000 limits and 15 ms if they settle, on an idle machine, where
-//! this takes half of one.
+//! There may be thousands of these series, and the library does not hold them. It identifies a series by a hash of its label
+//! values without a separator, so `Aerror_` with `allowed` could be `A` with `error_allowed`. And it copies every label of
+//! every series to render them: 6 ms for 1,000 limits and 15 ms if they settle, on an idle machine, where this takes 0.5 ms.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -14,73 +13,140 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::Metrics;
-use super::labels::{DecisionResult, SettlementResult};
+use super::label::label;
 use super::tally::Tally;
 
-/// The handles of one limit.
+label! {
+    /// A limit's decision: the label `result` of `weir_decisions_total`.
+    pub enum DecisionResult {
+        Allowed = "allowed",
+        Denied = "denied",
+        /// A limit in shadow mode would have denied the request.
+        ShadowDenied = "shadow_denied",
+        /// Another limit denied the request, so nothing was charged.
+        Uncharged = "uncharged",
+        /// The id is unlimited.
+        Unlimited = "unlimited",
+        /// The store failed and the limit let the request pass.
+        ErrorAllowed = "error_allowed",
+        /// The store failed and the limit denied the request.
+        ErrorDenied = "error_denied",
+        /// Too many requests were waiting for the store.
+        Rejected = "rejected",
+    }
+}
+
+label! {
+    /// The label `result` of `weir_settlements_total`.
+    pub enum SettlementResult {
+        Charged = "charged",
+        Refunded = "refunded",
+        /// The cost was the reservation.
+        Unchanged = "unchanged",
+        /// The response reports no cost, so the reservation stays.
+        Absent = "absent",
+        /// The reported cost is not a number, so the reservation stays.
+        Unreadable = "unreadable",
+        /// There was no response, so the reservation stays.
+        Unanswered = "unanswered",
+        /// The store failed.
+        Failed = "failed",
+    }
+}
+
+/// The counters of one limit.
 #[derive(Clone, Debug)]
 pub struct LimitMetrics {
     decisions: [Count; DecisionResult::ALL.len()],
 }
 
-/// What a worker counts of one limit. Most limits come to few results, and the others have no tally.
+/// A worker's share of [`LimitMetrics`]. Most limits have few results, so tallies are created when they are needed.
 #[derive(Debug, Default)]
 pub struct LimitTallies {
     decisions: [OnceCell<Tally>; DecisionResult::ALL.len()],
 }
 
 impl LimitTallies {
-    /// Counts one decision of the limit, whose handles are `limit`.
+    /// Counts one decision of `limit`.
     pub fn count(&self, metrics: &Metrics, limit: &LimitMetrics, result: DecisionResult) {
         let tally = || metrics.tallies.count(limit.decisions[result as usize].clone());
         self.decisions[result as usize].get_or_init(tally).inc();
     }
 }
 
-/// The handles of a limit's settlements.
+/// The counters of a limit's settlements.
 #[derive(Clone, Debug)]
 pub struct SettlementMetrics {
     results: [Count; SettlementResult::ALL.len()],
 }
 
 impl SettlementMetrics {
-    /// What counts this result.
     pub const fn of(&self, result: SettlementResult) -> &Count {
         &self.results[result as usize]
     }
 }
 
-impl Metrics {
-    /// The handles of a limit.
-    pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics { decisions: self.decisions.of(name) }
+/// All metrics per limit.
+#[derive(Debug)]
+pub(super) struct Limits {
+    decisions: PerLimit<{ DecisionResult::ALL.len() }>,
+    settlements: PerLimit<{ SettlementResult::ALL.len() }>,
+    keys_limited: PerLimit<1>,
+}
+
+impl Limits {
+    pub(super) fn new() -> Self {
+        Self {
+            decisions: PerLimit::new("weir_decisions_total", "Decisions, by limit and result", DecisionResult::LABELS),
+            settlements: PerLimit::new(
+                "weir_settlements_total",
+                "Settlements of costs that responses report, by limit and result",
+                SettlementResult::LABELS,
+            ),
+            keys_limited: PerLimit::new(
+                "weir_keys_limited_total",
+                "Charges to the bucket that a limit's new ids share once it has its maximum number of buckets",
+                [""],
+            ),
+        }
     }
 
-    /// The handles of the settlements of a limit.
-    pub fn settlements(&self, name: &str) -> SettlementMetrics {
-        SettlementMetrics { results: self.settlements.of(name) }
-    }
-
-    /// What counts the charges of a limit to the bucket that its ids share beyond its bound.
-    pub fn keys_limited(&self, name: &str) -> Arc<AtomicU64> {
-        let [count] = self.keys_limited.of(name);
-        count.0
-    }
-
-    /// Forgets limits that the rules no longer have.
-    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
-        self.decisions.of_limits.lock().retain(|name, _| is_kept(name));
-        self.settlements.of_limits.lock().retain(|name, _| is_kept(name));
-        self.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
+    /// Appends the metrics to a page in the text exposition format.
+    pub(super) fn write(&self, page: &mut Vec<u8>) {
+        self.decisions.write(page);
+        self.settlements.write(page);
+        self.keys_limited.write(page);
     }
 }
 
-/// A counter. Clones count together.
+impl Metrics {
+    pub fn limit(&self, name: &str) -> LimitMetrics {
+        LimitMetrics { decisions: self.limits.decisions.of(name) }
+    }
+
+    pub fn settlements(&self, name: &str) -> SettlementMetrics {
+        SettlementMetrics { results: self.limits.settlements.of(name) }
+    }
+
+    /// Returns the counter of a limit's charges to the bucket that new ids share beyond its maximum.
+    pub fn keys_limited(&self, name: &str) -> Arc<AtomicU64> {
+        let [count] = self.limits.keys_limited.of(name);
+        count.0
+    }
+
+    /// Removes the limits that the rules no longer have.
+    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
+        self.limits.decisions.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.settlements.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
+    }
+}
+
+/// A counter. Clones share their count.
 #[derive(Clone, Debug, Default)]
 pub struct Count(Arc<AtomicU64>);
 
 impl Count {
-    /// Counts one more.
     pub fn inc(&self) {
         self.inc_by(1);
     }
@@ -90,19 +156,19 @@ impl Count {
     }
 }
 
-/// A metric that has a series for each limit and each of `RESULTS` results.
+/// A metric with a series per limit and result.
 #[derive(Debug)]
-pub(super) struct PerLimit<const RESULTS: usize> {
+struct PerLimit<const RESULTS: usize> {
     name: &'static str,
     help: &'static str,
     results: [&'static str; RESULTS],
-    /// In the order of their names, which is that of the page.
+    /// By name; the page is sorted.
     of_limits: Mutex<BTreeMap<Box<str>, [Count; RESULTS]>>,
 }
 
 impl<const RESULTS: usize> PerLimit<RESULTS> {
-    /// `results` are the values of the label `result`; a metric that has none has one result, the empty text.
-    pub(super) fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
+    /// `results` are the values of the label `result`. A metric without the label has one result, the empty text.
+    fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
         Self { name, help, results, of_limits: Mutex::default() }
     }
 
@@ -116,8 +182,7 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
         counts
     }
 
-    /// Adds the metric to a page in the text exposition format.
-    pub(super) fn write(&self, page: &mut Vec<u8>) {
+    fn write(&self, page: &mut Vec<u8>) {
         let of_limits = self.of_limits.lock();
         let mut add = |parts: &[&str]| parts.iter().for_each(|part| page.extend_from_slice(part.as_bytes()));
         if !of_limits.is_empty() {
@@ -138,7 +203,7 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
     }
 }
 
-/// A label's value as the format wants it. Rules give no limit a name that needs it.
+/// Escapes a label's value. Limits from rules files have no name that needs it.
 fn escaped(value: &str) -> Cow<'_, str> {
     if !value.contains(['\\', '"', '\n']) {
         return value.into();

@@ -1,7 +1,7 @@
-//! Counters of one worker, summed up when somebody looks.
+//! Counters per worker, added up when the metrics are rendered.
 //!
-//! A counter that all workers share is a cache line that goes from core to core with every request, at 50 ns or more
-//! each time. Here each worker adds to a line of its own, with a plain load and store.
+//! A counter that all workers share is a cache line that moves from core to core with every request, for 50 ns or more each
+//! time. Here each worker adds to its own cache line, with a plain load and store.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -13,26 +13,25 @@ use prometheus::{IntCounter, IntGauge};
 
 use super::limits::Count;
 
-/// One worker's share of a counter or gauge.
+/// A worker's share of a counter or gauge.
 #[derive(Debug)]
 pub struct Tally {
     line: Arc<Line>,
-    /// Only one thread may write, so this must not be shared by several.
+    /// Not `Sync`: only one thread may write.
     _one_writer: PhantomData<Cell<u64>>,
 }
 
-/// What is counted, in a cache line of its own.
+/// A count in its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line(AtomicU64);
 
 impl Tally {
-    /// Counts one more.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// Counts one less; for gauges.
+    /// For gauges.
     pub fn dec(&self) {
         self.add(u64::MAX);
     }
@@ -46,16 +45,16 @@ impl Tally {
 /// All workers' tallies.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
-    /// One for each worker and metric that is counted so; those of a worker or of rules that are gone are taken off.
+    /// One per worker and metric. Those that a worker or replaced rules have dropped are removed.
     open: Mutex<Vec<Open>>,
 }
 
-/// A tally, and where it counts to.
+/// A tally and its target.
 #[derive(Debug)]
 struct Open {
     line: Arc<Line>,
     target: Target,
-    /// What of it was added to the target.
+    /// The part that was already added to the target.
     added: u64,
 }
 
@@ -85,10 +84,10 @@ impl Tallies {
         Tally { line, _one_writer: PhantomData }
     }
 
-    /// Brings the metrics up to date.
+    /// Adds what was counted since the last call to the targets.
     pub(super) fn add_up(&self) {
         self.open.lock().retain_mut(|open| {
-            // Asked first, so that the last count of a tally that is gone is seen: `get_mut` waits for its drop.
+            // Checked first, so that the last count of a dropped tally is seen: `get_mut` synchronises with the drop.
             let is_in_use = Arc::get_mut(&mut open.line).is_none();
             let count = open.line.0.load(Ordering::Relaxed);
             let change = count.wrapping_sub(std::mem::replace(&mut open.added, count));

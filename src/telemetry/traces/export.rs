@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::settings::Settings;
-use crate::telemetry::metrics::{Metrics, SpanResult};
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 
 /// How long [`Exporter::finish`] waits for a collector that takes nothing.
@@ -52,8 +52,7 @@ impl Exporter {
         exporter.set_resource(&settings.resource());
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
         let runtime = runtime.map_err(|error: io::Error| format!("traces cannot be exported: {error}"))?;
-        let [exported, dropped, failed] =
-            [SpanResult::Exported, SpanResult::QueueFull, SpanResult::ExportFailed].map(|result| metrics.spans(result));
+        let [exported, dropped, failed] = metrics.spans.clone();
         let queued = Arc::new(AtomicUsize::new(0));
         let sender = Sender {
             exporter,

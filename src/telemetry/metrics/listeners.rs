@@ -1,0 +1,154 @@
+//! Metrics of decisions by listener, and of what each listener replies.
+
+use prometheus::{IntCounter, IntGauge};
+
+use super::DECISION_BUCKETS;
+use super::families::{Counters, Timer, metrics};
+use super::label::label;
+
+label! {
+    /// The label `listener` of `weir_decision_duration_seconds`. The gRPC listener has one for each of its services, because
+    /// their callers have different timeouts.
+    pub enum DecisionListener {
+        Proxy = "proxy",
+        Check = "check",
+        ExtAuthz = "ext_authz",
+        RateLimit = "rate_limit",
+        Spoe = "spoe",
+    }
+}
+
+label! {
+    /// How a gateway asks the check listener: the label `convention` of `weir_check_requests_total`, and the path at the
+    /// listener.
+    pub enum Convention {
+        /// Envoy's `ext_authz` over HTTP.
+        Envoy = "envoy",
+        /// nginx' `auth_request`.
+        Nginx = "nginx",
+        /// Traefik's `ForwardAuth` and Caddy's `forward_auth`.
+        Forward = "forward",
+        /// HAProxy's Lua script `haproxy-auth-request`.
+        Haproxy = "haproxy",
+        /// Applications.
+        Json = "json",
+    }
+}
+
+label! {
+    /// The label `result` of `weir_check_requests_total`.
+    pub enum CheckResult {
+        Allowed = "allowed",
+        Denied = "denied",
+        /// The store failed and a limit fails closed.
+        Unavailable = "unavailable",
+        /// The client's request, or an application's call, is invalid.
+        Malformed = "malformed",
+        /// The gateway leaves out what it must send.
+        Misconfigured = "misconfigured",
+    }
+}
+
+label! {
+    /// The label `answer` of `weir_rate_limit_service_answers_total`.
+    pub enum RateLimitAnswer {
+        Ok = "ok",
+        OverLimit = "over_limit",
+        /// The request passes because no limit names its domain. Callers choose domains, so they are not a label.
+        UnknownDomain = "unknown_domain",
+        Invalid = "invalid",
+        /// The store failed and a limit fails closed.
+        Unavailable = "unavailable",
+    }
+}
+
+label! {
+    /// A change by an operator: the label `op` of `weir_admin_writes_total`.
+    pub enum AdminWrite {
+        Reset = "reset",
+        Refund = "refund",
+        Set = "set",
+        Block = "block",
+        Unblock = "unblock",
+        /// A change of the log's filter.
+        Log = "log",
+    }
+}
+
+label! {
+    /// The label `result` of `weir_admin_writes_total`.
+    pub enum AdminWriteResult {
+        Done = "done",
+        /// The token is missing or wrong.
+        Unauthorized = "unauthorized",
+        /// The change is invalid, or impossible for this bucket.
+        Mistaken = "mistaken",
+        /// The store failed.
+        Failed = "failed",
+    }
+}
+
+/// The label `method` of `weir_grpc_calls_total`.
+pub const GRPC_METHODS: [&str; 8] = [
+    "check",
+    "should_rate_limit",
+    "check_rate_limit",
+    "report",
+    "health_check",
+    "health_list",
+    "health_watch",
+    "unknown",
+];
+
+/// The label `code` of `weir_grpc_calls_total`.
+pub const GRPC_CODES: [&str; 9] = [
+    "ok",
+    "cancelled",
+    "invalid_argument",
+    "deadline_exceeded",
+    "not_found",
+    "resource_exhausted",
+    "unimplemented",
+    "internal",
+    "unavailable",
+];
+
+metrics! {
+    pub struct ListenerMetrics {
+        decision_seconds: [Timer; DecisionListener::ALL.len()] = timer_by(
+            "weir_decision_duration_seconds", "Time to a verdict, the store's reply included, by listener",
+            &DECISION_BUCKETS, "listener", DecisionListener::LABELS,
+        );
+        slots: IntGauge = gauge("weir_slots_held", "Slots that requests in flight hold");
+        blocks: IntGauge = gauge("weir_blocks", "Ids that operators have blocked");
+        /// By [`DecisionListener`], except the rate limit service: its calls name no client.
+        client_conflicts: Counters = counters(
+            "weir_client_address_conflicts_total",
+            "Requests whose X-Forwarded-For and Forwarded name different clients",
+            "listener", &["proxy", "check", "ext_authz", "spoe"],
+        );
+        check_requests: [[IntCounter; CheckResult::ALL.len()]; Convention::ALL.len()] = counter_by_two(
+            "weir_check_requests_total", "Replies of the check listener, by convention and result",
+            ("convention", Convention::LABELS), ("result", CheckResult::LABELS),
+        );
+        grpc_calls: [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()] = counter_by_two(
+            "weir_grpc_calls_total", "gRPC calls, by method and status code",
+            ("method", GRPC_METHODS), ("code", GRPC_CODES),
+        );
+        rate_limit_answers: [IntCounter; RateLimitAnswer::ALL.len()] = counter_by(
+            "weir_rate_limit_service_answers_total", "Replies of the rate limit service",
+            "answer", RateLimitAnswer::LABELS,
+        );
+        spoe_disconnects: Counters = counters(
+            "weir_spoe_disconnects_total", "HAProxy connections that Weir closed, by reason",
+            "reason", &[
+                "normal", "timeout", "too_big", "invalid", "no_version", "no_frame_size", "no_capabilities", "bad_version",
+                "bad_frame_size", "fragmented",
+            ],
+        );
+        admin_writes: [[IntCounter; AdminWriteResult::ALL.len()]; AdminWrite::ALL.len()] = counter_by_two(
+            "weir_admin_writes_total", "Changes that operators asked for, by operation and result",
+            ("op", AdminWrite::LABELS), ("result", AdminWriteResult::LABELS),
+        );
+    }
+}

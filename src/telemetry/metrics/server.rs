@@ -1,0 +1,77 @@
+//! Metrics of the server: workers, connections, certificates, and reloads of files.
+
+use prometheus::{IntCounter, IntGauge, IntGaugeVec};
+
+use super::families::{Counters, metrics};
+
+const RELOADS: [&str; 2] = ["failure", "success"];
+
+metrics! {
+    pub struct ServerMetrics {
+        workers: IntGauge = gauge("weir_workers", "Worker threads");
+        start_timestamp: IntGauge = gauge(
+            "process_start_time_seconds",
+            "Start time of the process, in seconds since the Unix epoch",
+        );
+        panics: IntCounter = counter("weir_panics_total", "Panics; each ended one connection");
+        connections: IntGauge = gauge("weir_http_connections", "Open client connections");
+        connections_max: IntGauge = gauge("weir_http_connections_max", "Maximum number of open client connections");
+        connections_rejected: Counters = counters(
+            "weir_http_connections_rejected_total",
+            "Connections closed because too many were open, in total or from one address",
+            "reason", &["total", "address"],
+        );
+        accept_errors: IntCounter = counter(
+            "weir_http_accept_errors_total",
+            "Connections that could not be accepted, for example for lack of file descriptors",
+        );
+        access_log_dropped: IntCounter = counter("weir_access_log_dropped_total", "Lines missing from the access log");
+        reloads: [IntCounter; 2] = counter_by(
+            "weir_config_reloads_total", "Reloads of the rules, by result",
+            "result", RELOADS,
+        );
+        reload_successful: IntGauge = gauge(
+            "weir_config_last_reload_successful",
+            "1 if the last reload of the rules succeeded, else 0",
+        );
+        reload_timestamp: IntGauge = gauge(
+            "weir_config_last_reload_success_timestamp_seconds",
+            "Time of the last successful load of the rules, in seconds since the Unix epoch",
+        );
+        tls_reloads: [IntCounter; 2] = counter_by(
+            "weir_tls_reloads_total", "Reloads of the certificates, by result",
+            "result", RELOADS,
+        );
+        /// A family without labels, so that it is absent without TLS: a date of 0 would fire every alert.
+        tls_expiry: IntGaugeVec = gauges(
+            "weir_tls_certificate_expiry_timestamp_seconds",
+            "Time at which the first certificate expires, in seconds since the Unix epoch",
+            &[],
+        );
+    }
+}
+
+impl ServerMetrics {
+    /// Records that the process started and loaded its rules, at a time in seconds since the Unix epoch.
+    pub fn started(&self, seconds: i64) {
+        self.start_timestamp.set(seconds);
+        self.reload_successful.set(1);
+        self.reload_timestamp.set(seconds);
+    }
+
+    /// Counts a reload of the rules.
+    pub fn reloaded(&self, is_success: bool) {
+        self.reloads[usize::from(is_success)].inc();
+        self.reload_successful.set(is_success.into());
+    }
+
+    /// Counts a reload of the certificates.
+    pub fn tls_reloaded(&self, is_success: bool) {
+        self.tls_reloads[usize::from(is_success)].inc();
+    }
+
+    /// Sets the time at which the first certificate expires, in seconds since the Unix epoch.
+    pub fn set_tls_expiry(&self, seconds: i64) {
+        self.tls_expiry.with_label_values::<&str>(&[]).set(seconds);
+    }
+}

@@ -1,0 +1,50 @@
+//! Metrics of the store, and of the buckets in memory.
+
+use prometheus::{IntCounter, IntGauge, IntGaugeVec};
+
+use super::DECISION_BUCKETS;
+use super::families::{Counters, Timer, metrics};
+
+metrics! {
+    pub struct StoreMetrics {
+        /// Decisions in memory are not timed.
+        seconds: Timer = timer("weir_store_duration_seconds", "Time until Redis replied", &DECISION_BUCKETS);
+        /// By `StoreError::kind`.
+        errors: Counters = counters(
+            "weir_store_errors_total", "Failed calls to the store, by kind",
+            "kind", &["down", "late", "broken", "busy", "error", "duplicate"],
+        );
+        connections: IntGauge = gauge("weir_store_connections", "Workers connected to the store; in memory, all of them");
+        breakers_open: IntGauge = gauge("weir_store_breakers_open", "Workers whose circuit breaker for the store is open");
+        /// By the label of the store's `Fault`.
+        unusable: IntGaugeVec = gauges(
+            "weir_store_unusable", "Workers whose store cannot decide, by reason",
+            &["reason"],
+        );
+        corrupt_values: IntCounter = counter(
+            "weir_store_corrupt_values_total",
+            "Stored values that were not a bucket and counted as a full one",
+        );
+        /// With Redis, those of limits that are kept here while it is down.
+        keys: IntGauge = gauge("weir_keys", "Buckets in memory");
+        keys_max: IntGauge = gauge("weir_keys_max", "Maximum number of buckets in memory");
+        keys_evicted: IntCounter = counter("weir_keys_evicted_total", "Full buckets dropped from memory");
+        keys_overflowed: IntCounter = counter(
+            "weir_keys_overflowed_total",
+            "Charges to a limit's shared bucket because memory had the maximum number of buckets",
+        );
+    }
+}
+
+impl StoreMetrics {
+    /// Sets the counters that the stores keep themselves. Only the admin listener calls it, one page after the other, so no
+    /// reader sees a counter between its two steps.
+    pub fn set_counts(&self, evicted: u64, overflowed: u64, corrupt_values: u64) {
+        for (counter, value) in
+            [(&self.keys_evicted, evicted), (&self.keys_overflowed, overflowed), (&self.corrupt_values, corrupt_values)]
+        {
+            counter.reset();
+            counter.inc_by(value);
+        }
+    }
+}
